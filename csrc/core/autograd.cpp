@@ -1,0 +1,281 @@
+#include "core/autograd.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/add.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
+#include <torch/version.h>
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+namespace torch_dnnl {
+namespace {
+
+using at::Tensor;
+using c10::IValue;
+using c10::SymInt;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+namespace compiled = torch::dynamo::autograd;
+
+// Edge::function is a shared_ptr before torch 2.13 and an intrusive_ptr since.
+template <class T>
+auto make_node() {
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
+  return c10::make_intrusive<T>();
+#else
+  return std::shared_ptr<T>(new T(), torch::autograd::deleteNode);
+#endif
+}
+
+bool is_size_list(const IValue& value) {
+  return value.isIntList() || value.isSymIntList();
+}
+
+// The saved values of one pullback without its tensors and sizes, which live in
+// the node: autograd must own the tensors, and compiled autograd turns both
+// into inputs of its graph.
+struct Recipe {
+  enum class Kind : int8_t { constant, tensor, sizes };
+  struct Value {
+    Kind kind;
+    IValue constant;  // the constant; for sizes, how many there are
+  };
+
+  size_t argument;
+  Pullback::Function apply;
+  std::vector<Value> values;
+};
+
+// Walks the recipes with the tensors and sizes that belong to them.
+variable_list run_recipes(
+    const std::vector<Recipe>& recipes,
+    const std::vector<bool>& wanted,
+    const Tensor& grad,
+    const std::vector<Tensor>& tensors,
+    const std::vector<SymInt>& sizes) {
+  variable_list grads(wanted.size());
+  if (!grad.defined()) return grads;
+  size_t next_tensor = 0, next_size = 0;
+  for (const auto& recipe : recipes) {
+    Stack saved;
+    saved.reserve(recipe.values.size());
+    for (const auto& value : recipe.values) {
+      switch (value.kind) {
+        case Recipe::Kind::constant:
+          saved.push_back(value.constant);
+          break;
+        case Recipe::Kind::tensor:
+          saved.emplace_back(tensors[next_tensor++]);
+          break;
+        case Recipe::Kind::sizes: {
+          const auto count = value.constant.toInt();
+          saved.emplace_back(std::vector<SymInt>(
+              sizes.begin() + next_size, sizes.begin() + next_size + count));
+          next_size += count;
+          break;
+        }
+      }
+    }
+    if (wanted[recipe.argument]) grads[recipe.argument] = recipe.apply(grad, saved);
+  }
+  return grads;
+}
+
+struct OperatorBackward : torch::autograd::TraceableFunction {
+  std::string label;
+  size_t arguments = 0;
+  std::vector<Recipe> recipes;
+  std::vector<SavedVariable> tensors;
+  std::vector<SymInt> sizes;
+
+  void add(size_t argument, Pullback pullback) {
+    Recipe recipe{argument, pullback.apply, {}};
+    for (auto& value : pullback.saved) {
+      if (value.isTensor()) {
+        tensors.emplace_back(value.toTensor(), /*is_output=*/false);
+        recipe.values.push_back({Recipe::Kind::tensor, IValue()});
+      } else if (is_size_list(value)) {
+        const auto list = value.toSymIntVector();
+        sizes.insert(sizes.end(), list.begin(), list.end());
+        recipe.values.push_back({Recipe::Kind::sizes, IValue(int64_t(list.size()))});
+      } else {
+        recipe.values.push_back({Recipe::Kind::constant, std::move(value)});
+      }
+    }
+    recipes.push_back(std::move(recipe));
+  }
+
+  std::vector<bool> wanted() const {
+    std::vector<bool> result(arguments);
+    for (size_t i = 0; i < arguments; i++) result[i] = task_should_compute_output(i);
+    return result;
+  }
+
+  std::vector<Tensor> unpacked() {
+    std::vector<Tensor> result;
+    result.reserve(tensors.size());
+    for (auto& tensor : tensors) result.push_back(tensor.unpack(getptr_or_null()));
+    return result;
+  }
+
+  variable_list apply(variable_list&& grads) override {
+    return run_recipes(recipes, wanted(), grads[0], unpacked(), sizes);
+  }
+
+  std::string name() const override {
+    return label;
+  }
+
+  void release_variables() override {
+    for (auto& tensor : tensors) tensor.reset_data();
+  }
+
+  // Compiled autograd: what tells this node from others, and how to replay it
+  // on the compiler's proxies.
+  void compiled_args(compiled::CompiledNodeArgs& args) const override {
+    for (const auto& recipe : recipes) {
+      args.collect(reinterpret_cast<int64_t>(recipe.apply));
+      args.collect(static_cast<int64_t>(recipe.argument));
+      for (const auto& value : recipe.values) {
+        args.collect(static_cast<int8_t>(value.kind));
+        args.collect(constant_key(value.constant));
+      }
+    }
+    args.collect(tensors, /*is_output=*/false);
+    args.collect(sizes);
+  }
+
+  variable_list apply_with_saved(
+      const variable_list& grads, compiled::SwapSavedVariables& saved) override {
+    saved.before(tensors);
+    saved.before(sizes);
+    compiled::PackedArgs packed;
+    packed.pack(unpacked());
+    packed.pack(sizes);
+    const auto metadata =
+        compiled::IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
+            compiled::get_input_metadata(next_edges()));
+    auto replay = [recipes = recipes, wanted = wanted()](
+                      const variable_list& grads, const std::vector<IValue>& packed) {
+      return run_recipes(
+          recipes, wanted, grads[0], packed[0].toTensorVector(),
+          compiled::IValuePacker<std::vector<SymInt>>::unpack(packed[1]));
+    };
+    const auto& compiler = compiled::getPyCompilerInterface();
+    // Bound as a custom function: each node gets a name of its own, for its own closure.
+    const auto bound = compiler->bind_function(
+        saved.get_py_compiler(), name(), std::move(replay),
+        {compiled::IValuePacker<std::vector<Tensor>>::packed_type(),
+         compiled::IValuePacker<std::vector<SymInt>>::packed_type()},
+        /*is_custom_function=*/true, /*is_traceable=*/true);
+    auto result = compiler->call_function(
+        saved.get_py_compiler(), "apply_functional", bound, grads, std::move(packed).vec(),
+        metadata);
+    saved.after(tensors);
+    saved.after(sizes);
+    return result;
+  }
+
+ private:
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
+  c10::intrusive_ptr<torch::autograd::Node> getptr_or_null() {
+    return nullptr;  // only outputs need their node to unpack; inputs are saved here
+  }
+#else
+  std::shared_ptr<torch::autograd::Node> getptr_or_null() {
+    return nullptr;
+  }
+#endif
+
+  static std::string constant_key(const IValue& value) {
+    std::ostringstream text;
+    text << value.tagKind() << ':' << value;
+    return text.str();
+  }
+};
+
+struct AutogradKernel : c10::OperatorKernel {
+  explicit AutogradKernel(Derivatives derivatives) : derivatives(derivatives) {}
+  Derivatives derivatives;
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    // The call's arguments are the last ones; a caller may keep others below.
+    const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+    bool requires_grad = false, has_tangent = false;
+    for (const auto& value : arguments) {
+      if (!value.isTensor()) continue;
+      const Tensor& tensor = value.toTensor();
+      requires_grad |= tensor.requires_grad();
+      has_tangent |= torch::autograd::isFwGradDefined(tensor);
+    }
+    requires_grad &= at::GradMode::is_enabled();
+    if (!requires_grad && !has_tangent) {
+      at::AutoDispatchBelowAutograd below;
+      op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+      return;
+    }
+
+    const Stack args = arguments.vec();
+    {
+      at::AutoDispatchBelowAutograd below;
+      op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+    }
+    Tensor result = stack->back().toTensor();
+    if (!torch::autograd::isDifferentiableType(result.scalar_type())) return;
+    if (requires_grad) record(op, args, result);
+    if (has_tangent) set_tangent(args, result);
+    stack->back() = std::move(result);
+  }
+
+  void record(const c10::OperatorHandle& op, const Stack& args, const Tensor& result) const {
+    auto node = make_node<OperatorBackward>();
+    node->label = op.schema().operator_name().name.substr(sizeof("torch_dnnl::") - 1) + "_backward";
+    node->arguments = args.size();
+    torch::autograd::edge_list edges(args.size());
+    for (size_t i = 0; i < args.size(); i++) {
+      if (!args[i].isTensor() || !args[i].toTensor().requires_grad()) continue;
+      auto pullback = derivatives.pullback(i, args);
+      if (pullback.apply == nullptr) continue;
+      edges[i] = torch::autograd::impl::gradient_edge(args[i].toTensor());
+      node->add(i, std::move(pullback));
+    }
+    if (node->recipes.empty()) return;
+    node->set_next_edges(std::move(edges));
+    torch::autograd::set_history(result, node);
+  }
+
+  void set_tangent(const Stack& args, const Tensor& result) const {
+    Tensor total;
+    for (size_t i = 0; i < args.size(); i++) {
+      if (!args[i].isTensor() || !torch::autograd::isFwGradDefined(args[i].toTensor())) continue;
+      Tensor tangent =
+          derivatives.pushforward(i, args[i].toTensor()._fw_grad(/*level=*/0), args);
+      if (!tangent.defined()) continue;
+      total = total.defined() ? at::add(total, tangent) : std::move(tangent);
+    }
+    if (total.defined()) result._set_fw_grad(total, /*level=*/0, /*is_inplace_op=*/false);
+  }
+};
+
+}  // namespace
+
+torch::CppFunction differentiable(Derivatives derivatives) {
+  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<AutogradKernel>(derivatives));
+}
+
+Operator::Operator(const char* name)
+    : handle_(c10::Dispatcher::singleton().findSchemaOrThrow(name, "")) {}
+
+Tensor Operator::operator()(Stack args) const {
+  handle_.callBoxed(args);
+  return std::move(args.back()).toTensor();
+}
+
+}  // namespace torch_dnnl

@@ -1,0 +1,50 @@
+// Differentiation of the operators, written once for all of them.
+//
+// An operator is differentiable when it says, for each tensor argument, how the
+// gradient of its output becomes the gradient of that argument (a Pullback) and
+// how a tangent of that argument becomes a tangent of the output. Both are made
+// of operators that are differentiable themselves, so every order of derivative
+// follows. The kernels made here do what ATen's generated code does: record a
+// torch::autograd::Node, set forward-mode tangents, go on below Autograd; so
+// gradcheck, forward mode, torch.func, torch.compile, export and compiled
+// autograd all work.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+#include <torch/library.h>
+
+namespace torch_dnnl {
+
+using torch::jit::Stack;
+
+// The gradient of one argument: apply(gradient of the output, saved). `saved`
+// may hold tensors, lists of SymInt, and constants.
+struct Pullback {
+  using Function = at::Tensor (*)(const at::Tensor& grad, const Stack& saved);
+  Function apply = nullptr;
+  Stack saved;
+};
+
+struct Derivatives {
+  // The pullback of tensor argument `argument`; one without a function where
+  // there is no gradient. `args` is the call, in the order of the schema.
+  Pullback (*pullback)(size_t argument, const Stack& args);
+  // The tangent of the output for a tangent of that argument.
+  at::Tensor (*pushforward)(size_t argument, const at::Tensor& tangent, const Stack& args);
+};
+
+// The kernel for the Autograd key.
+torch::CppFunction differentiable(Derivatives derivatives);
+
+// Calls an operator of this library through the dispatcher.
+class Operator {
+ public:
+  explicit Operator(const char* name);
+  at::Tensor operator()(Stack args) const;
+
+ private:
+  c10::OperatorHandle handle_;
+};
+
+}  // namespace torch_dnnl

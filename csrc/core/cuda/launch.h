@@ -1,0 +1,88 @@
+// Launching CUDA kernels; the one file that includes CUDA headers.
+//
+// Kernels are written in CUDA C++ in */cuda/*.cu and launched with the functions below. nvcc
+// compiles them for the device. With TORCH_DNNL_CUDA_ON_HOST a plain C++ compiler compiles the
+// same sources against tests/cuda_on_host/cuda_on_host.h, which runs a kernel on the CPU, so that
+// every kernel is tested (under AddressSanitizer and ThreadSanitizer too) on machines without a
+// GPU. A kernel registered under the dispatch key TORCH_DNNL_CUDA_KEY works in both.
+#pragma once
+
+#ifdef TORCH_DNNL_CUDA_ON_HOST
+#include "cuda_on_host.h"
+#define TORCH_DNNL_CUDA_KEY CPU
+#else
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime.h>
+#define TORCH_DNNL_CUDA_KEY CUDA
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+namespace torch_dnnl::cuda {
+
+// Runs kernel(args...) on the current stream of the current device. `shared_bytes` is the size of
+// what dynamic_shared() returns in the kernel.
+template <class... P, class... A>
+void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, A&&... args) {
+  static_assert((sizeof(P) + ... + 0) <= 4096, "kernel arguments must fit in 4 KB");
+#ifdef TORCH_DNNL_CUDA_ON_HOST
+  cuda_on_host::run(grid, block, shared_bytes, [&] { kernel(args...); });
+#else
+  constexpr size_t kDefaultLimit = 48 * 1024; // more shared memory than this must be asked for
+  if (shared_bytes > kDefaultLimit) {
+    C10_CUDA_CHECK(cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = c10::cuda::getCurrentCUDAStream();
+  C10_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, std::forward<A>(args)...));
+#endif
+}
+
+// The block's dynamic shared memory, aligned to 1024 bytes (what a swizzled TMA tile needs).
+template <class T>
+__device__ __forceinline__ T* dynamic_shared() {
+#ifdef TORCH_DNNL_CUDA_ON_HOST
+  return static_cast<T*>(cuda_on_host::dynamic_shared());
+#else
+  extern __shared__ __align__(1024) unsigned char dynamic_shared_memory[];
+  return reinterpret_cast<T*>(dynamic_shared_memory);
+#endif
+}
+
+constexpr int kElementThreads = 256;
+
+// The functor stays in constant memory (__grid_constant__): arrays in it that are indexed at run
+// time are not copied to each thread's local memory.
+template <class F>
+__global__ void __launch_bounds__(kElementThreads)
+    for_each_element_kernel(int64_t n, const __grid_constant__ F functor) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kElementThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x; i < n;
+       i += stride) {
+    functor(i);
+  }
+}
+
+// Calls functor(i) for 0 <= i < n (n up to 2^62), one thread per element; a thread takes several
+// only when the grid's limit leaves no other way.
+template <class F>
+void for_each_element(int64_t n, F functor) {
+  if (n == 0) {
+    return;
+  }
+  const int64_t blocks = (n + kElementThreads - 1) / kElementThreads;
+  constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
+  const dim3 grid(static_cast<unsigned>(std::min(blocks, kMaxBlocks)));
+  launch(for_each_element_kernel<F>, grid, dim3(kElementThreads), 0, n, functor);
+}
+
+} // namespace torch_dnnl::cuda

@@ -1,0 +1,127 @@
+// How numbers are loaded, converted, rounded and saturated: one definition for
+// every operator, on the CPU and on the GPU.
+//
+// Conversions to an integer round to nearest, ties to even, saturate to the
+// range of the destination (infinities included) and turn NaN into 0. float8
+// rounds once, from float32, and saturates; NaN stays NaN. float64, float32,
+// bfloat16 and float16 convert as IEEE 754 does: one rounding, overflow to
+// infinity.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "core/host_device.h"
+
+namespace torch_dnnl {
+
+// The type in which values of type T are accumulated. int32 needs float64 to
+// come back unchanged.
+template <class T>
+using compute_t = std::conditional_t<
+    std::is_same_v<T, double> || std::is_same_v<T, int32_t>,
+    double,
+    float>;
+
+// The float32 that rounds on to a narrower type as the float64 itself would:
+// truncated, with the last bit set when anything was cut off ("round to odd").
+TORCH_DNNL_HD inline float narrow_to_odd(double value) {
+  const float nearest = static_cast<float>(value);
+  if (static_cast<double>(nearest) == value || value != value) return nearest;
+  uint32_t bits;
+  std::memcpy(&bits, &nearest, sizeof(bits));
+  if (std::fabs(static_cast<double>(nearest)) > std::fabs(value)) bits -= 1;
+  bits |= 1;
+  float odd;
+  std::memcpy(&odd, &bits, sizeof(odd));
+  return odd;
+}
+
+template <class T>
+inline constexpr bool is_float8_v =
+    std::is_same_v<T, c10::Float8_e4m3fn> || std::is_same_v<T, c10::Float8_e5m2>;
+
+// Dst from a floating or (exact path) int64 value; see the head of this file.
+template <class Dst, class Src>
+TORCH_DNNL_HD inline Dst convert(Src value) {
+  if constexpr (std::is_same_v<Dst, Src>) {
+    return value;
+  } else if constexpr (std::is_integral_v<Dst> && std::is_integral_v<Src>) {
+    constexpr int64_t low = std::numeric_limits<Dst>::min();
+    constexpr int64_t high = std::numeric_limits<Dst>::max();
+    const int64_t wide = value;
+    return static_cast<Dst>(wide < low ? low : wide > high ? high : wide);
+  } else if constexpr (std::is_integral_v<Dst>) {
+    // -min is a power of two and so exact in Src, where max itself may not be.
+    constexpr Src low = static_cast<Src>(std::numeric_limits<Dst>::min());
+    constexpr Src above = static_cast<Src>(std::numeric_limits<Dst>::max() / 2 + 1) * 2;
+    if (value != value) return 0;
+    const Src rounded = std::nearbyint(value);
+    if (rounded < low) return std::numeric_limits<Dst>::min();
+    if (rounded >= above) return std::numeric_limits<Dst>::max();
+    return static_cast<Dst>(rounded);
+  } else if constexpr (is_float8_v<Dst>) {
+    constexpr float max = std::is_same_v<Dst, c10::Float8_e4m3fn> ? 448.0f : 57344.0f;
+    const float single = static_cast<float>(value);
+    return static_cast<Dst>(single > max ? max : single < -max ? -max : single);
+  } else if constexpr (std::is_floating_point_v<Dst>) {
+    return static_cast<Dst>(value);
+  } else if constexpr (std::is_same_v<Src, double>) {
+    return static_cast<Dst>(narrow_to_odd(value));
+  } else {
+    return static_cast<Dst>(static_cast<float>(value));
+  }
+}
+
+// The type that names a c10::ScalarType, passed to a function object. This is
+// the only switch over types inside kernels; dispatch.h has the one outside.
+template <class F>
+TORCH_DNNL_HD inline auto with_type(c10::ScalarType type, F&& f) {
+  switch (type) {
+    case c10::ScalarType::Double:
+      return f(double{});
+    case c10::ScalarType::BFloat16:
+      return f(c10::BFloat16{});
+    case c10::ScalarType::Half:
+      return f(c10::Half{});
+    case c10::ScalarType::Float8_e4m3fn:
+      return f(c10::Float8_e4m3fn{});
+    case c10::ScalarType::Float8_e5m2:
+      return f(c10::Float8_e5m2{});
+    case c10::ScalarType::Long:
+      return f(int64_t{});
+    case c10::ScalarType::Int:
+      return f(int32_t{});
+    case c10::ScalarType::Short:
+      return f(int16_t{});
+    case c10::ScalarType::Char:
+      return f(int8_t{});
+    case c10::ScalarType::Byte:
+      return f(uint8_t{});
+    default:
+      return f(float{});
+  }
+}
+
+// Element `index` of an array whose type is known at run time only.
+template <class C>
+TORCH_DNNL_HD inline C load(const void* data, c10::ScalarType type, int64_t index) {
+  return with_type(type, [&](auto tag) {
+    return static_cast<C>(static_cast<const decltype(tag)*>(data)[index]);
+  });
+}
+
+template <class C>
+TORCH_DNNL_HD inline void store(void* data, c10::ScalarType type, int64_t index, C value) {
+  with_type(type, [&](auto tag) {
+    using T = decltype(tag);
+    static_cast<T*>(data)[index] = convert<T>(value);
+  });
+}
+
+}  // namespace torch_dnnl

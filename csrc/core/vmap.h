@@ -1,0 +1,41 @@
+// Batching rules: what torch.func.vmap does with an operator.
+//
+// A rule gets the call with its tensors unwrapped, says where the batch
+// dimension of each is, folds it into a dimension that the operator has anyway
+// and returns the result with the batch dimension in front. No loop.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <vector>
+
+namespace torch_dnnl {
+
+using torch::jit::Stack;
+
+struct BatchedCall {
+  Stack args;                                   // in the order of the schema, unwrapped
+  std::vector<std::optional<int64_t>> batch_of; // the batch dimension of each argument
+  c10::SymInt batch;                            // its size
+
+  bool batched(size_t argument) const {
+    return batch_of[argument].has_value();
+  }
+  // The tensor with its batch dimension moved to `dim`; expanded if it has none.
+  at::Tensor with_batch_at(size_t argument, int64_t dim) const;
+  // The tensor with the batch folded into dimension `dim` of its own dimensions.
+  at::Tensor folded_into(size_t argument, int64_t dim) const;
+};
+
+// Splits the batch off the front of dimension `dim` again and moves it first.
+at::Tensor unfolded_from(const at::Tensor& result, int64_t dim, const c10::SymInt& batch);
+
+using BatchingRule = at::Tensor (*)(const BatchedCall& call);
+
+// The kernel for the FuncTorchBatched key.
+torch::CppFunction batched(BatchingRule rule);
+
+}  // namespace torch_dnnl

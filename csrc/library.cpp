@@ -1,0 +1,52 @@
+// Every operator of the library. Each is differentiable itself: the three
+// families below are closed under differentiation.
+#include <torch/library.h>
+
+namespace {
+
+// clang-format off
+TORCH_LIBRARY(torch_dnnl, m) {
+  const std::vector<at::Tag> tags{at::Tag::pt2_compliant_tag};
+
+  // `size`: output sizes of the spatial dimensions. `scales`: one factor per
+  // spatial dimension, or empty for the exact ratio of the sizes.
+  m.def("resample(Tensor src, SymInt[] size, float[] scales=[], str mode=\"linear\", "
+        "str coordinates=\"half_pixel\", str nearest_mode=\"round_prefer_ceil\", "
+        "bool antialias=False, float cubic_coeff_a=-0.75, bool exclude_outside=False, "
+        "float[] roi=[], float extrapolation_value=0., str data_format=\"NCX\", "
+        "ScalarType? dtype=None) -> Tensor", tags);
+  // The adjoint: `src_size` are the spatial sizes of the forward's source.
+  m.def("resample_backward(Tensor grad, SymInt[] src_size, float[] scales=[], str mode=\"linear\", "
+        "str coordinates=\"half_pixel\", str nearest_mode=\"round_prefer_ceil\", "
+        "bool antialias=False, float cubic_coeff_a=-0.75, bool exclude_outside=False, "
+        "float[] roi=[], str data_format=\"NCX\", ScalarType? dtype=None) -> Tensor", tags);
+
+  // A scale or zero point is a tensor or, where that is None, a number.
+  m.def("reorder(Tensor src, str? dst_format=None, str? src_format=None, SymInt[]? size=None, "
+        "ScalarType? dtype=None, Tensor? scale=None, Tensor? dst_scale=None, "
+        "Tensor? src_zero_point=None, Tensor? dst_zero_point=None, Tensor? accumulate=None, "
+        "float scale_value=1., float dst_scale_value=1., float src_zero_point_value=0., "
+        "float dst_zero_point_value=0., float beta=1., "
+        "bool round_before_zero_point=False) -> Tensor", tags);
+  // The gradient with respect to src; `size` are src's logical sizes.
+  m.def("reorder_backward(Tensor grad, SymInt[] size, str? dst_format=None, str? src_format=None, "
+        "ScalarType? dtype=None, Tensor? scale=None, Tensor? dst_scale=None, "
+        "float scale_value=1., float dst_scale_value=1.) -> Tensor", tags);
+
+  // List attributes have one entry per spatial dimension.
+  m.def("convolution(Tensor src, Tensor weights, Tensor? bias, SymInt[] strides, "
+        "SymInt[] pads_begin, SymInt[] pads_end, SymInt[] dilations, str auto_pad=\"none\", "
+        "SymInt groups=1, str data_format=\"NXC\", str weights_format=\"XIO\") -> Tensor", tags);
+  // `src_size`, `kernel_size`: spatial sizes of the gradient that is computed.
+  m.def("convolution_backward_data(Tensor grad, Tensor weights, SymInt[] src_size, "
+        "SymInt[] strides, SymInt[] pads_begin, SymInt[] pads_end, SymInt[] dilations, "
+        "str auto_pad=\"none\", SymInt groups=1, str data_format=\"NXC\", "
+        "str weights_format=\"XIO\") -> Tensor", tags);
+  m.def("convolution_backward_weights(Tensor grad, Tensor src, SymInt[] kernel_size, "
+        "SymInt[] strides, SymInt[] pads_begin, SymInt[] pads_end, SymInt[] dilations, "
+        "str auto_pad=\"none\", SymInt groups=1, str data_format=\"NXC\", "
+        "str weights_format=\"XIO\") -> Tensor", tags);
+}
+// clang-format on
+
+}  // namespace

@@ -1,0 +1,333 @@
+// Resample as one sparse matrix per axis.
+//
+// Every mode and coordinate rule is a row of weights per output index: where
+// the row starts in the input, how many taps it has, and the taps. Rows are
+// computed here, in integer and float64 arithmetic, by one function that runs
+// on the host (where tables are cached) and on the device. A new mode is a new
+// case in `tap_weight` or `source_coordinate` and nothing else.
+//
+// Sources: oneDNN Resampling (half_pixel, round half up), ONNX Resize
+// (coordinate rules, cubic coefficients, antialias, exclude_outside), ATen
+// UpSample (float32 rule of the nearest modes), adaptive average pooling (area).
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "core/host_device.h"
+
+namespace torch_dnnl {
+
+enum class Filter : int8_t { nearest, linear, cubic, lanczos3, lanczos5, area };
+
+enum class Coordinates : int8_t {
+  half_pixel,
+  align_corners,
+  asymmetric,
+  half_pixel_symmetric,
+  pytorch_half_pixel,
+  tf_half_pixel_for_nn,
+  tf_crop_and_resize,
+  torch_linear,         // half_pixel, but an axis that keeps its size is copied
+  torch_nearest,        // ATen's float32 index rule: floor(o / s)
+  torch_nearest_exact,  // ATen's float32 index rule: floor((o + 0.5) / s)
+};
+
+enum class NearestMode : int8_t { round_prefer_ceil, round_prefer_floor, floor, ceil };
+
+// What defines the table of one axis. Plain data: the key of the cache.
+struct AxisSpec {
+  int64_t in = 1;
+  int64_t out = 1;
+  double factor = 0;  // 0: the exact ratio out / in
+  double cubic_coeff_a = -0.75;
+  double roi_begin = 0;
+  double roi_end = 1;
+  Filter filter = Filter::nearest;
+  Coordinates coordinates = Coordinates::half_pixel;
+  NearestMode nearest_mode = NearestMode::round_prefer_ceil;
+  bool antialias = false;
+  bool exclude_outside = false;
+
+  bool operator==(const AxisSpec&) const = default;
+};
+
+// The rows, [out] each; `weights` is [out, width]. A row of no taps lies outside
+// the region of tf_crop_and_resize and gives the extrapolation value.
+template <class W>
+struct AxisTable {
+  int64_t in, out, width;
+  const int64_t* start;
+  const int64_t* count;
+  const W* weights;
+  // The transpose: output indices [first, last) may use input index i.
+  const int64_t* first;  // [in]
+  const int64_t* last;   // [in]
+};
+
+// A position as floor + fraction, so that rounding decisions are exact.
+struct Position {
+  int64_t floor;
+  double fraction;  // in [0, 1)
+};
+
+TORCH_DNNL_HD inline Position ratio(__int128 numerator, __int128 denominator) {
+  __int128 floor = numerator / denominator;
+  if (numerator % denominator < 0) floor -= 1;
+  const __int128 rest = numerator - floor * denominator;
+  return {
+      static_cast<int64_t>(floor), static_cast<double>(rest) / static_cast<double>(denominator)};
+}
+
+// A position far outside reads the edge just as one slightly outside does.
+TORCH_DNNL_HD inline Position position(double x, int64_t in) {
+  const double limit = 4.0 * static_cast<double>(in) + 64.0;
+  const double clamped = x < -limit ? -limit : x > limit ? limit : x;
+  const double floor = std::floor(clamped);
+  return {static_cast<int64_t>(floor), clamped - floor};
+}
+
+TORCH_DNNL_HD inline double scale_of(const AxisSpec& a) {
+  return a.factor != 0 ? a.factor : static_cast<double>(a.out) / static_cast<double>(a.in);
+}
+
+TORCH_DNNL_HD inline Position source_coordinate(const AxisSpec& a, int64_t o) {
+  const bool exact = a.factor == 0;
+  const __int128 in = a.in, out = a.out, index = o;
+  const double s = a.factor, length = static_cast<double>(a.in);
+  switch (a.coordinates) {
+    case Coordinates::align_corners:
+      if (a.out == 1) return {0, 0.0};
+      return exact ? ratio(index * (in - 1), out - 1)
+                   : position(static_cast<double>(o) * (length - 1) / (s * length - 1), a.in);
+    case Coordinates::asymmetric:
+      return exact ? ratio(index * in, out) : position(static_cast<double>(o) / s, a.in);
+    case Coordinates::tf_half_pixel_for_nn:
+      return exact ? ratio((2 * index + 1) * in, 2 * out)
+                   : position((static_cast<double>(o) + 0.5) / s, a.in);
+    case Coordinates::half_pixel_symmetric:
+      if (!exact) {
+        const double adjustment = static_cast<double>(a.out) / (s * length);
+        const double offset = length / 2 * (1 - adjustment);
+        return position(offset + (static_cast<double>(o) + 0.5) / s - 0.5, a.in);
+      }
+      break;  // the adjustment is 1: half_pixel
+    case Coordinates::pytorch_half_pixel:
+      if (a.out == 1) return {0, 0.0};
+      break;
+    case Coordinates::tf_crop_and_resize: {
+      const double begin = a.roi_begin * (length - 1), end = a.roi_end * (length - 1);
+      if (a.out == 1) return position(0.5 * (begin + end), a.in);
+      return position(
+          begin + static_cast<double>(o) * (end - begin) / (static_cast<double>(a.out) - 1), a.in);
+    }
+    case Coordinates::torch_linear:
+      if (a.in == a.out) return {o, 0.0};
+      break;
+    default:
+      break;
+  }
+  return exact ? ratio((2 * index + 1) * in - out, 2 * out)
+               : position((static_cast<double>(o) + 0.5) / s - 0.5, a.in);
+}
+
+// ATen computes these two in float32; interpolate promises the same indices.
+TORCH_DNNL_HD inline int64_t torch_nearest_index(const AxisSpec& a, int64_t o) {
+  const float scale = a.factor != 0
+      ? static_cast<float>(1.0 / a.factor)
+      : static_cast<float>(a.in) / static_cast<float>(a.out);
+  float x;
+  if (a.coordinates == Coordinates::torch_nearest) {
+    if (a.in == a.out) return o;
+    if (a.out == 2 * a.in) return o >> 1;
+    x = static_cast<float>(o) * scale;
+  } else {
+    x = static_cast<float>((static_cast<double>(o) + 0.5) * static_cast<double>(scale));
+  }
+  const int64_t index = static_cast<int64_t>(std::floor(x));
+  return index < a.in - 1 ? index : a.in - 1;
+}
+
+TORCH_DNNL_HD inline int64_t nearest_index(const AxisSpec& a, int64_t o) {
+  if (a.coordinates == Coordinates::torch_nearest ||
+      a.coordinates == Coordinates::torch_nearest_exact) {
+    return torch_nearest_index(a, o);
+  }
+  const Position x = source_coordinate(a, o);
+  bool up = false;
+  switch (a.nearest_mode) {
+    case NearestMode::round_prefer_ceil:
+      up = x.fraction >= 0.5;
+      break;
+    case NearestMode::round_prefer_floor:
+      up = x.fraction > 0.5;
+      break;
+    case NearestMode::ceil:
+      up = x.fraction > 0;
+      break;
+    case NearestMode::floor:
+      break;
+  }
+  return x.floor + up;
+}
+
+TORCH_DNNL_HD inline double sinc(double x) {
+  if (x == 0) return 1;
+  const double angle = 3.14159265358979323846 * x;
+  return std::sin(angle) / angle;
+}
+
+// The filter at distance t, in units of the (stretched) sample spacing.
+TORCH_DNNL_HD inline double tap_weight(const AxisSpec& a, double t) {
+  t = std::fabs(t);
+  switch (a.filter) {
+    case Filter::linear:
+      return t < 1 ? 1 - t : 0;
+    case Filter::cubic: {
+      const double c = a.cubic_coeff_a;
+      if (t <= 1) return ((c + 2) * t - (c + 3)) * t * t + 1;
+      return t < 2 ? ((c * t - 5 * c) * t + 8 * c) * t - 4 * c : 0;
+    }
+    case Filter::lanczos3:
+      return t < 3 ? sinc(t) * sinc(t / 3) : 0;
+    case Filter::lanczos5:
+      return t < 5 ? sinc(t) * sinc(t / 5) : 0;
+    default:
+      return 1;
+  }
+}
+
+TORCH_DNNL_HD inline int64_t filter_support(Filter filter) {
+  switch (filter) {
+    case Filter::linear:
+      return 1;
+    case Filter::cubic:
+      return 2;
+    case Filter::lanczos3:
+      return 3;
+    case Filter::lanczos5:
+      return 5;
+    default:
+      return 0;
+  }
+}
+
+// By how much antialiasing widens the filter.
+TORCH_DNNL_HD inline double filter_stretch(const AxisSpec& a) {
+  const double inverse = 1 / scale_of(a);
+  return a.antialias && inverse > 1 ? inverse : 1;
+}
+
+// An upper bound of the number of taps in a row.
+inline int64_t row_capacity(const AxisSpec& a) {
+  if (a.filter == Filter::nearest) return 1;
+  if (a.filter == Filter::area) return (a.in + a.out - 1) / a.out + 1;
+  const double support = static_cast<double>(filter_support(a.filter)) * filter_stretch(a);
+  const double taps = 2 * std::ceil(support) + 1;
+  return taps < static_cast<double>(a.in) ? static_cast<int64_t>(taps) : a.in;
+}
+
+TORCH_DNNL_HD inline int64_t clamp_index(int64_t i, int64_t n) {
+  return i < 0 ? 0 : i >= n ? n - 1 : i;
+}
+
+// Row `o` of the table. `weights` has room for row_capacity(a) taps.
+template <class W>
+TORCH_DNNL_HD inline void build_row(
+    const AxisSpec& a, int64_t o, int64_t* start, int64_t* count, W* weights) {
+  if (a.filter == Filter::area) {
+    const __int128 in = a.in, index = o;
+    const int64_t begin = static_cast<int64_t>(index * in / a.out);
+    const int64_t end = static_cast<int64_t>(((index + 1) * in + a.out - 1) / a.out);
+    *start = begin;
+    *count = end - begin;
+    for (int64_t k = 0; k < end - begin; k++) weights[k] = W(1.0 / static_cast<double>(end - begin));
+    return;
+  }
+  if (a.coordinates == Coordinates::tf_crop_and_resize) {
+    const Position x = source_coordinate(a, o);
+    const bool below = x.floor < 0;
+    if (below || x.floor > a.in - 1 || (x.floor == a.in - 1 && x.fraction > 0)) {
+      *start = below ? 0 : a.in;  // keeps the rows in order, for the transpose
+      *count = 0;
+      return;
+    }
+  }
+  if (a.filter == Filter::nearest) {
+    *start = clamp_index(nearest_index(a, o), a.in);
+    *count = 1;
+    weights[0] = W(1);
+    return;
+  }
+
+  const Position x = source_coordinate(a, o);
+  const double stretch = filter_stretch(a);
+  const double support = static_cast<double>(filter_support(a.filter)) * stretch;
+  // The taps strictly inside the support, relative to x.floor.
+  int64_t low = static_cast<int64_t>(std::floor(x.fraction - support)) + 1;
+  int64_t high = static_cast<int64_t>(std::ceil(x.fraction + support)) - 1;
+  // Dropped rather than clamped, unless that would drop every one of them.
+  if (a.exclude_outside && x.floor + high >= 0 && x.floor + low < a.in) {
+    low = low < -x.floor ? -x.floor : low;
+    high = high > a.in - 1 - x.floor ? a.in - 1 - x.floor : high;
+  }
+  const bool unit_sum = stretch == 1 && !a.exclude_outside &&
+      (a.filter == Filter::linear || a.filter == Filter::cubic);
+  double total = 1;
+  if (!unit_sum) {
+    total = 0;
+    for (int64_t k = low; k <= high; k++) {
+      total += tap_weight(a, (static_cast<double>(k) - x.fraction) / stretch);
+    }
+    if (total == 0) total = 1;  // only where every tap sits on a zero of the filter
+  }
+  // Taps beyond an edge are clamped to it, where their weights add up.
+  const int64_t begin = clamp_index(x.floor + low, a.in);
+  double sum = 0;
+  for (int64_t k = low; k <= high; k++) {
+    const int64_t at = clamp_index(x.floor + k, a.in);
+    sum += tap_weight(a, (static_cast<double>(k) - x.fraction) / stretch);
+    if (k == high || clamp_index(x.floor + k + 1, a.in) != at) {
+      weights[at - begin] = W(sum / total);
+      sum = 0;
+    }
+  }
+  *start = begin;
+  *count = clamp_index(x.floor + high, a.in) - begin + 1;
+}
+
+// The output indices whose rows may contain input index i, as [first, last).
+// Rows are in order (in reverse order for a flipped region), so both ends are
+// found by bisection.
+TORCH_DNNL_HD inline void build_transposed_row(
+    const int64_t* start, const int64_t* count, int64_t out, bool flipped, int64_t i,
+    int64_t* first, int64_t* last) {
+  const auto row = [&](int64_t o) { return flipped ? out - 1 - o : o; };
+  int64_t low = 0, high = out;  // the first row that ends beyond i
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (start[row(middle)] + count[row(middle)] > i) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  const int64_t begin = low;
+  high = out;  // the first row that starts beyond i
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (start[row(middle)] > i) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  *first = flipped ? out - low : begin;
+  *last = flipped ? out - begin : low;
+}
+
+inline bool is_flipped(const AxisSpec& a) {
+  return a.coordinates == Coordinates::tf_crop_and_resize && a.roi_end < a.roi_begin;
+}
+
+}  // namespace torch_dnnl
