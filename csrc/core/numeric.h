@@ -28,6 +28,16 @@ using compute_t = std::conditional_t<
     double,
     float>;
 
+// A product that is rounded before anything is added to it, whatever nvcc's -fmad says.
+template <class C>
+TORCH_DNNL_HD inline C mul(C a, C b) {
+#ifdef __CUDA_ARCH__
+  if constexpr (std::is_same_v<C, float>) return __fmul_rn(a, b);
+  if constexpr (std::is_same_v<C, double>) return __dmul_rn(a, b);
+#endif
+  return a * b;
+}
+
 // The float32 that rounds on to a narrower type as the float64 itself would:
 // truncated, with the last bit set when anything was cut off ("round to odd").
 TORCH_DNNL_HD inline float narrow_to_odd(double value) {
@@ -49,6 +59,10 @@ inline constexpr bool is_float8_v =
 // Dst from a floating or (exact path) int64 value; see the head of this file.
 template <class Dst, class Src>
 TORCH_DNNL_HD inline Dst convert(Src value) {
+  if constexpr (!std::is_integral_v<Dst> && !std::is_same_v<Dst, Src>) {
+    // Processors differ in the NaN that they convert to.
+    if (value != value) return std::numeric_limits<Dst>::quiet_NaN();
+  }
   if constexpr (std::is_same_v<Dst, Src>) {
     return value;
   } else if constexpr (std::is_integral_v<Dst> && std::is_integral_v<Src>) {

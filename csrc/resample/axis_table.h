@@ -29,8 +29,8 @@ enum class Coordinates : int8_t {
   tf_half_pixel_for_nn,
   tf_crop_and_resize,
   torch_linear,         // half_pixel, but an axis that keeps its size is copied
-  torch_nearest,        // ATen's float32 index rule: floor(o / s)
-  torch_nearest_exact,  // ATen's float32 index rule: floor((o + 0.5) / s)
+  torch_nearest,        // floor(o / s), rounded as ATen does
+  torch_nearest_exact,  // floor((o + 0.5) / s), rounded as ATen does
 };
 
 enum class NearestMode : int8_t { round_prefer_ceil, round_prefer_floor, floor, ceil };
@@ -48,6 +48,7 @@ struct AxisSpec {
   NearestMode nearest_mode = NearestMode::round_prefer_ceil;
   bool antialias = false;
   bool exclude_outside = false;
+  bool float64_index = false;  // of the two torch_nearest rules
 
   bool operator==(const AxisSpec&) const = default;
 };
@@ -131,27 +132,26 @@ TORCH_DNNL_HD inline Position source_coordinate(const AxisSpec& a, int64_t o) {
                : position((static_cast<double>(o) + 0.5) / s - 0.5, a.in);
 }
 
-// ATen computes these two in float32; interpolate promises the same indices.
+// ATen's nearest modes round positions to the image's own arithmetic type and
+// then to float32, nearest-exact with a fused multiply-add; interpolate promises
+// the same indices.
+template <class T>
 TORCH_DNNL_HD inline int64_t torch_nearest_index(const AxisSpec& a, int64_t o) {
-  const float scale = a.factor != 0
-      ? static_cast<float>(1.0 / a.factor)
-      : static_cast<float>(a.in) / static_cast<float>(a.out);
-  float x;
-  if (a.coordinates == Coordinates::torch_nearest) {
-    if (a.in == a.out) return o;
-    if (a.out == 2 * a.in) return o >> 1;
-    x = static_cast<float>(o) * scale;
-  } else {
-    x = static_cast<float>((static_cast<double>(o) + 0.5) * static_cast<double>(scale));
+  const T scale = a.factor != 0 ? static_cast<T>(1.0 / a.factor)
+                                : static_cast<T>(a.in) / static_cast<T>(a.out);
+  T x = scale * static_cast<T>(o);
+  if (a.coordinates == Coordinates::torch_nearest_exact) {
+    x = std::fma(scale, static_cast<T>(o) + T(0.5), T(-0.5));
+    x = (x > 0 ? x : T(0)) + T(0.5);
   }
-  const int64_t index = static_cast<int64_t>(std::floor(x));
+  const int64_t index = static_cast<int64_t>(std::floor(static_cast<float>(x)));
   return index < a.in - 1 ? index : a.in - 1;
 }
 
 TORCH_DNNL_HD inline int64_t nearest_index(const AxisSpec& a, int64_t o) {
   if (a.coordinates == Coordinates::torch_nearest ||
       a.coordinates == Coordinates::torch_nearest_exact) {
-    return torch_nearest_index(a, o);
+    return a.float64_index ? torch_nearest_index<double>(a, o) : torch_nearest_index<float>(a, o);
   }
   const Position x = source_coordinate(a, o);
   bool up = false;
@@ -263,30 +263,34 @@ TORCH_DNNL_HD inline void build_row(
   const Position x = source_coordinate(a, o);
   const double stretch = filter_stretch(a);
   const double support = static_cast<double>(filter_support(a.filter)) * stretch;
+  const auto tap = [&](int64_t k) {
+    return tap_weight(a, (static_cast<double>(k) - x.fraction) / stretch);
+  };
+  const auto sum_of = [&](int64_t low, int64_t high) {
+    double sum = 0;
+    for (int64_t k = low; k <= high; k++) sum += tap(k);
+    return sum;
+  };
   // The taps strictly inside the support, relative to x.floor.
   int64_t low = static_cast<int64_t>(std::floor(x.fraction - support)) + 1;
   int64_t high = static_cast<int64_t>(std::ceil(x.fraction + support)) - 1;
-  // Dropped rather than clamped, unless that would drop every one of them.
-  if (a.exclude_outside && x.floor + high >= 0 && x.floor + low < a.in) {
-    low = low < -x.floor ? -x.floor : low;
-    high = high > a.in - 1 - x.floor ? a.in - 1 - x.floor : high;
+  double total = 0;
+  if (a.exclude_outside) {
+    const int64_t first = low < -x.floor ? -x.floor : low;
+    const int64_t last = high > a.in - 1 - x.floor ? a.in - 1 - x.floor : high;
+    total = sum_of(first, last);
+    if (total != 0) low = first, high = last;  // else nothing is left: clamp instead
   }
-  const bool unit_sum = stretch == 1 && !a.exclude_outside &&
-      (a.filter == Filter::linear || a.filter == Filter::cubic);
-  double total = 1;
-  if (!unit_sum) {
-    total = 0;
-    for (int64_t k = low; k <= high; k++) {
-      total += tap_weight(a, (static_cast<double>(k) - x.fraction) / stretch);
-    }
-    if (total == 0) total = 1;  // only where every tap sits on a zero of the filter
+  if (total == 0) {
+    const bool sums_to_1 = stretch == 1 && (a.filter == Filter::linear || a.filter == Filter::cubic);
+    total = sums_to_1 ? 1 : sum_of(low, high);
   }
   // Taps beyond an edge are clamped to it, where their weights add up.
   const int64_t begin = clamp_index(x.floor + low, a.in);
   double sum = 0;
   for (int64_t k = low; k <= high; k++) {
     const int64_t at = clamp_index(x.floor + k, a.in);
-    sum += tap_weight(a, (static_cast<double>(k) - x.fraction) / stretch);
+    sum += tap(k);
     if (k == high || clamp_index(x.floor + k + 1, a.in) != at) {
       weights[at - begin] = W(sum / total);
       sum = 0;
@@ -327,7 +331,8 @@ TORCH_DNNL_HD inline void build_transposed_row(
 }
 
 inline bool is_flipped(const AxisSpec& a) {
-  return a.coordinates == Coordinates::tf_crop_and_resize && a.roi_end < a.roi_begin;
+  return a.coordinates == Coordinates::tf_crop_and_resize && a.filter != Filter::area &&
+      a.roi_end < a.roi_begin;
 }
 
 }  // namespace torch_dnnl

@@ -228,6 +228,7 @@ inline ResampleProblem resample_problem(
     p.src_size[a] = src.size(first + d), p.dst_size[a] = dst.size(first + d);
     p.src_stride[2 + a] = src.stride(first + d), p.dst_stride[2 + a] = dst.stride(first + d);
     p.axes[a] = shared;
+    p.axes[a].float64_index = p.src_dtype == c10::ScalarType::Double;
     p.axes[a].in = forward ? p.src_size[a] : p.dst_size[a];
     p.axes[a].out = forward ? p.dst_size[a] : p.src_size[a];
     if (!options.scales.empty()) p.axes[a].factor = options.scales[d];

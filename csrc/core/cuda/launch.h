@@ -58,7 +58,7 @@ __device__ __forceinline__ T* dynamic_shared() {
 #endif
 }
 
-constexpr int kElementThreads = 256;
+constexpr int kElementThreads = 128;
 
 // The functor stays in constant memory (__grid_constant__): arrays in it that are indexed at run
 // time are not copied to each thread's local memory.

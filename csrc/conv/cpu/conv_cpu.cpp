@@ -1,0 +1,49 @@
+// Convolution on the CPU: the kernels, in order of preference.
+#include <torch/library.h>
+
+#include "conv/cpu/direct.h"
+#include "conv/reference.h"
+#include "core/parallel.h"
+
+namespace torch_dnnl {
+namespace {
+
+void run_reference(const ConvProblem& p) {
+  const auto product = [](const int64_t* size) { return size[0] * size[1] * size[2]; };
+  const int64_t cost = 64 +
+      (p.pass == ConvPass::forward             ? p.ic * product(p.kernel)
+           : p.pass == ConvPass::backward_data ? p.oc * product(p.kernel)
+                                               : p.n * product(p.dst_size));
+  with_reference(p, [&](const auto& functor) {
+    for_each_element(output_elements(p), cost, functor);
+  });
+}
+
+bool always(const ConvProblem&) {
+  return true;
+}
+
+struct Kernel {
+  const char* name;
+  bool (*can_run)(const ConvProblem&);
+  void (*run)(const ConvProblem&);
+};
+
+// The first that can run a problem runs it.
+constexpr Kernel kernels[] = {
+    {"direct", can_run_direct, run_direct},
+    {"reference", always, run_reference},
+};
+
+void compute(const ConvProblem& p) {
+  for (const auto& kernel : kernels) {
+    if (kernel.can_run(p)) return kernel.run(p);
+  }
+}
+
+TORCH_LIBRARY_IMPL(torch_dnnl, CPU, m) {
+  ConvOnDevice<compute>::register_in(m);
+}
+
+}  // namespace
+}  // namespace torch_dnnl

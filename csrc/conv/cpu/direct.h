@@ -1,0 +1,15 @@
+// Direct convolution on the CPU: small matrix products over the images as they
+// lie, in float32. No image is copied; what is copied is weights (once per call,
+// into panels) and, where the type or the strides demand it, tiles of a few KB.
+#pragma once
+
+#include "conv/conv.h"
+
+namespace torch_dnnl {
+
+// float32, bfloat16 and float16 with enough channels to fill vectors.
+bool can_run_direct(const ConvProblem& p);
+
+void run_direct(const ConvProblem& p);
+
+}  // namespace torch_dnnl

@@ -1,0 +1,110 @@
+// The matrix product that the CPU kernels of convolution are made of, in float32:
+// c += a b for a narrow b, held in registers while it runs.
+#pragma once
+
+#include <ATen/cpu/vec/vec.h>
+
+#include <cstdint>
+
+namespace torch_dnnl {
+
+using Vec = at::vec::Vectorized<float>;
+
+inline constexpr int64_t kLanes = Vec::size();
+inline constexpr int kGemmRows = 6;
+// The accumulators, kGemmRows * kGemmVectors, one row of b and one value of a are in registers.
+#if defined(CPU_CAPABILITY_AVX512)
+inline constexpr int kGemmVectors = 4;
+#else
+inline constexpr int kGemmVectors = 2;
+#endif
+// The most columns that b may have.
+inline constexpr int64_t kPanel = kGemmVectors * kLanes;
+
+// a: any strides. b: rows of whole vectors, `b_row` apart. c: the same, `c_row` apart.
+struct GemmOperands {
+  const float* a;
+  int64_t a_row, a_column;
+  const float* b;
+  int64_t b_row;
+  float* c;
+  int64_t c_row;
+};
+
+namespace gemm_detail {
+
+template <int rows, int vectors>
+void multiply_tile(int64_t k, const GemmOperands& o) {
+  Vec sum[rows][vectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; v++) sum[r][v] = Vec::loadu(o.c + r * o.c_row + v * kLanes);
+  }
+  const float *a = o.a, *b = o.b;
+  for (int64_t i = 0; i < k; i++, a += o.a_column, b += o.b_row) {
+    Vec row[vectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; v++) row[v] = Vec::loadu(b + v * kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+      const Vec value(a[r * o.a_row]);
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; v++) sum[r][v] = at::vec::fmadd(value, row[v], sum[r][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; v++) sum[r][v].store(o.c + r * o.c_row + v * kLanes);
+  }
+}
+
+template <int vectors>
+void multiply_rows(int64_t rows, int64_t k, const GemmOperands& o) {
+  switch (rows) {
+    case 1:
+      return multiply_tile<1, vectors>(k, o);
+    case 2:
+      return multiply_tile<2, vectors>(k, o);
+    case 3:
+      return multiply_tile<3, vectors>(k, o);
+    case 4:
+      return multiply_tile<4, vectors>(k, o);
+    case 5:
+      return multiply_tile<5, vectors>(k, o);
+    default:
+      return multiply_tile<kGemmRows, vectors>(k, o);
+  }
+}
+
+}  // namespace gemm_detail
+
+// c[m x vectors] += a[m x k] b[k x vectors]. Tiles of rows are made as equal as can be: a tile of
+// few rows has too few independent sums to keep the multipliers busy.
+inline void gemm(int64_t m, int64_t vectors, int64_t k, GemmOperands o) {
+  for (int64_t left = m; left > 0;) {
+    const int64_t tiles = (left + kGemmRows - 1) / kGemmRows;
+    const int64_t rows = (left + tiles - 1) / tiles;
+    switch (vectors) {
+      case 1:
+        gemm_detail::multiply_rows<1>(rows, k, o);
+        break;
+      case 2:
+        gemm_detail::multiply_rows<2>(rows, k, o);
+        break;
+#if defined(CPU_CAPABILITY_AVX512)
+      case 3:
+        gemm_detail::multiply_rows<3>(rows, k, o);
+        break;
+      default:
+        gemm_detail::multiply_rows<4>(rows, k, o);
+#endif
+    }
+    o.a += rows * o.a_row;
+    o.c += rows * o.c_row;
+    left -= rows;
+  }
+}
+
+}  // namespace torch_dnnl

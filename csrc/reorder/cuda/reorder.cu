@@ -1,0 +1,31 @@
+// Reorder on CUDA.
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include "core/cuda/launch.h"
+#include "core/dispatch.h"
+#include "reorder/reference.h"
+#include "reorder/reorder.h"
+
+namespace torch_dnnl {
+namespace {
+
+at::Tensor reorder(const at::Tensor& src, const ReorderOptions& options) {
+  const c10::DeviceGuard guard(src.device());
+  at::Tensor dst = reorder_output(src, options);
+  if (dst.numel() > 0) {
+    const ReorderProblem p = reorder_problem(src, dst, options);
+    dispatch(ReorderComputeTypes{}, p.compute_dtype, [&](auto tag) {
+      cuda::for_each_element(dst.numel(), ReorderElement<typename decltype(tag)::type>{p});
+    });
+  }
+  return dst;
+}
+
+TORCH_LIBRARY_IMPL(torch_dnnl, TORCH_DNNL_CUDA_KEY, m) {
+  m.impl("reorder", reorder_kernel<reorder>);
+  m.impl("reorder_backward", reorder_backward_kernel<reorder>);
+}
+
+} // namespace
+} // namespace torch_dnnl

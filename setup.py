@@ -1,0 +1,225 @@
+"""Builds the libraries of torch_dnnl with the torch that is installed.
+
+`_C` holds the schemas and everything above the kernels. The CPU kernels are compiled once per
+instruction set (`_cpu_default`, `_cpu_avx2`, `_cpu_avx512`), the CUDA kernels into `_cuda`. All are
+plain shared libraries, loaded with torch.ops.load_library, not Python modules. What was built, and
+with which torch, is recorded in `torch_dnnl/_build.py`.
+
+Environment:
+  TORCH_DNNL_CUDA=0|1   never, or by all means, build `_cuda` (default: if torch has CUDA and there
+                        is an nvcc for it)
+  TORCH_DNNL_CPU        instruction sets beside `default`, such as avx2,avx512 (default: all)
+  TORCH_CUDA_ARCH_LIST  GPU architectures (default: see DEFAULT_ARCHS)
+  MAX_JOBS              compilers at once (default: the number of cores)
+"""
+
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from glob import glob
+from pathlib import Path
+from typing import NoReturn
+
+from setuptools import Extension, setup
+
+ROOT = Path(__file__).resolve().parent
+
+# sm_80 code also runs on sm_86 and sm_89; newer GPUs than Hopper compile the PTX when they load it.
+DEFAULT_ARCHS = "8.0;9.0+PTX"
+
+# ATen's own flags, so that at::vec::Vectorized has the width that ATen's kernels use.
+CPU_FLAGS = {
+    "default": [],
+    "avx2": ["-mavx2", "-mfma", "-mf16c"],
+    "avx512": [
+        *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"),
+        *("-mavx2", "-mfma", "-mf16c"),
+    ],
+}
+
+
+def fail(message: str) -> NoReturn:
+    sys.exit(f"torch_dnnl: {message}")
+
+
+try:
+    import torch
+except ImportError as error:
+    fail(
+        "building needs the torch that it will run with: install torch 2.11 or newer, "
+        f"then build with `pip install --no-build-isolation .` ({error})"
+    )
+
+from torch.utils.cpp_extension import (  # noqa: E402
+    CUDA_HOME,
+    BuildExtension,
+    CppExtension,
+    CUDAExtension,
+)
+
+
+def check_environment() -> None:
+    """Stops with one sentence where the build would otherwise stop with a traceback."""
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if version < (2, 11):
+        fail(f"torch 2.11 or newer is needed, torch {torch.__version__} is installed")
+    if version > (2, 15):
+        print(f"torch_dnnl: torch {torch.__version__} is newer than 2.15, the last one tried")
+
+    # An environment that is used without being activated does not have its ninja on PATH.
+    os.environ["PATH"] = sysconfig.get_path("scripts") + os.pathsep + os.environ.get("PATH", "")
+    if shutil.which("ninja") is None:
+        fail("ninja is not found: install it with `pip install ninja`")
+    compiler = shlex.split(os.environ.setdefault("CXX", "c++"))[0]
+    if shutil.which(compiler) is None:
+        fail(f"the C++ compiler `{compiler}` is not found: install g++, or set CXX")
+    os.environ.setdefault("MAX_JOBS", str(os.cpu_count()))
+
+
+def why_no_cuda() -> str | None:
+    """What keeps `_cuda` from being built; None if nothing does."""
+    if torch.version.cuda is None:
+        return "this torch is built without CUDA"
+    nvcc = Path(CUDA_HOME or "", "bin", "nvcc")
+    if not nvcc.exists():
+        return "nvcc is not found (put it on PATH or set CUDA_HOME)"
+    said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
+    release = re.search(r"release (\d+)\.\d+", said)
+    if release is None or release[1] != torch.version.cuda.split(".")[0]:
+        found = release[0] if release else "of an unknown release"
+        return f"nvcc is {found} and torch is built with CUDA {torch.version.cuda}"
+    return None
+
+
+def choose_cuda() -> tuple[bool, str]:
+    """Whether `_cuda` is built, and the reason in words."""
+    wish = os.environ.get("TORCH_DNNL_CUDA", "")
+    if wish not in ("", "0", "1"):
+        fail(f"TORCH_DNNL_CUDA is 0, 1 or unset, not {wish!r}")
+    if wish == "0":
+        return False, "without CUDA: TORCH_DNNL_CUDA=0"
+    obstacle = why_no_cuda()
+    if obstacle is None:
+        # Set always: without a GPU in sight torch has no default of its own.
+        archs = os.environ.setdefault("TORCH_CUDA_ARCH_LIST", DEFAULT_ARCHS)
+        return True, f"with CUDA {torch.version.cuda} for {archs}"
+    if wish == "1":
+        fail(f"TORCH_DNNL_CUDA=1 cannot be done: {obstacle}")
+    return False, f"without CUDA: {obstacle}"
+
+
+def choose_cpu() -> list[str]:
+    """The instruction sets to compile the CPU kernels for."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return ["default"]
+    wish = os.environ.get("TORCH_DNNL_CPU", ",".join(CPU_FLAGS)).split(",")
+    if unknown := set(wish) - set(CPU_FLAGS):
+        fail(f"TORCH_DNNL_CPU lists some of {', '.join(CPU_FLAGS)}, not {', '.join(unknown)}")
+    return [name for name in CPU_FLAGS if name in wish or name == "default"]
+
+
+def library(name: str, sources: list[str], flags: list[str]) -> Extension:
+    """One library of C++ or CUDA sources."""
+    cuda = name == "_cuda"
+    # Contraction is off so that a formula rounds alike in every library; where a kernel wants FMA
+    # it says so.
+    host = ["-g0", "-fvisibility=hidden", "-ffp-contract=off"]
+    if not cuda:
+        # Both warnings come from ATen's vector headers and from GCC's intrinsics, in hundreds.
+        host += ["-fopenmp", "-Wno-unknown-pragmas", "-Wno-maybe-uninitialized"]
+    nvcc = [f"-Xcompiler={','.join(host)}"]
+    common = ["-std=c++20", "-DNDEBUG", *flags]
+    extension = (CUDAExtension if cuda else CppExtension)(
+        f"torch_dnnl.{name}",
+        sorted(sources),
+        include_dirs=[str(ROOT / "csrc")],
+        depends=sorted(glob("csrc/**/*.h", recursive=True)),
+        extra_compile_args={"cxx": common + host, "nvcc": common + nvcc},
+    )
+    # The OpenMP that at::parallel_for needs and the CUDA runtime are those that torch has loaded: a
+    # second copy would be a second thread pool. Nothing here calls Python, so that the operators
+    # also load into a C++ process.
+    extension.libraries = [
+        needed for needed in extension.libraries if needed not in ("torch_python", "cudart")
+    ]
+    return extension
+
+
+cpu_names = choose_cpu()
+cuda, cuda_reason = choose_cuda()
+
+libraries = [library("_C", ["csrc/library.cpp", *glob("csrc/*/*.cpp")], ["-O2"])]
+for name in cpu_names:
+    capability = [f"-DCPU_CAPABILITY={name.upper()}", f"-DCPU_CAPABILITY_{name.upper()}"]
+    libraries.append(
+        library(f"_cpu_{name}", glob("csrc/*/cpu/*.cpp"), ["-O3", *capability, *CPU_FLAGS[name]])
+    )
+if cuda:
+    libraries.append(library("_cuda", glob("csrc/*/cuda/*.cu"), ["-O3"]))
+
+
+class BuildLibraries(BuildExtension):
+    """torch's BuildExtension, one object directory per library, and a record of the build."""
+
+    def run(self) -> None:
+        check_environment()
+        names = ", ".join(extension.name.split(".")[1] for extension in libraries)
+        print(f"torch_dnnl: building {names} for torch {torch.__version__}, {cuda_reason}")
+        sys.stdout.flush()
+        try:
+            super().run()
+        except RuntimeError as error:
+            fail(f"{error}; the compiler's own message is above")
+        self.write_facts()
+
+    def build_extension(self, ext: Extension) -> None:
+        # The CPU libraries have the same sources. The directory also outlives temporary ones that
+        # pip may choose, and is not shared with another torch, so objects can be reused.
+        name = ext.name.split(".")[1]
+        self.build_temp = str(ROOT / "build" / f"torch-{torch.__version__}" / name)
+        if name == "_cuda":
+            self.compile_without_fma(ext)
+        super().build_extension(ext)
+
+    def compile_without_fma(self, ext: Extension) -> None:
+        """Reorder's CUDA kernels agree with the CPU's to the bit, so they get -fmad=false."""
+        exact = [source for source in ext.sources if "/reorder/" in source]
+        ext.sources = [source for source in ext.sources if source not in exact]
+        flags = ext.extra_compile_args
+        ext.extra_objects += self.compiler.compile(
+            exact,
+            output_dir=f"{self.build_temp}_exact",
+            include_dirs=ext.include_dirs,
+            extra_postargs={**flags, "nvcc": [*flags["nvcc"], "-fmad=false"]},
+            depends=ext.depends,
+        )
+
+    def get_ext_filename(self, ext_name: str) -> str:
+        return f"{ext_name.replace('.', os.sep)}.so"
+
+    def write_facts(self) -> None:
+        """Writes _build.py beside the libraries, be that in the source tree or in a wheel."""
+        archs = re.split("[; ]+", os.environ["TORCH_CUDA_ARCH_LIST"]) if cuda else None
+        facts = {
+            "version": self.distribution.get_version(),
+            "torch_version": str(torch.__version__),
+            "cuda_version": torch.version.cuda if cuda else None,
+            "cuda_archs": archs,
+            "libraries": [extension.name.split(".")[1] for extension in libraries],
+        }
+        path = Path(self.get_ext_fullpath(libraries[0].name)).with_name("_build.py")
+        lines = ['"""Written by setup.py: what was built, and with what."""\n']
+        lines += [f"{key} = {value!r}" for key, value in facts.items()]
+        path.write_text("\n".join(lines) + "\n")
+
+
+setup(
+    license="Apache-2.0",
+    ext_modules=libraries,
+    cmdclass={"build_ext": BuildLibraries},
+)

@@ -1,0 +1,139 @@
+"""Compiles CUDA sources for the CPU (see cuda_on_host.h) and says how to run the result.
+
+`build()` makes the library of all CUDA kernels, which TORCH_DNNL_LIBRARY puts in the place of the
+CPU kernels; `build_program()` makes a program of one source. Both take a sanitizer, "address" or
+"thread", and `run_under()` gives what a process needs to load such a library. A source is compiled
+again when it, a header that it includes or the command has changed.
+
+    python tests/cuda_on_host/build.py [address|thread]     prints the library's path
+"""
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from torch.utils import cpp_extension
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+COMPILER = os.environ.get("CXX", "g++")  # g++: its attributes and linker scripts are used
+JOBS = 2  # compilers at once
+
+RUNTIME = HERE / "cuda_on_host.cpp"
+# What shared_memory.ld needs: a section for each variable.
+COMMON = ["-std=c++20", "-g", "-fPIC", "-fvisibility=hidden", "-fdata-sections", f"-I{HERE}"]
+KERNELS = [
+    *("-O1", "-DTORCH_DNNL_CUDA_ON_HOST", "-ffp-contract=off", f"-I{ROOT / 'csrc'}"),
+    *("-fno-omit-frame-pointer", "-Wno-unknown-pragmas"),
+]
+LINK = [f"-Wl,-T,{HERE / 'shared_memory.ld'}"]
+
+
+def _sanitize(sanitizer: str | None) -> list[str]:
+    return [f"-fsanitize={sanitizer}"] if sanitizer else []
+
+
+def _run(command: list[str | Path]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{shlex.join(map(str, command))}\n{done.stdout}{done.stderr}")
+
+
+def _is_newer(product: Path, depfile: Path) -> bool:
+    """Whether `product` is newer than all that the compiler's `depfile` says it was made from."""
+    if not (product.exists() and depfile.exists()):
+        return False
+    rule = depfile.read_text().replace("\\\n", " ").split(": ", 1)[1]
+    needed = [Path(name.replace("\\ ", " ")) for name in re.split(r"(?<!\\)\s+", rule) if name]
+    made = product.stat().st_mtime_ns
+    return all(path.exists() and path.stat().st_mtime_ns < made for path in needed)
+
+
+def _compile(source: Path, flags: list[str]) -> Path:
+    """The object of a source; its name has a digest of the command."""
+    command = [COMPILER, *COMMON, *flags, "-x", "c++", "-c", str(source)]
+    digest = hashlib.sha256(shlex.join([*command, torch.__version__]).encode()).hexdigest()[:12]
+    folder = ROOT / "build" / "cuda_on_host" / "objects"
+    folder.mkdir(parents=True, exist_ok=True)
+    product = folder / f"{source.stem}-{digest}.o"
+    depfile = product.with_suffix(".d")
+    if not _is_newer(product, depfile):
+        # Several processes may build at once: each writes its own file, the last one stays.
+        mine = product.with_suffix(f".{os.getpid()}.o")
+        _run([*command, "-MMD", "-MF", depfile, "-o", mine])
+        mine.replace(product)
+    return product
+
+
+def _link(product: Path, objects: list[Path], flags: list[str]) -> Path:
+    product.parent.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256(
+        "\n".join(f"{path} {path.stat().st_mtime_ns}" for path in objects).encode()
+    ).hexdigest()
+    stamp = product.with_suffix(".stamp")
+    if not (product.exists() and stamp.exists() and stamp.read_text() == digest):
+        mine = product.with_suffix(f".{os.getpid()}")
+        _run([COMPILER, *objects, *LINK, *flags, "-o", mine])
+        mine.replace(product)
+        stamp.write_text(digest)
+    return product
+
+
+def build(sanitizer: str | None = None, defines: Iterable[str] = ()) -> Path:
+    """The library of all CUDA kernels, registered for the CPU."""
+    flags = [*KERNELS, *_sanitize(sanitizer), *(f"-D{name}" for name in defines)]
+    flags += [f"-isystem{path}" for path in cpp_extension.include_paths()]
+    sources = sorted(ROOT.glob("csrc/*/cuda/*.cu"))
+    with ThreadPoolExecutor(JOBS) as pool:
+        objects = list(pool.map(lambda source: _compile(source, flags), sources))
+    objects.append(_compile(RUNTIME, ["-O2"]))
+    libraries = [f"-L{path}" for path in cpp_extension.library_paths()]
+    libraries += ["-ltorch", "-ltorch_cpu", "-lc10"]
+    name = "-".join([sanitizer or "plain", *defines])
+    return _link(
+        ROOT / "build" / "cuda_on_host" / f"{name}.so",
+        objects,
+        ["-shared", *_sanitize(sanitizer), *libraries],
+    )
+
+
+def build_program(source: Path, sanitizer: str | None = None, defines: Iterable[str] = ()) -> Path:
+    """A program of one source that does not use torch."""
+    flags = [*KERNELS, *_sanitize(sanitizer), *(f"-D{name}" for name in defines)]
+    objects = [_compile(source, flags), _compile(RUNTIME, ["-O2"])]
+    name = "-".join([source.stem, sanitizer or "plain", *defines])
+    return _link(ROOT / "build" / "cuda_on_host" / name, objects, _sanitize(sanitizer))
+
+
+def run_under(sanitizer: str | None) -> tuple[list[str], dict[str, str]]:
+    """What goes in front of a command, and the environment, to run Python or a program with it."""
+    environment = dict(os.environ)
+    if sanitizer is None:
+        return [], environment
+    short = {"address": "libasan.so", "thread": "libtsan.so"}[sanitizer]
+    # libstdc++ too: otherwise AddressSanitizer does not find the __cxa_throw it stands before.
+    preload = [
+        subprocess.check_output([COMPILER, f"-print-file-name={name}"], text=True).strip()
+        for name in (short, "libstdc++.so.6")
+    ]
+    environment["LD_PRELOAD"] = " ".join(preload)
+    if sanitizer == "address":
+        environment["ASAN_OPTIONS"] = "detect_leaks=0:protect_shadow_gap=0"
+        return [], environment
+    # Of Python and torch, which are not instrumented, ThreadSanitizer would see half the locks.
+    environment["TSAN_OPTIONS"] = "ignore_noninstrumented_modules=1:exitcode=66"
+    # Its shadow has fixed addresses, which a randomised address space may take.
+    setarch = shutil.which("setarch")
+    return [setarch, "-R"] if setarch else [], environment
+
+
+if __name__ == "__main__":
+    print(build(*sys.argv[1:]))

@@ -1,0 +1,88 @@
+"""The CUDA kernels, run on the CPU: see cuda_on_host/cuda_on_host.h.
+
+First cuda_on_host itself: its kernels give the right results, and each planted mistake is found.
+Then all operators, plainly and under the sanitizers.
+"""
+
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+HERE = TESTS / "cuda_on_host"
+sys.path.insert(0, str(HERE))
+
+from build import build, build_program, run_under  # noqa: E402
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="written for x86-64")
+
+SANITIZERS = pytest.mark.parametrize("sanitizer", [None, "address", "thread"])
+
+
+def run(command, sanitizer, **environment):
+    prefix, base = run_under(sanitizer)
+    return subprocess.run(
+        [*prefix, *map(str, command)],
+        env={**base, **environment},
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
+    )
+
+
+def run_self_test(sanitizer, *defines):
+    return run([build_program(HERE / "self_test.cu", sanitizer, defines)], sanitizer)
+
+
+@SANITIZERS
+def test_self_test(sanitizer):
+    done = run_self_test(sanitizer)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("mistake", "sanitizer", "report"),
+    [
+        ("OMIT_BARRIER", "thread", r"data race.*\n(.*\n){1,5}.*(transpose|reverse|static_sum)"),
+        ("OMIT_SYNCWARP", "thread", r"data race.*\n(.*\n){1,5}.*warp_intrinsics"),
+        ("OMIT_BARRIER", None, "wrong: transpose"),
+        ("OVERRUN_STATIC", "address", r"global-buffer-overflow(.*\n){1,5}.*static_sum"),
+        ("OVERRUN_DYNAMIC", "address", r"heap-buffer-overflow(.*\n){1,5}.*reverse"),
+        ("OVERRUN_GLOBAL", "address", r"heap-buffer-overflow(.*\n){1,5}.*Square"),
+    ],
+)
+def test_planted_mistake_is_found(mistake, sanitizer, report):
+    done = run_self_test(sanitizer, mistake)
+    assert done.returncode != 0
+    assert re.search(report, done.stdout + done.stderr), done.stdout + done.stderr
+
+
+# Forward and backward of every operator. ThreadSanitizer is slow, and races do not depend on types.
+SELECTIONS = {
+    None: "matches_oracle or gradients_match_oracle or any_layout",
+    "address": "matches_oracle or gradients_match_oracle or any_layout",
+    "thread": "(matches_oracle and float32) or gradients_match_oracle or channels_last",
+}
+
+
+@pytest.mark.slow
+@SANITIZERS
+def test_operators(sanitizer):
+    done = run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+            *(TESTS / "test_values.py", TESTS / "test_gradients.py", "-k", SELECTIONS[sanitizer]),
+        ],
+        sanitizer,
+        TORCH_DNNL_LIBRARY=str(build(sanitizer)),
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output[-10000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed, output
+    assert int(passed[1]) > 50

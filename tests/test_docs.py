@@ -1,0 +1,97 @@
+"""What the documents say: snippets run, the support table is current and true,
+examples finish."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import torch_dnnl.functional as D
+from op_db import CASES, FLOAT8, FLOATING, INTEGERS, SUPPORT
+from support_table import README, with_table
+
+ROOT = README.parent
+SNIPPETS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+
+
+def python(*command, cwd=ROOT):
+    return subprocess.run(
+        [sys.executable, *command], cwd=cwd, env=os.environ, capture_output=True, text=True, timeout=600
+    )
+
+
+def test_readme_has_an_example():
+    assert SNIPPETS
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=range(len(SNIPPETS)))
+def test_readme_snippet_runs(snippet, tmp_path):
+    result = python("-c", snippet, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout
+
+
+def test_support_table_is_current():
+    text = README.read_text()
+    assert with_table(text) == text, "run: python tests/support_table.py --write"
+
+
+def call(name, dtype):
+    if name == "fake_reorder":
+        return D.fake_reorder(torch.ones(2, 3, 4).to(dtype), dtype=torch.int8, dst_scale=0.1)
+    if name == "reorder":
+        return D.reorder(torch.ones(2, 3, 4).to(dtype), "acb", scale=2.0)
+    case = next(case for case in CASES if case.function == name)
+    return case.call(*(torch.ones(shape).to(dtype) for shape in case.shapes))
+
+
+EVERY_TYPE = (*FLOATING, *INTEGERS, *FLOAT8, torch.bool, torch.int64, torch.complex64)
+
+
+@pytest.mark.parametrize("dtype", EVERY_TYPE, ids=lambda d: str(d).removeprefix("torch."))
+@pytest.mark.parametrize("name", SUPPORT)
+def test_support_table_is_true(name, dtype):
+    if dtype in SUPPORT[name].dtypes:
+        assert call(name, dtype).dtype == dtype
+        return
+    with pytest.raises((TypeError, NotImplementedError, RuntimeError), match=name):
+        call(name, dtype)
+
+
+@pytest.mark.slow
+def test_super_resolution_example(tmp_path):
+    result = python(
+        str(ROOT / "examples" / "train_super_resolution.py"), "--steps", "3", "--output", str(tmp_path / "demo.png")
+    )
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "demo.png").stat().st_size > 10_000
+
+
+def test_super_resolution_agrees_with_torch():
+    result = python(str(ROOT / "examples" / "train_super_resolution.py"), "--check")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def public_docstrings():
+    for name in D.__all__:
+        yield f"functional.{name}", getattr(D, name).__doc__ or ""
+    import torch_dnnl
+
+    for name in torch_dnnl.nn.__all__:
+        yield f"nn.{name}", getattr(torch_dnnl.nn, name).__doc__ or ""
+
+
+@pytest.mark.parametrize("name,text", public_docstrings(), ids=lambda v: v if len(v) < 40 else "")
+def test_docstring_examples_run(name, text):
+    """Every public docstring has an example, and it prints what it says."""
+    import doctest
+
+    examples = doctest.DocTestParser().get_doctest(
+        text, {"torch": torch, **vars(D), **vars(__import__("torch_dnnl").nn)}, name, None, 0
+    )
+    assert examples.examples, f"{name} has no example"
+    assert doctest.DocTestRunner().run(examples).failed == 0

@@ -1,0 +1,212 @@
+"""Bad calls: an exception of the promised type that names the function and the
+argument. Never a crash, a hang or a result."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import torch_dnnl.functional as D
+
+IMAGE = torch.randn(2, 3, 5, 4)
+WEIGHT = torch.randn(4, 3, 3, 3)
+NXC = torch.randn(2, 5, 4, 3)
+XIO = torch.randn(3, 3, 3, 4)
+HUGE = 2**62
+
+
+def bad(function, *args, error=ValueError, names="", **kwargs):
+    """One bad call; `names`: what the message must mention."""
+    label = f"{function}-{names}-{len(kwargs)}-{list(kwargs.values()) or ''}"[:70]
+    return pytest.param(function, args, kwargs, error, names, id=label)
+
+
+NAN, INF = math.nan, math.inf
+
+CALLS = [
+    # resample
+    bad("resample", torch.randn(3, 4), 3, names="src"),
+    bad("resample", torch.randn(1, 1, 2, 2, 2, 2), 3, names="src"),
+    bad("resample", torch.randn(2, 3, 0, 4), (2, 2), names="src"),
+    bad("resample", IMAGE, names="size"),
+    bad("resample", IMAGE, (3,), names="size"),
+    bad("resample", IMAGE, (0, 4), names="size"),
+    bad("resample", IMAGE, (-1, 4), names="size"),
+    bad("resample", IMAGE, names="scale_factor", scale_factor=NAN),
+    bad("resample", IMAGE, names="scale_factor", scale_factor=INF),
+    bad("resample", IMAGE, names="scale_factor", scale_factor=-2.0),
+    bad("resample", IMAGE, names="", scale_factor=0.0),
+    bad("resample", IMAGE, names="scale_factor", scale_factor=(2.0,)),
+    bad("resample", IMAGE, names="", scale_factor=1e-3),
+    bad("resample", IMAGE, (4, 4), names="mode", mode="quadratic"),
+    bad("resample", IMAGE, (4, 4), names="coordinates", coordinates="corner"),
+    bad("resample", IMAGE, (4, 4), names="nearest_mode", nearest_mode="round"),
+    bad("resample", IMAGE, (4, 4), names="data_format", data_format="NHWC"),
+    bad("resample", IMAGE, (4, 4), names="cubic_coeff_a", mode="cubic", cubic_coeff_a=NAN),
+    bad("resample", IMAGE, (4, 4), names="roi", coordinates="tf_crop_and_resize"),
+    bad("resample", IMAGE, (4, 4), names="roi", coordinates="tf_crop_and_resize", roi=[0, 0, INF, 1]),
+    bad("resample", IMAGE, (4, 4), names="extrapolation_value", extrapolation_value=NAN),
+    bad("resample", IMAGE, (4, 4), names="antialias", error=NotImplementedError, mode="nearest", antialias=True),
+    bad("resample", IMAGE, (4, 4), names="dtype", error=TypeError, dtype=torch.complex64),
+    bad("resample", IMAGE.bool(), (4, 4), names="src", error=TypeError),
+    bad("resample", IMAGE.to_sparse(), (4, 4), names="src", error=(TypeError, NotImplementedError)),
+    bad("resample", [[1.0]], (4, 4), names="src", error=TypeError),
+    bad("resample", IMAGE, "4", names="size", error=TypeError),
+    bad("resample", IMAGE, (HUGE, HUGE), error=RuntimeError),
+    bad("resample", IMAGE, (4, HUGE), error=RuntimeError),
+    # reorder
+    bad("reorder", IMAGE, "abce", names="dst_format"),
+    bad("reorder", IMAGE, "abc", names="dst_format"),
+    bad("reorder", IMAGE, "aBcd", names="dst_format"),
+    bad("reorder", IMAGE, "abcd8b", names="dst_format"),
+    bad("reorder", IMAGE, "aBcd0b", names="dst_format"),
+    bad("reorder", IMAGE, "", names="dst_format"),
+    bad("reorder", IMAGE, "n!hw", names="dst_format"),
+    bad("reorder", IMAGE, "aBcd99999999999999999999b", names="dst_format"),
+    bad("reorder", IMAGE, names="src", src_format="nChw8c"),
+    bad("reorder", torch.randn(2, 1, 5, 4, 8), names="size", src_format="nChw8c", size=(2, 9, 5, 4)),
+    bad("reorder", torch.randn(2, 1, 5, 4, 8), names="size", src_format="nChw8c", size=(2, 3, 5)),
+    bad("reorder", IMAGE, names="scale", scale=NAN),
+    bad("reorder", IMAGE, names="scale", scale=0.0),
+    bad("reorder", IMAGE, names="dst_scale", dst_scale=INF),
+    bad("reorder", IMAGE, names="dst_scale", dst_scale=0),
+    bad("reorder", IMAGE, names="src_zero_point", src_zero_point=NAN),
+    bad("reorder", IMAGE, names="dst_zero_point", dtype=torch.uint8, dst_zero_point=256),
+    bad("reorder", IMAGE, names="dst_zero_point", dtype=torch.int8, dst_zero_point=-129),
+    bad("reorder", IMAGE, names="scale", scale=torch.ones(3)),
+    bad("reorder", IMAGE, names="scale", scale=torch.ones(1, 2, 1, 1)),
+    bad("reorder", IMAGE, names="scale", scale=torch.ones(1, 0, 1, 1)),
+    bad("reorder", IMAGE, names="scale", error=TypeError, scale=torch.ones(1, 3, 1, 1, dtype=torch.int32)),
+    bad("reorder", IMAGE, names="accumulate", accumulate=torch.ones(2, 3, 5)),
+    bad("reorder", IMAGE, names="accumulate", accumulate=torch.ones(2, 3, 5, 1)),
+    bad("reorder", IMAGE, names="beta", accumulate=IMAGE, beta=INF),
+    bad("reorder", IMAGE, names="dtype", error=TypeError, dtype=torch.int64),
+    bad("reorder", IMAGE.cfloat(), names="src", error=TypeError),
+    bad("reorder", IMAGE, 5, names="dst_format", error=TypeError),
+    # conv2d: the types that torch raises
+    bad("conv2d", IMAGE, WEIGHT, names="stride", error=RuntimeError, stride=0),
+    bad("conv2d", IMAGE, WEIGHT, names="stride", error=RuntimeError, stride=-1),
+    bad("conv2d", IMAGE, WEIGHT, names="dilation", error=RuntimeError, dilation=0),
+    bad("conv2d", IMAGE, WEIGHT, names="groups", error=RuntimeError, groups=0),
+    bad("conv2d", IMAGE, WEIGHT, names="groups", error=RuntimeError, groups=2),
+    bad("conv2d", IMAGE, WEIGHT, names="padding", error=RuntimeError, padding=-1),
+    bad("conv2d", IMAGE, WEIGHT, names="padding", error=RuntimeError, padding="same", stride=2),
+    bad("conv2d", IMAGE, WEIGHT, error=RuntimeError, names="padding", padding="reflect"),
+    bad("conv2d", IMAGE, WEIGHT, error=RuntimeError, stride=(1, 1, 1), names="stride"),
+    bad("conv2d", IMAGE, WEIGHT[:, :, :, :0], names="weight", error=RuntimeError),
+    bad("conv2d", IMAGE, torch.randn(4, 3, 9, 3), error=RuntimeError),
+    bad("conv2d", IMAGE, WEIGHT[0], names="weight", error=RuntimeError),
+    bad("conv2d", IMAGE, WEIGHT.double(), error=RuntimeError),
+    bad("conv2d", IMAGE, WEIGHT, torch.randn(5), names="bias", error=RuntimeError),
+    bad("conv2d", IMAGE[0, 0], WEIGHT, names="input", error=RuntimeError),
+    bad("conv2d", IMAGE, WEIGHT, error=RuntimeError, padding=HUGE),
+    bad("conv2d", IMAGE, WEIGHT, error=RuntimeError, dilation=HUGE),
+    bad("conv2d", IMAGE, WEIGHT, error=RuntimeError, padding=2**40),
+    bad("conv2d", [1], WEIGHT, error=TypeError),
+    # convolution
+    bad("convolution", NXC, XIO, names="strides", strides=0),
+    bad("convolution", NXC, XIO, names="dilations", dilations=-1),
+    bad("convolution", NXC, XIO, names="pads_begin", pads_begin=-1),
+    bad("convolution", NXC, XIO, names="pads_end", pads_end=(1, 2, 3)),
+    bad("convolution", NXC, XIO, names="groups", groups=0),
+    bad("convolution", NXC, XIO, names="groups", groups=2),
+    bad("convolution", NXC, XIO, names="auto_pad", auto_pad="same"),
+    bad("convolution", NXC, XIO, names="data_format", data_format="NHWC"),
+    bad("convolution", NXC, XIO, names="weights_format", weights_format="HWIO"),
+    bad("convolution", NXC, XIO[:, :, :2], names="weights"),
+    bad("convolution", NXC, XIO[:0], names="weights"),
+    bad("convolution", NXC[:, :0], XIO, names=""),
+    bad("convolution", NXC, XIO.double(), names="weights", error=TypeError),
+    bad("convolution", NXC.int(), XIO.int(), names="src", error=TypeError),
+    bad("convolution", NXC, XIO, names="activation", activation="softmax"),
+    bad("convolution", NXC, XIO, names="residual", residual=torch.randn(1)),
+]
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("function,args,kwargs,error,names", CALLS)
+def test_bad_call(function, args, kwargs, error, names, device):
+    if device == "meta":
+        if any(isinstance(a, torch.Tensor) and a.layout != torch.strided for a in args):
+            return
+        if HUGE in (kwargs.values()) or any(isinstance(a, tuple) and HUGE in a for a in args):
+            return  # without memory to allocate, a huge output is no error
+
+        def move(value):
+            return value.to("meta") if isinstance(value, torch.Tensor) else value
+
+        args, kwargs = [move(a) for a in args], {k: move(v) for k, v in kwargs.items()}
+    with pytest.raises(error) as raised:
+        getattr(D, function)(*args, **kwargs)
+    message = str(raised.value)
+    assert names in message
+    if not isinstance(raised.value, (MemoryError,)) and names:
+        assert message.startswith(f"{function}:"), message
+
+
+@pytest.mark.parametrize(
+    "args,kwargs",
+    [
+        ((IMAGE,), {}),
+        ((IMAGE, 4), {"scale_factor": 2}),
+        ((IMAGE, (4,)), {}),
+        ((IMAGE, (0, 4)), {}),
+        ((IMAGE, (-1, 4)), {}),
+        ((IMAGE, 4), {"mode": "linear"}),
+        ((IMAGE, 4), {"mode": "cubic"}),
+        ((IMAGE[0], 4), {"mode": "bilinear"}),
+        ((IMAGE[0, 0], 4), {}),
+        ((IMAGE, 4), {"align_corners": True}),
+        ((IMAGE, 4), {"mode": "area", "align_corners": False}),
+        ((IMAGE, 4), {"mode": "nearest", "antialias": True}),
+        ((IMAGE, 4), {"recompute_scale_factor": True}),
+        ((IMAGE,), {"scale_factor": (1.0, 2.0, 3.0)}),
+        ((IMAGE,), {"scale_factor": 0.01, "mode": "bilinear"}),
+        ((IMAGE, (4.5, 4)), {}),
+        ((IMAGE.bool(), 4), {"mode": "bilinear"}),
+        ((IMAGE, 4), {"mode": "lanczos"}),
+        ((torch.randn(1, 2, 0, 4), 4), {"mode": "bilinear"}),
+    ],
+)
+def test_interpolate_raises_what_torch_raises(args, kwargs):
+    with pytest.raises(Exception) as theirs:
+        F.interpolate(*args, **kwargs)
+    with pytest.raises(theirs.type, match="interpolate"):
+        D.interpolate(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "operator,args",
+    [
+        ("resample_backward", (IMAGE, [0, 3])),
+        ("resample_backward", (IMAGE, [3])),
+        ("resample_backward", (IMAGE[0, 0], [3])),
+        ("resample_backward", (IMAGE.int(), [3, 3])),
+        ("reorder_backward", (IMAGE, [2, 3, 5])),
+        ("reorder_backward", (IMAGE, [2, 3, 4, 5])),
+        ("reorder_backward", (IMAGE, [2, 3, 5, 4], "nChw8c")),
+        *[
+            (f"convolution_backward_{what}", (NXC, other, size, [1, 1], [0, 0], [0, 0], [1, 1]))
+            for what, other, size in [
+                ("data", XIO, [5, 4]),
+                ("data", torch.randn(3, 3, 2, 3), [9, 9]),
+                ("data", XIO, [5]),
+                ("weights", NXC, [0, 3]),
+                ("weights", NXC, [3, 3]),
+                ("weights", torch.randn(3, 7, 6, 3), [3, 3]),
+            ]
+        ],
+    ],
+)
+def test_backward_operators_check_their_arguments(operator, args):
+    """A gradient whose sizes do not belong to the forward call is refused, not read past."""
+    with pytest.raises((ValueError, TypeError), match=f"{operator}: expected"):
+        getattr(torch.ops.torch_dnnl, operator)(*args)
+
+
+def test_other_device():
+    with pytest.raises(ValueError, match="device"):
+        D.convolution(NXC.to("meta"), XIO)
+    with pytest.raises(ValueError, match="device"):
+        D.reorder(IMAGE, scale=torch.ones(1, 3, 1, 1, device="meta"))

@@ -1,0 +1,64 @@
+"""Each CPU library, whatever this machine's best one is; and what import says."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import torch_dnnl
+
+TESTS = Path(__file__).parent
+ORDER = ["default", "avx2", "avx512"]
+BEST = torch.backends.cpu.get_cpu_capability().lower()
+
+
+def run(*command, **environment):
+    return subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, **environment},
+        cwd=TESTS,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+
+
+@pytest.mark.parametrize("capability", [c for c in ORDER if BEST not in ORDER or ORDER.index(c) < ORDER.index(BEST)])
+def test_values_with_library(capability):
+    result = run(
+        "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "test_values.py",
+        "-k", "matches_oracle or any_layout",
+        ATEN_CPU_CAPABILITY=capability,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout[-3000:]
+    assert int(re.search(r"(\d+) passed", result.stdout)[1]) > 100
+    shown = run(
+        "-c", "import torch_dnnl; print(torch_dnnl.build_info()['cpu_capability'])", ATEN_CPU_CAPABILITY=capability
+    )
+    assert shown.stdout.strip().lower() == capability, shown.stderr
+
+
+def test_build_info():
+    info = torch_dnnl.build_info()
+    assert info["version"] == torch_dnnl.__version__
+    assert info["running_torch"] == torch.__version__
+    assert info["built_torch"].split(".")[:2] == torch.__version__.split(".")[:2]
+    assert info["cuda_archs"] is None or info["cuda_archs"]
+
+
+def test_every_operator_has_every_kernel():
+    operators = [
+        name
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("torch_dnnl::")
+    ]
+    assert len(operators) >= 7
+    for name in operators:
+        for key in ("CPU", "Meta", "AutogradCPU", "AutogradCUDA", "FuncTorchBatched"):
+            assert torch._C._dispatch_has_kernel_for_dispatch_key(name, key), (name, key)
+    for key in ("AutocastCPU", "AutocastCUDA"):
+        assert torch._C._dispatch_has_kernel_for_dispatch_key("torch_dnnl::convolution", key)

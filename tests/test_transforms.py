@@ -1,0 +1,222 @@
+"""Every PyTorch transform over the same table: torch.func, vmap, torch.compile,
+export, compiled autograd, autocast, opcheck."""
+
+import itertools
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from op_db import CASES, MATRIX, assert_matches, by_name
+
+
+def cubed(case):
+    """A scalar function of a case with a third-order derivative."""
+    return lambda *inputs: case.call(*inputs).pow(3).sum()
+
+
+def gradients(function, inputs):
+    return torch.autograd.grad(function(*inputs), inputs)
+
+
+def assert_all_match(actual, expected, tolerance=None):
+    assert len(actual) == len(expected)
+    for a, b in zip(actual, expected):
+        assert_matches(a, b, tolerance)
+
+
+@pytest.mark.parametrize("case", CASES, ids=by_name)
+def test_func_grad_and_jvp(case):
+    inputs = case.inputs(torch.float64)
+    expected = gradients(cubed(case), case.inputs(torch.float64, requires_grad=True))
+    every = tuple(range(len(inputs)))
+    assert_all_match(torch.func.grad(cubed(case), argnums=every)(*inputs), expected)
+    tangents = tuple(torch.randn_like(x) for x in inputs)
+    _, slope = torch.func.jvp(cubed(case), tuple(inputs), tangents)
+    assert_matches(slope, sum((g * t).sum() for g, t in zip(expected, tangents)), 1e-10)
+
+
+@pytest.mark.parametrize("case", CASES, ids=by_name)
+def test_jacobians(case):
+    inputs = tuple(case.inputs(torch.float64))
+    every = tuple(range(len(inputs)))
+    reverse = torch.func.jacrev(case.call, argnums=every)(*inputs)
+    forward = torch.func.jacfwd(case.call, argnums=every)(*inputs)
+    assert_all_match(reverse, forward)
+
+
+@pytest.mark.parametrize("case", MATRIX, ids=by_name)
+def test_hessian(case):
+    x, *rest = case.inputs(torch.float64)
+    hessian = torch.func.hessian(lambda x: cubed(case)(x, *rest))(x)
+    flat = hessian.reshape(x.numel(), x.numel())
+    assert_matches(flat, flat.T)
+    # Along one direction, against finite differences of the gradient.
+    direction, step = torch.randn_like(x), 1e-6
+    slope = torch.func.grad(lambda x: cubed(case)(x, *rest))
+    finite = (slope(x + step * direction) - slope(x - step * direction)) / (2 * step)
+    assert_matches((hessian.flatten(x.dim()) @ direction.flatten()), finite, 1e-5)
+
+
+@pytest.fixture
+def no_vmap_fallback():
+    torch._C._functorch._set_vmap_fallback_enabled(False)
+    yield
+    torch._C._functorch._set_vmap_fallback_enabled(True)
+
+
+def stacked(x, dim):
+    """Three different versions of x along a new dimension."""
+    return torch.stack([x, x * 0.5, x + 1], dim)
+
+
+@pytest.mark.parametrize("case", CASES, ids=by_name)
+def test_vmap(case, no_vmap_fallback):
+    inputs = case.inputs(torch.float64)
+    choices = itertools.product((None, 0, -1), repeat=len(inputs))
+    for dims in [d for d in choices if any(i is not None for i in d)][:20]:
+        batched = [x if d is None else stacked(x, d) for x, d in zip(inputs, dims)]
+        for function in (case.call, torch.func.grad(cubed(case))):
+            result = torch.func.vmap(function, in_dims=dims)(*batched)
+            loop = [
+                function(*(x if d is None else x.select(d, i) for x, d in zip(batched, dims)))
+                for i in range(3)
+            ]
+            assert_matches(result, torch.stack(loop), 1e-11)
+
+
+@pytest.mark.parametrize("case", MATRIX, ids=by_name)
+def test_nested_vmap(case, no_vmap_fallback):
+    inputs = case.inputs(torch.float64)
+    twice = [torch.stack([stacked(x, 0), stacked(-x, 0)]) for x in inputs[:1]]
+    call = lambda x: case.call(x, *inputs[1:])  # noqa: E731
+    result = torch.func.vmap(torch.func.vmap(call))(twice[0])
+    loop = torch.stack([torch.stack([call(x) for x in row]) for row in twice[0]])
+    assert_matches(result, loop)
+
+
+class Recorder(TorchDispatchMode):
+    """The calls of this library's operators that a function makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "torch_dnnl":
+            self.calls.append((function, args, kwargs or {}))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("case", CASES, ids=by_name)
+def test_opcheck(case):
+    """The forward operator and those of the backward pass, as recorded."""
+    inputs = case.inputs(torch.float32, requires_grad=True)
+    with Recorder() as recorder:
+        case.call(*inputs).sum().backward()
+    assert len(recorder.calls) >= 2
+    for operator, args, kwargs in recorder.calls:
+        args = [
+            a.detach().clone().requires_grad_() if isinstance(a, torch.Tensor) else a for a in args
+        ]
+        torch.library.opcheck(operator, args, kwargs)
+
+
+@pytest.mark.parametrize("case", CASES, ids=by_name)
+def test_meta_strides(case):
+    """Meta calls give the sizes, strides and type that eager calls give."""
+    for layout in (torch.contiguous_format, torch.channels_last, torch.channels_last_3d):
+        inputs = [
+            x.contiguous(memory_format=layout)
+            if x.dim() == {torch.channels_last: 4, torch.channels_last_3d: 5}.get(layout, x.dim())
+            else x
+            for x in case.inputs(torch.float32)
+        ]
+        eager, meta = case.call(*inputs), case.call(*(x.to("meta") for x in inputs))
+        assert (eager.shape, eager.stride(), eager.dtype) == (meta.shape, meta.stride(), meta.dtype)
+
+
+@pytest.mark.parametrize("case", CASES, ids=by_name)
+def test_compile_aot_eager(case):
+    torch._dynamo.reset()
+    inputs = case.inputs(torch.float64, requires_grad=True)
+    compiled = torch.compile(cubed(case), fullgraph=True, backend="aot_eager")
+    assert_all_match(gradients(compiled, inputs), gradients(cubed(case), inputs))
+
+
+@pytest.mark.parametrize("case", MATRIX, ids=by_name)
+def test_compile_inductor_dynamic(case):
+    """One graph for several batch sizes, forward and backward."""
+    torch._dynamo.reset()
+    compiled = torch.compile(cubed(case), fullgraph=True, dynamic=True)
+    for repeats in (1, 2, 3):
+        inputs = case.inputs(torch.float64)
+        if case.batched:
+            inputs[0] = torch.cat([inputs[0]] * repeats)
+        if "unblocked" in case.name:
+            return
+        inputs = [x.requires_grad_() for x in inputs]
+        assert_all_match(gradients(compiled, inputs), gradients(cubed(case), inputs), 1e-10)
+
+
+@pytest.mark.parametrize("name", ["interpolate", "conv2d"])
+def test_compile_does_not_recompile_on_sizes(name):
+    """With dynamic=True one compilation serves every spatial size."""
+    import torch_dnnl.functional as D
+
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    weight = torch.randn(4, 3, 3, 3)
+    functions = {
+        "interpolate": lambda x: D.interpolate(x, scale_factor=2, mode="bilinear"),
+        "conv2d": lambda x: D.conv2d(x, weight, padding="same"),
+    }
+    compiled = torch.compile(functions[name], fullgraph=True, dynamic=True, backend=counter)
+    for size in (5, 8, 12):
+        x = torch.randn(2, 3, size, size + 1)
+        assert_matches(compiled(x), functions[name](x).double(), 1e-6)
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("case", CASES, ids=by_name)
+def test_compiled_autograd(case):
+    torch._dynamo.reset()
+    expected = gradients(cubed(case), case.inputs(torch.float64, requires_grad=True))
+    inputs = case.inputs(torch.float64, requires_grad=True)
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager", fullgraph=True)):
+        cubed(case)(*inputs).backward()
+    assert_all_match([x.grad for x in inputs], expected)
+
+
+class Model(torch.nn.Module):
+    def __init__(self, case):
+        super().__init__()
+        self.case = case
+
+    def forward(self, *inputs):
+        return self.case.call(*inputs)
+
+
+@pytest.mark.parametrize("case", MATRIX, ids=by_name)
+def test_export(case):
+    inputs = tuple(case.inputs(torch.float32))
+    program = torch.export.export(Model(case), inputs)
+    again = program.run_decompositions()
+    assert torch.equal(program.module()(*inputs), case.call(*inputs))
+    assert torch.equal(again.module()(*inputs), case.call(*inputs))
+
+
+@pytest.mark.parametrize("case", MATRIX, ids=by_name)
+def test_autocast(case):
+    """Convolution computes in the autocast type; resample and reorder keep theirs."""
+    inputs = case.inputs(torch.float32, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        result = case.call(*inputs)
+        result.float().sum().backward()
+    expected = torch.bfloat16 if case.function.startswith("conv") else torch.float32
+    assert result.dtype == expected
+    assert all(x.grad.dtype == x.dtype for x in inputs)
+    assert_matches(result, case.oracle(*(x.detach().double() for x in inputs)), 2**-6)
+    doubles = case.inputs(torch.float64)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert case.call(*doubles).dtype == torch.float64

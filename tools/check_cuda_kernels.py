@@ -1,0 +1,19 @@
+"""Prints which operators have a CUDA kernel; fails if one has none. Needs no GPU."""
+
+import sys
+
+import torch
+
+import torch_dnnl
+
+print(torch_dnnl.build_info())
+
+names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("torch_dnnl::")]
+has_kernel = {
+    name: torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA") for name in sorted(names)
+}
+for name, found in has_kernel.items():
+    print(f"{name.removeprefix('torch_dnnl::'):32}{'CUDA' if found else 'MISSING'}")
+missing = list(has_kernel.values()).count(False)
+print(f"{len(has_kernel) - missing} of {len(has_kernel)} operators have a CUDA kernel")
+sys.exit(missing > 0 or not has_kernel)

@@ -1,0 +1,78 @@
+"""oneDNN's Resampling, Reorder and Convolution as PyTorch operators.
+
+Importing loads `_C` (schemas, shapes, derivatives), the CPU kernels for this machine's instruction
+set and, where they were built and torch has CUDA, the CUDA kernels. From then on
+`torch.ops.torch_dnnl.*` exists.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+try:
+    import torch_dnnl._build as _build
+except ImportError:
+    raise ImportError(
+        "torch_dnnl is not built: run `make` in its source tree, "
+        "or install it with `pip install --no-build-isolation .`"
+    ) from None
+
+__version__: str = _build.version
+
+_LEVELS = ("default", "avx2", "avx512")  # of instruction sets, each a superset of the one before
+
+
+def _cpu_level() -> str:
+    """The best instruction set that is built and that ATen's kernels use.
+
+    ATen decides, so ATEN_CPU_CAPABILITY=default|avx2|avx512 switches both.
+    """
+    capability = torch.backends.cpu.get_cpu_capability().lower()
+    top = max(i for i, level in enumerate(_LEVELS) if i == 0 or capability.startswith(level))
+    return next(level for level in _LEVELS[top::-1] if f"_cpu_{level}" in _build.libraries)
+
+
+def _load_libraries() -> None:
+    here = Path(__file__).parent
+    # TORCH_DNNL_LIBRARY replaces the CPU kernels by another library that registers them: the tests
+    # run the CUDA kernels on the host that way.
+    cpu = os.environ.get("TORCH_DNNL_LIBRARY", here / f"_cpu_{_cpu_level()}.so")
+    paths = [here / "_C.so", cpu]
+    if "_cuda" in _build.libraries and torch.version.cuda is not None:
+        paths.append(here / "_cuda.so")
+
+    built, running = _build.torch_version, torch.__version__
+    problem = "" if built.split(".")[:2] == running.split(".")[:2] else "the versions differ"
+    try:
+        for path in () if problem else paths:
+            torch.ops.load_library(path)  # type: ignore[no-untyped-call]
+    except OSError as error:
+        problem = str(error.__cause__ or error)
+    if problem:
+        raise ImportError(
+            f"torch_dnnl {__version__} was built with torch {built} and does not load into torch "
+            f"{running}, which is running ({problem}): build it again, with `make` in its source "
+            "tree or `pip install --no-build-isolation --force-reinstall --no-deps .`"
+        )
+
+
+_load_libraries()
+
+from torch_dnnl import functional, nn  # noqa: E402
+from torch_dnnl.convert import convert  # noqa: E402
+
+
+def build_info() -> dict[str, Any]:
+    """What was built, with what, and what of it is in use."""
+    return {
+        "version": __version__,
+        "built_torch": _build.torch_version,
+        "running_torch": str(torch.__version__),
+        "cpu_capability": _cpu_level(),
+        "cuda_archs": _build.cuda_archs,
+    }
+
+
+__all__ = ["build_info", "convert", "functional", "nn"]

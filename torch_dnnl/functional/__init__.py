@@ -1,0 +1,16 @@
+"""The functions of the package: each spells its arguments and calls one operator."""
+
+from torch_dnnl.functional.conv import conv1d, conv2d, conv3d, convolution
+from torch_dnnl.functional.reorder import fake_reorder, reorder
+from torch_dnnl.functional.resample import interpolate, resample
+
+__all__ = [
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "convolution",
+    "fake_reorder",
+    "interpolate",
+    "reorder",
+    "resample",
+]

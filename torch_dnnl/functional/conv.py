@@ -1,0 +1,376 @@
+"""Convolution: `conv1d` to `conv3d`, with torch's contract, and `convolution`, with oneDNN's.
+
+All spell their arguments for one operator, `torch_dnnl::convolution`, which validates them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_variadic
+
+from torch_dnnl.functional._errors import check_types, describe, in_words_of
+
+_convolution = torch.ops.torch_dnnl.convolution.default
+
+Size = int | Sequence[int]
+Padding = str | int | Sequence[int] | Sequence[tuple[int, int]]
+
+# The values that torch's padding argument may have as a str, and auto_pad for each.
+_AUTO_PAD = {
+    "valid": "valid",
+    "same": "same_upper",
+    "same_upper": "same_upper",
+    "same_lower": "same_lower",
+}
+
+
+def conv1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Padding = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Convolves over one spatial dimension, as `torch.nn.functional.conv1d` does.
+
+    As `conv2d`, with `input` [N, C, W] or [C, W] and `weight` [O, C / groups, K].
+
+    Example:
+        >>> conv1d(torch.rand(1, 4, 10), torch.rand(8, 4, 3), padding=((2, 0),)).shape
+        torch.Size([1, 8, 10])
+    """
+    if has_torch_function_variadic(input, weight, bias):
+        return _overridden(conv1d, input, weight, bias, stride, padding, dilation, groups)
+    return _conv(1, input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Padding = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Convolves over two spatial dimensions, as `torch.nn.functional.conv2d` does.
+
+    The same arguments, results and exception types as torch, and paddings that torch lacks.
+
+    Args:
+        input: [N, C, H, W] or, unbatched, [C, H, W]; float64, float32, bfloat16 or float16, in
+            any memory format.
+        weight: [O, C / groups, KH, KW], of the input's type.
+        bias: [O] or None.
+        stride: step between outputs in pixels, one for all dimensions or one for each.
+        padding: zeros added around the input: a number of pixels for all sides, one for each
+            dimension, or one (begin, end) pair for each dimension; "valid" for none; "same", as
+            in torch, for stride 1; "same_upper" or "same_lower" for an output of
+            ceil(input / stride) pixels with any stride, where an odd pixel goes to the end or to
+            the beginning.
+        dilation: distance between the taps of the kernel in pixels; 1 is dense.
+        groups: number of blocks of channels that are convolved apart.
+
+    Returns:
+        [N, O, OH, OW], or [O, OH, OW] for unbatched input, in the input's memory format.
+
+    Raises:
+        RuntimeError: sizes or values that do not fit, as in torch.
+        TypeError: an argument of a wrong type.
+
+    Example:
+        >>> conv2d(torch.rand(1, 3, 9, 9), torch.rand(8, 3, 3, 3), None, 2, "same_upper").shape
+        torch.Size([1, 8, 5, 5])
+
+    Definition: `torch.nn.functional.conv2d`; SAME padding as in oneDNN Graph.
+    """
+    if has_torch_function_variadic(input, weight, bias):
+        return _overridden(conv2d, input, weight, bias, stride, padding, dilation, groups)
+    return _conv(2, input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Padding = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Convolves over three spatial dimensions, as `torch.nn.functional.conv3d` does.
+
+    As `conv2d`, with `input` [N, C, D, H, W] or [C, D, H, W] and `weight`
+    [O, C / groups, KD, KH, KW].
+
+    Example:
+        >>> conv3d(torch.rand(1, 2, 5, 6, 7), torch.rand(4, 2, 3, 3, 3), padding="same").shape
+        torch.Size([1, 4, 5, 6, 7])
+    """
+    if has_torch_function_variadic(input, weight, bias):
+        return _overridden(conv3d, input, weight, bias, stride, padding, dilation, groups)
+    return _conv(3, input, weight, bias, stride, padding, dilation, groups)
+
+
+def _overridden(
+    function: Callable[..., Tensor],
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *args: object,
+) -> Tensor:
+    return handle_torch_function(function, (input, weight, bias), input, weight, bias, *args)
+
+
+def _conv(
+    n: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+) -> Tensor:
+    try:
+        strides = (stride,) * n if stride.__class__ is int else _per_dimension(stride, n)
+        dilations = (dilation,) * n if dilation.__class__ is int else _per_dimension(dilation, n)
+        auto_pad = "none"
+        if isinstance(padding, str):
+            auto_pad = _AUTO_PAD[padding]
+            if padding == "same" and any(s != 1 for s in strides):
+                raise ValueError(
+                    "conv: expected stride to be 1 with padding='same' (padding='same_upper' "
+                    f"takes any stride), got {stride}"
+                )
+            begin = end = (0,) * n
+        else:
+            begin = end = (padding,) * n if padding.__class__ is int else _per_dimension(padding, n)
+            if begin and isinstance(begin[0], (list, tuple)):
+                begin, end = zip(*begin, strict=True)
+        batched = input.dim() != n + 1
+        src = input if batched else input.unsqueeze(0)
+        dst = _convolution(
+            src, weight, bias, strides, begin, end, dilations, auto_pad, groups, "NCX", "OIX"
+        )
+        return dst if batched else dst.squeeze(0)  # type: ignore[no-any-return]
+    except Exception as error:
+        _explain_conv(error, n, input, weight, bias, stride, padding, dilation, groups)
+
+
+def _per_dimension(value: Any, n: int) -> Any:
+    """One entry per dimension from a number or, as torch allows, from a list of one number."""
+    if not isinstance(value, (list, tuple)):
+        return (value,) * n
+    return value * n if len(value) == 1 < n and not isinstance(value[0], (list, tuple)) else value
+
+
+def _explain_conv(
+    error: Exception,
+    n: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: object,
+    stride: object,
+    padding: Any,
+    dilation: object,
+    groups: object,
+) -> NoReturn:
+    """Raises a RuntimeError for bad values, as torch does, and a TypeError for bad types."""
+    function = f"conv{n}d"
+    check_types(
+        function,
+        {
+            "input": (input, "a Tensor"),
+            "weight": (weight, "a Tensor"),
+            "bias": (bias, "a Tensor or None"),
+            "stride": (stride, "an int or a sequence of ints"),
+            "dilation": (dilation, "an int or a sequence of ints"),
+            "groups": (groups, "an int"),
+        },
+    )
+    if isinstance(padding, str):
+        if padding not in _AUTO_PAD:
+            raise RuntimeError(
+                f"{function}: expected padding to be one of {', '.join(map(repr, _AUTO_PAD))}, "
+                f"got {padding!r}"
+            )
+    else:
+        entries = padding if isinstance(padding, (list, tuple)) else [padding]
+        pairs = [entry for entry in entries if isinstance(entry, (list, tuple))]
+        if pairs and (len(pairs) < len(entries) or any(len(pair) != 2 for pair in pairs)):
+            raise RuntimeError(
+                f"{function}: expected padding to be ints or (begin, end) pairs, got {padding}"
+            )
+        for entry in entries:
+            check_types(function, {"padding": (entry, "an int or a sequence of ints")})
+    if input.dim() not in (n + 1, n + 2):
+        raise RuntimeError(
+            f"{function}: expected input to be {n + 2}-D or, unbatched, {n + 1}-D, got "
+            f"{input.dim()}-D with sizes {list(input.shape)}"
+        )
+    if isinstance(error, (ValueError, TypeError)):
+        names = {
+            "src": "input",
+            "weights": "weight",
+            "strides": "stride",
+            "dilations": "dilation",
+            "pads_begin": "padding",
+            "pads_end": "padding",
+        }
+        raise RuntimeError(in_words_of(function, error, names)) from error
+    raise error
+
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "hardswish": F.hardswish,
+}
+
+
+def convolution(
+    src: Tensor,
+    weights: Tensor,
+    bias: Tensor | None = None,
+    *,
+    strides: Size = 1,
+    pads_begin: Size = 0,
+    pads_end: Size = 0,
+    dilations: Size = 1,
+    auto_pad: str = "none",
+    groups: int = 1,
+    data_format: str = "NXC",
+    weights_format: str = "XIO",
+    activation: str | None = None,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """The Convolution operation of oneDNN Graph, with its names and its defaults.
+
+    Computes activation(convolution + bias + residual). No layout is copied to be computed.
+
+    Args:
+        src: [N, *X, C] in NXC or [N, C, *X] in NCX, with one to three spatial dimensions X;
+            float64, float32, bfloat16 or float16, in any memory format.
+        weights: [*K, C / groups, O] in XIO or [O, C / groups, *K] in OIX, of the type of `src`.
+        bias: [O] or None.
+        strides: step between outputs in pixels, one for all spatial dimensions or one for each.
+        pads_begin, pads_end: zeros before and after each spatial dimension, in pixels.
+        dilations: distance between the taps of the kernel in pixels; 1 is dense.
+        auto_pad: "none" takes the pads given; "valid" pads nothing; "same_upper" and
+            "same_lower" pad to an output of ceil(input / stride) pixels, where an odd pixel goes
+            to the end or to the beginning. Not "none", it overrides the pads.
+        groups: number of blocks of channels that are convolved apart.
+        data_format: "NXC" or "NCX", of `src`, `residual` and the output.
+        weights_format: "XIO" or "OIX".
+        activation: None, "relu", "silu", "gelu" (exact), "sigmoid", "tanh" or "hardswish".
+        residual: a tensor of the output's shape and type, added before the activation.
+
+    Returns:
+        [N, *OX, O] in NXC or [N, O, *OX] in NCX.
+
+    Raises:
+        ValueError: sizes or values that do not fit.
+        TypeError: an argument of a wrong type, or tensors of types that cannot be convolved.
+
+    Example:
+        >>> src, weights = torch.rand(1, 8, 8, 3), torch.rand(3, 3, 3, 16)
+        >>> convolution(src, weights, auto_pad="same_upper", activation="relu").shape
+        torch.Size([1, 8, 8, 16])
+
+    Definition: oneDNN Graph, operation Convolution.
+    """
+    try:
+        activate = _ACTIVATIONS[activation] if activation is not None else None
+        n = src.dim() - 2
+        dst = _convolution(
+            src,
+            weights,
+            bias,
+            strides if isinstance(strides, (list, tuple)) else (strides,) * n,
+            pads_begin if isinstance(pads_begin, (list, tuple)) else (pads_begin,) * n,
+            pads_end if isinstance(pads_end, (list, tuple)) else (pads_end,) * n,
+            dilations if isinstance(dilations, (list, tuple)) else (dilations,) * n,
+            auto_pad,
+            groups,
+            data_format,
+            weights_format,
+        )
+    except Exception:
+        check_types(
+            "convolution",
+            {
+                "src": (src, "a Tensor"),
+                "weights": (weights, "a Tensor"),
+                "bias": (bias, "a Tensor or None"),
+                "strides": (strides, "an int or a sequence of ints"),
+                "pads_begin": (pads_begin, "an int or a sequence of ints"),
+                "pads_end": (pads_end, "an int or a sequence of ints"),
+                "dilations": (dilations, "an int or a sequence of ints"),
+                "auto_pad": (auto_pad, "a str"),
+                "groups": (groups, "an int"),
+                "data_format": (data_format, "a str"),
+                "weights_format": (weights_format, "a str"),
+                "activation": (activation, "a str or None"),
+            },
+        )
+        if activation is not None and activation not in _ACTIVATIONS:
+            raise ValueError(
+                "convolution: expected activation to be None, "
+                f"{', '.join(map(repr, _ACTIVATIONS))}, got {activation!r}"
+            ) from None
+        raise
+    if residual is not None:
+        dst = dst + _checked_residual(residual, dst)
+    return activate(dst) if activate is not None else dst
+
+
+def _checked_residual(residual: Tensor, dst: Tensor) -> Tensor:
+    check_types("convolution", {"residual": (residual, "a Tensor")})
+    if residual.shape != dst.shape:
+        raise ValueError(
+            "convolution: expected residual to have the sizes of the output, "
+            f"{list(dst.shape)}, got {list(residual.shape)}"
+        )
+    if residual.dtype != dst.dtype:
+        # Autocast chooses the type of the output, so that the caller cannot know it.
+        if not torch.is_autocast_enabled(dst.device.type):
+            raise TypeError(
+                f"convolution: expected residual to have the type of the output, {dst.dtype}, "
+                f"got {describe(residual)}"
+            )
+        residual = residual.to(dst.dtype)
+    return residual
+
+
+def same_padding(
+    sizes: Sequence[int],
+    kernel_size: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    auto_pad: str,
+) -> list[tuple[int, int]]:
+    """The (begin, end) pads of each spatial dimension under "same_upper" or "same_lower".
+
+    They make ceil(size / stride) outputs: max(0, (ceil(size / stride) - 1) * stride + (kernel - 1)
+    * dilation + 1 - size) pixels in all, the larger half at the end for "same_upper" and at the
+    beginning for "same_lower". For padding with anything but zeros.
+    """
+    pads = []
+    for size, kernel, stride, dilation in zip(sizes, kernel_size, strides, dilations, strict=True):
+        outputs = (size + stride - 1) // stride
+        reach = (outputs - 1) * stride + (kernel - 1) * dilation + 1
+        total = torch.sym_max(0, reach - size)  # type: ignore[no-untyped-call]
+        smaller, larger = total // 2, total - total // 2
+        pads.append((smaller, larger) if auto_pad == "same_upper" else (larger, smaller))
+    return pads

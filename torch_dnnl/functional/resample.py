@@ -1,0 +1,359 @@
+"""Resize: `interpolate`, with torch's contract, and `resample`, with every framework's.
+
+Both spell their arguments for one operator, `torch_dnnl::resample`, which validates them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import floor
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_unary
+
+from torch_dnnl.functional._errors import check_factors, check_types, describe, in_words_of
+
+_resample = torch.ops.torch_dnnl.resample.default
+
+_LINEAR = {3: "linear", 4: "bilinear", 5: "trilinear"}
+_MODES = ("nearest", "nearest-exact", "area", *_LINEAR.values(), "bicubic", "lanczos")
+
+_Attributes = tuple[str | float | bool, ...]
+
+
+def _interpolate_attributes() -> dict[tuple[str, int, bool | None, bool], _Attributes]:
+    """(mode, rank of the input, align_corners, antialias) -> attributes of the operator.
+
+    The attributes are the operator's from `mode` on; the last ones keep their defaults. A
+    combination that is not here is a bad call.
+    """
+    table: dict[tuple[str, int, bool | None, bool], _Attributes] = {}
+
+    def antialiased(filter: str, cubic_coeff_a: float) -> _Attributes:
+        return (filter, "torch_linear", "round_prefer_ceil", True, cubic_coeff_a, True)
+
+    for rank, linear in _LINEAR.items():
+        table["nearest", rank, None, False] = ("nearest", "torch_nearest")
+        table["nearest-exact", rank, None, False] = ("nearest", "torch_nearest_exact")
+        table["area", rank, None, False] = ("area",)
+        table[linear, rank, True, False] = ("linear", "align_corners")
+        for align_corners in (None, False):
+            table[linear, rank, align_corners, False] = ("linear", "torch_linear")
+            table["lanczos", rank, align_corners, True] = antialiased("lanczos3", -0.75)
+        for align_corners in (None, False, True):
+            table[linear, rank, align_corners, True] = antialiased("linear", -0.75)
+            table["bicubic", rank, align_corners, True] = antialiased("cubic", -0.5)
+    table["bicubic", 4, True, False] = ("cubic", "align_corners")
+    for align_corners in (None, False):
+        table["bicubic", 4, align_corners, False] = ("cubic",)
+    return table
+
+
+_INTERPOLATE = _interpolate_attributes()
+
+
+def interpolate(
+    input: Tensor,
+    size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Tensor:
+    """Resizes the spatial dimensions of `input`, as `torch.nn.functional.interpolate` does.
+
+    The same arguments, results and exception types as torch. It goes further in three places:
+    `antialias` also takes 3-D and 5-D inputs, bfloat16 and float16; uint8 works in every mode and
+    rounds to nearest; the gradient is deterministic on every device.
+
+    Args:
+        input: [N, C, W], [N, C, H, W] or [N, C, D, H, W]; float64, float32, bfloat16, float16 or
+            uint8, in any memory format.
+        size: output size in pixels, one for all spatial dimensions or one for each. Exactly one
+            of `size` and `scale_factor` is given.
+        scale_factor: output size as a multiple of the input's: floor(input size * factor).
+        mode: "nearest" (default), "nearest-exact", "linear" (3-D), "bilinear" (4-D), "trilinear"
+            (5-D), "bicubic" (4-D; with `antialias` 3-D to 5-D), "area", "lanczos" (with
+            `antialias` only).
+        align_corners: whether the centres of the corner pixels, instead of their outer corners,
+            coincide (linear and cubic modes). Default: False.
+        recompute_scale_factor: take the coordinates from the integer sizes instead of from
+            `scale_factor`. Default: False.
+        antialias: widen the filter when shrinking, as Pillow does (linear, cubic, lanczos).
+
+    Returns:
+        [N, C, *output size], of the input's type and memory format.
+
+    Raises:
+        ValueError: contradictory arguments, as in torch.
+        TypeError: an argument of a wrong type.
+        NotImplementedError: a mode that does not exist for the rank of the input.
+        RuntimeError: sizes or values that cannot be computed with (an empty output, a factor that
+            is not finite).
+
+    Example:
+        >>> image = torch.rand(1, 3, 32, 48)
+        >>> interpolate(image, scale_factor=0.5, mode="bilinear", antialias=True).shape
+        torch.Size([1, 3, 16, 24])
+
+    Definition: `torch.nn.functional.interpolate`.
+    """
+    if has_torch_function_unary(input):
+        return handle_torch_function(
+            interpolate,
+            (input,),
+            input,
+            size=size,
+            scale_factor=scale_factor,
+            mode=mode,
+            align_corners=align_corners,
+            recompute_scale_factor=recompute_scale_factor,
+            antialias=antialias,
+        )
+    try:
+        rank = input.dim()
+        attributes = _INTERPOLATE[mode, rank, align_corners, antialias]
+        sizes: Any = size
+        factors: Any = scale_factor
+        if size is not None:
+            if scale_factor is not None or recompute_scale_factor:
+                raise ValueError  # explained below
+            factors = ()
+            if not isinstance(size, (list, tuple)):
+                sizes = (size,) * (rank - 2)
+        else:
+            if not isinstance(scale_factor, (list, tuple)):
+                factors = (scale_factor,) * (rank - 2)
+            shape = input.shape
+            sizes = [floor(shape[dim] * factor) for dim, factor in enumerate(factors, 2)]
+            if recompute_scale_factor or align_corners:
+                factors = ()
+        if align_corners and antialias:
+            factors = [_corner_factor(n, o) for n, o in zip(input.shape[2:], sizes, strict=True)]
+        if mode == "area" and rank == 5:
+            input = input.contiguous()  # torch's result is contiguous whatever the input is
+        return _resample(input, sizes, factors, *attributes)  # type: ignore[no-any-return]
+    except Exception as error:
+        _explain_interpolate(
+            error, input, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias
+        )
+
+
+def _corner_factor(size: int, output_size: int) -> float:
+    """ATen's antialias filters keep half-pixel centres under align_corners, with this factor."""
+    if size == 1:
+        return 1.0  # one pixel: every factor gives that pixel
+    return (output_size - 1) / (size - 1) if output_size > 1 else 1e15  # the inverse counts: 0
+
+
+def _explain_interpolate(
+    error: Exception,
+    input: Tensor,
+    size: object,
+    scale_factor: object,
+    mode: str,
+    align_corners: bool | None,
+    recompute_scale_factor: bool | None,
+    antialias: bool,
+) -> NoReturn:
+    """Raises what torch raises for this call: its checks, in its order."""
+    if not isinstance(input, Tensor):
+        raise AttributeError(f"interpolate: expected input to be a Tensor, got {describe(input)}")
+    rank = input.dim()
+    combination = f"mode={mode!r}, align_corners={align_corners}, antialias={antialias}"
+    if mode in ("nearest", "nearest-exact", "area") and align_corners is not None:
+        raise ValueError(
+            "interpolate: expected align_corners only with the linear and cubic modes, got "
+            f"{combination}"
+        )
+    if (size is None) == (scale_factor is None):
+        raise ValueError(
+            "interpolate: expected either size or scale_factor, got "
+            f"size={size}, scale_factor={scale_factor}"
+        )
+    for name, value in {"size": size, "scale_factor": scale_factor}.items():
+        if isinstance(value, (list, tuple)) and len(value) != rank - 2:
+            raise ValueError(
+                f"interpolate: expected {name} to have one entry per spatial dimension of input, "
+                f"which has sizes {list(input.shape)}, got {value}"
+            )
+    if isinstance(size, (list, tuple)):
+        check_types("interpolate", {"size": (size, "an int or a sequence of ints")})
+    if recompute_scale_factor and size is not None:
+        raise ValueError(
+            "interpolate: expected recompute_scale_factor only with scale_factor, got "
+            f"size={size}, recompute_scale_factor={recompute_scale_factor}"
+        )
+    if antialias and mode not in (_LINEAR.get(rank), "bicubic", "lanczos"):
+        raise ValueError(
+            "interpolate: expected antialias only with bicubic, lanczos or the linear mode for "
+            f"the rank of input, got a {rank}-D input and {combination}"
+        )
+    if mode == "lanczos" and (antialias or rank == 4) and (align_corners or not antialias):
+        raise ValueError(
+            "interpolate: expected lanczos with antialias=True and without align_corners, got "
+            f"{combination}"
+        )
+    check_types(
+        "interpolate",
+        {"align_corners": (align_corners, "a bool or None"), "antialias": (antialias, "a bool")},
+    )
+    if mode not in _MODES or (mode, rank, align_corners, antialias) not in _INTERPOLATE:
+        raise NotImplementedError(
+            "interpolate: expected a 3-D to 5-D input and a mode for its rank (nearest, "
+            "nearest-exact, area; linear for 3-D; bilinear, bicubic, lanczos for 4-D; trilinear "
+            f"for 5-D), got a {rank}-D input and {combination}"
+        )
+    check_types(
+        "interpolate",
+        {
+            "size": (size, "an int or a sequence of ints or None"),
+            "scale_factor": (scale_factor, "a number or a sequence of numbers or None"),
+        },
+    )
+    if scale_factor is not None:
+        # To recompute the factor, torch computes the size in Python, with Python's exceptions.
+        in_python = recompute_scale_factor or mode == "area"
+        kind = type(error) if in_python and "cannot convert" in str(error) else RuntimeError
+        check_factors("interpolate", scale_factor, input.shape[2:], kind)
+    # What the operator refuses: torch has no kernel for a type, and a RuntimeError for the rest.
+    if isinstance(error, (ValueError, TypeError)):
+        refusal = NotImplementedError if isinstance(error, TypeError) else RuntimeError
+        raise refusal(in_words_of("interpolate", error, {"src": "input"})) from error
+    raise error
+
+
+def resample(
+    src: Tensor,
+    size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    *,
+    mode: str = "linear",
+    coordinates: str = "half_pixel",
+    nearest_mode: str = "round_prefer_ceil",
+    antialias: bool = False,
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: bool = False,
+    roi: Sequence[float] | None = None,
+    extrapolation_value: float = 0.0,
+    recompute_scale_factor: bool = True,
+    data_format: str = "NCX",
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Resizes the spatial dimensions of `src` by any framework's rule. Defaults: oneDNN's.
+
+    An output index o of an axis with I input and O output pixels reads the input at a coordinate
+    x(o), where s is the scale: O / I, or the factor passed (see `recompute_scale_factor`). The
+    weights of the neighbours of x always sum to 1.
+
+    Args:
+        src: [N, C, W], [N, C, H, W] or [N, C, D, H, W], or channels innermost with
+            `data_format="NXC"`; float64, float32, bfloat16, float16 or an integer type, in any
+            memory format.
+        size: output size in pixels, one for all spatial dimensions or one for each.
+        scale_factor: output size as a multiple of the input's, floor(I * factor), where `size`
+            is not given.
+        mode: "nearest"; "linear"; "cubic"; "lanczos3", "lanczos5"; "area" (the mean, as in
+            adaptive average pooling).
+        coordinates:
+            "half_pixel": (o + 0.5) / s - 0.5;
+            "align_corners": o (I - 1) / (s I - 1), 0 when O = 1;
+            "asymmetric": o / s;
+            "half_pixel_symmetric", "pytorch_half_pixel", "tf_half_pixel_for_nn",
+            "tf_crop_and_resize": as ONNX Resize defines them.
+        nearest_mode: how "nearest" rounds x: "round_prefer_ceil", "round_prefer_floor", "floor",
+            "ceil".
+        antialias: widen the filter by max(1, 1 / s) when shrinking (linear, cubic, lanczos).
+        cubic_coeff_a: the coefficient of the cubic filter.
+        exclude_outside: drop neighbours outside the image and renormalise, instead of clamping
+            them to the edge.
+        roi: the region that "tf_crop_and_resize" reads, in [0, 1] of the image: the starts of all
+            spatial dimensions, then the ends.
+        extrapolation_value: what "tf_crop_and_resize" gives outside the image.
+        recompute_scale_factor: True takes s from the sizes, whatever factor was passed (oneDNN);
+            False takes it from `scale_factor` (ONNX, torch).
+        data_format: "NCX" or "NXC".
+        dtype: type of the output, if not the input's. Integers round to nearest even and
+            saturate.
+
+    Returns:
+        `src` with its spatial sizes replaced, in its memory format.
+
+    Raises:
+        ValueError: a bad value, neither `size` nor `scale_factor`, an empty output, or a factor
+            that is not finite and positive.
+        TypeError: an argument of a wrong type, or a type of `src` that cannot be resampled.
+        NotImplementedError: a combination that does not exist.
+
+    Example:
+        >>> images = torch.rand(1, 32, 48, 3)
+        >>> resample(images, (64, 64), mode="cubic", data_format="NXC").shape
+        torch.Size([1, 64, 64, 3])
+
+    Definition: the oneDNN Resampling primitive and the ONNX Resize operator.
+    """
+    try:
+        spatial = src.dim() - 2
+        sizes: Any = size
+        factors: Any = scale_factor
+        if scale_factor is None:
+            factors = ()
+        elif not isinstance(scale_factor, (list, tuple)):
+            factors = (scale_factor,) * spatial
+        if size is None:
+            shape, first = src.shape, 2 if data_format == "NCX" else 1
+            sizes = [floor(shape[dim] * factor) for dim, factor in enumerate(factors, first)]
+        elif not isinstance(size, (list, tuple)):
+            sizes = (size,) * spatial
+        if not (dtype is None or isinstance(dtype, torch.dtype)):
+            raise TypeError  # explained below; the schema takes an int
+        return _resample(  # type: ignore[no-any-return]
+            src,
+            sizes,
+            () if recompute_scale_factor else factors,
+            mode,
+            coordinates,
+            nearest_mode,
+            antialias,
+            cubic_coeff_a,
+            exclude_outside,
+            roi or (),
+            extrapolation_value,
+            data_format,
+            dtype,
+        )
+    except Exception:
+        check_types(
+            "resample",
+            {
+                "src": (src, "a Tensor"),
+                "size": (size, "an int or a sequence of ints or None"),
+                "scale_factor": (scale_factor, "a number or a sequence of numbers or None"),
+                "mode": (mode, "a str"),
+                "coordinates": (coordinates, "a str"),
+                "nearest_mode": (nearest_mode, "a str"),
+                "antialias": (antialias, "a bool"),
+                "cubic_coeff_a": (cubic_coeff_a, "a number"),
+                "exclude_outside": (exclude_outside, "a bool"),
+                "roi": (roi, "a sequence of numbers or None"),
+                "extrapolation_value": (extrapolation_value, "a number"),
+                "recompute_scale_factor": (recompute_scale_factor, "a bool"),
+                "data_format": (data_format, "a str"),
+                "dtype": (dtype, "a torch.dtype or None"),
+            },
+        )
+        if size is None and scale_factor is None:
+            raise ValueError(
+                "resample: expected size or scale_factor to be given, got neither"
+            ) from None
+        if scale_factor is not None:
+            if isinstance(scale_factor, (list, tuple)) and len(scale_factor) != src.dim() - 2:
+                raise ValueError(
+                    "resample: expected scale_factor to have one entry per spatial dimension of "
+                    f"src, which has sizes {list(src.shape)}, got {scale_factor}"
+                ) from None
+            check_factors("resample", scale_factor, src.shape, ValueError)
+        raise

@@ -1,0 +1,24 @@
+"""How the modules of the package print: the arguments that differ from their defaults."""
+
+from __future__ import annotations
+
+import inspect
+
+from torch import Tensor, nn
+
+
+def argument_repr(module: nn.Module, cls: type[nn.Module], skip: tuple[str, ...] = ()) -> str:
+    """`name=value` of the arguments of the constructor of `cls` that are not the defaults.
+
+    The module keeps each argument as an attribute of the same name.
+    """
+    parts = []
+    for name, parameter in inspect.signature(cls).parameters.items():
+        value = getattr(module, name, parameter.default)
+        if name in skip:
+            continue
+        if isinstance(value, Tensor):
+            parts.append(f"{name}={type(value).__name__}{list(value.shape)}")
+        elif value != parameter.default:
+            parts.append(f"{name}={value!r}")
+    return ", ".join(parts)

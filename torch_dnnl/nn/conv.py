@@ -1,0 +1,281 @@
+"""Convolution modules: `Conv1d` to `Conv3d`, torch's with our kernels, and `Conv`, oneDNN's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.modules.conv import _ConvNd
+
+from torch_dnnl import functional
+from torch_dnnl.functional.conv import Size, same_padding
+from torch_dnnl.nn._repr import argument_repr
+
+PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
+
+
+class _PaddedConv(_ConvNd):
+    """What the three torch-shaped layers share: paddings that torch lacks, and our function.
+
+    A mixin that comes before torch's class among the bases.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: PaddingMode = "zeros",
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        own = padding in ("same_upper", "same_lower") or _has_pairs(padding)
+        init: Any = super().__init__  # of torch's Conv*d, which takes what we take
+        init(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            0 if own else padding,
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+            device,
+            dtype,
+        )
+        if own:
+            n = len(self.kernel_size)
+            if not isinstance(padding, str):
+                padding = tuple(tuple(pair) for pair in padding)
+                if len(padding) != n or any(len(pair) != 2 for pair in padding):
+                    raise ValueError(
+                        f"{type(self).__name__}: expected padding to be {n} (begin, end) pairs, "
+                        f"got {padding}"
+                    )
+            self.padding = padding
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        convolve = _FUNCTIONS[len(self.kernel_size)]
+        padding: Any = self.padding
+        if self.padding_mode != "zeros":
+            input = torch.nn.functional.pad(input, self._pads(input), mode=self.padding_mode)
+            padding = 0
+        return convolve(input, weight, bias, self.stride, padding, self.dilation, self.groups)
+
+    def _pads(self, input: Tensor) -> list[int]:
+        """The pads in the order of `torch.nn.functional.pad`: the last dimension first."""
+        padding: Any = self.padding
+        if padding in ("same_upper", "same_lower"):
+            sizes = input.shape[-len(self.kernel_size) :]
+            padding = same_padding(sizes, self.kernel_size, self.stride, self.dilation, padding)
+        if not _has_pairs(padding):
+            return self._reversed_padding_repeated_twice
+        return [pad for pair in reversed(padding) for pad in pair]
+
+
+def _has_pairs(padding: object) -> bool:
+    return isinstance(padding, (list, tuple)) and any(
+        isinstance(entry, (list, tuple)) for entry in padding
+    )
+
+
+_FUNCTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+
+
+class Conv1d(_PaddedConv, torch.nn.Conv1d):
+    """`torch.nn.Conv1d` over `torch_dnnl.functional.conv1d`.
+
+    The constructor, parameters, `state_dict` and initialisation of torch. `padding` also takes
+    "same_upper" and "same_lower", with any stride, and one (begin, end) pair.
+
+    Shape:
+        [N, in_channels, W] or [in_channels, W] -> [N, out_channels, OW] or [out_channels, OW].
+
+    Example:
+        >>> causal = Conv1d(4, 8, 3, padding=((2, 0),))
+        >>> causal(torch.rand(1, 4, 10)).shape
+        torch.Size([1, 8, 10])
+
+    Definition: `torch.nn.Conv1d`.
+    """
+
+
+class Conv2d(_PaddedConv, torch.nn.Conv2d):
+    """`torch.nn.Conv2d` over `torch_dnnl.functional.conv2d`.
+
+    The constructor, parameters, `state_dict` and initialisation of torch. `padding` also takes
+    "same_upper" and "same_lower", with any stride, and one (begin, end) pair per dimension.
+
+    Shape:
+        [N, in_channels, H, W] -> [N, out_channels, OH, OW]; unbatched without N.
+
+    Example:
+        >>> Conv2d(3, 8, 3, stride=2, padding="same_upper")(torch.rand(1, 3, 9, 9)).shape
+        torch.Size([1, 8, 5, 5])
+
+    Definition: `torch.nn.Conv2d`.
+    """
+
+
+class Conv3d(_PaddedConv, torch.nn.Conv3d):
+    """`torch.nn.Conv3d` over `torch_dnnl.functional.conv3d`.
+
+    The constructor, parameters, `state_dict` and initialisation of torch. `padding` also takes
+    "same_upper" and "same_lower", with any stride, and one (begin, end) pair per dimension.
+
+    Shape:
+        [N, in_channels, D, H, W] -> [N, out_channels, OD, OH, OW]; unbatched without N.
+
+    Example:
+        >>> Conv3d(2, 4, 3, padding="same")(torch.rand(1, 2, 5, 6, 7)).shape
+        torch.Size([1, 4, 5, 6, 7])
+
+    Definition: `torch.nn.Conv3d`.
+    """
+
+
+class Conv(torch.nn.Module):
+    """The Convolution operation of oneDNN Graph as a layer, in any of its formats.
+
+    Args:
+        spatial_dims: 1, 2 or 3.
+        in_channels, out_channels: number of channels of the input and of the output.
+        kernel_size: one for all spatial dimensions or one for each.
+        bias: whether to add a learned bias. Default: True.
+        device, dtype: of the parameters.
+        others: the keyword arguments of `torch_dnnl.functional.convolution`, with its defaults.
+
+    Attributes:
+        weight: [*K, in_channels / groups, out_channels] in XIO or
+            [out_channels, in_channels / groups, *K] in OIX; initialised as torch's layers are,
+            to the same values from the same seed.
+        bias: [out_channels] or None.
+
+    Shape:
+        [N, *X, in_channels] -> [N, *OX, out_channels] in NXC, or with the channels second in
+        NCX. `forward` takes the residual as its second argument.
+
+    Raises:
+        ValueError: channels that `groups` does not divide, a bad `spatial_dims` or format.
+
+    Example:
+        >>> layer = Conv(2, 3, 16, 3, auto_pad="same_upper", activation="relu")
+        >>> layer(torch.rand(1, 8, 8, 3)).shape
+        torch.Size([1, 8, 8, 16])
+
+    Definition: oneDNN Graph, operation Convolution.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        spatial_dims: int,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        *,
+        strides: Size = 1,
+        pads_begin: Size = 0,
+        pads_end: Size = 0,
+        dilations: Size = 1,
+        auto_pad: str = "none",
+        groups: int = 1,
+        bias: bool = True,
+        data_format: str = "NXC",
+        weights_format: str = "XIO",
+        activation: str | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if spatial_dims not in (1, 2, 3):
+            raise ValueError(f"Conv: expected spatial_dims to be 1, 2 or 3, got {spatial_dims}")
+        if groups < 1 or in_channels % groups or out_channels % groups:
+            raise ValueError(
+                "Conv: expected groups to be positive and to divide in_channels and out_channels, "
+                f"got groups={groups}, in_channels={in_channels}, out_channels={out_channels}"
+            )
+        if weights_format not in ("XIO", "OIX"):
+            raise ValueError(
+                f"Conv: expected weights_format to be 'XIO' or 'OIX', got {weights_format!r}"
+            )
+        self.spatial_dims = spatial_dims
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.kernel_size = (
+            tuple(kernel_size)
+            if isinstance(kernel_size, Sequence)
+            else (kernel_size,) * spatial_dims
+        )
+        if len(self.kernel_size) != spatial_dims:
+            raise ValueError(
+                f"Conv: expected kernel_size to be an int or {spatial_dims} ints, got {kernel_size}"
+            )
+        self.strides = strides
+        self.pads_begin = pads_begin
+        self.pads_end = pads_end
+        self.dilations = dilations
+        self.auto_pad = auto_pad
+        self.groups = groups
+        self.data_format = data_format
+        self.weights_format = weights_format
+        self.activation = activation
+
+        inputs = in_channels // groups
+        shape = (
+            (*self.kernel_size, inputs, out_channels)
+            if weights_format == "XIO"
+            else (out_channels, inputs, *self.kernel_size)
+        )
+        self.weight = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        if bias:
+            self.bias = torch.nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype))
+        else:
+            self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Uniform in (-b, b) with b = 1 / sqrt(in_channels / groups * product of kernel_size)."""
+        weight = self.weight.detach()
+        if self.weights_format == "XIO":
+            weight = weight.permute(-1, -2, *range(self.spatial_dims))  # to OIX
+        # Drawn in OIX whatever the format, so that one seed gives one layer.
+        drawn = torch.empty_like(weight, memory_format=torch.contiguous_format)
+        torch.nn.init.kaiming_uniform_(drawn, a=math.sqrt(5))
+        weight.copy_(drawn)
+        if self.bias is not None:
+            fan_in = weight[0].numel()
+            bound = 1 / math.sqrt(fan_in) if fan_in > 0 else 0
+            torch.nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, src: Tensor, residual: Tensor | None = None) -> Tensor:
+        return functional.convolution(
+            src,
+            self.weight,
+            self.bias,
+            strides=self.strides,
+            pads_begin=self.pads_begin,
+            pads_end=self.pads_end,
+            dilations=self.dilations,
+            auto_pad=self.auto_pad,
+            groups=self.groups,
+            data_format=self.data_format,
+            weights_format=self.weights_format,
+            activation=self.activation,
+            residual=residual,
+        )
+
+    def extra_repr(self) -> str:
+        bias = "" if self.bias is not None else ", bias=False"
+        return argument_repr(self, Conv, skip=("bias",)) + bias
