@@ -208,15 +208,14 @@ struct AutogradKernel : c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     // The call's arguments are the last ones; a caller may keep others below.
     const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
-    bool requires_grad = false, has_tangent = false;
+    bool requires_grad = false, any_tangent = false;
     for (const auto& value : arguments) {
       if (!value.isTensor()) continue;
-      const Tensor& tensor = value.toTensor();
-      requires_grad |= tensor.requires_grad();
-      has_tangent |= torch::autograd::isFwGradDefined(tensor);
+      requires_grad |= value.toTensor().requires_grad();
+      any_tangent |= has_tangent(value);
     }
     requires_grad &= at::GradMode::is_enabled();
-    if (!requires_grad && !has_tangent) {
+    if (!requires_grad && !any_tangent) {
       at::AutoDispatchBelowAutograd below;
       op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
       return;
@@ -230,7 +229,7 @@ struct AutogradKernel : c10::OperatorKernel {
     Tensor result = stack->back().toTensor();
     if (!torch::autograd::isDifferentiableType(result.scalar_type())) return;
     if (requires_grad) record(op, args, result);
-    if (has_tangent) set_tangent(args, result);
+    if (any_tangent) set_tangent(args, result);
     stack->back() = std::move(result);
   }
 
@@ -252,15 +251,24 @@ struct AutogradKernel : c10::OperatorKernel {
   }
 
   void set_tangent(const Stack& args, const Tensor& result) const {
+    // To the derivative in one argument the others are constants: without their tangents.
+    Stack primals = args;
+    for (auto& value : primals) {
+      if (has_tangent(value)) value = value.toTensor()._fw_primal(/*level=*/0);
+    }
     Tensor total;
     for (size_t i = 0; i < args.size(); i++) {
-      if (!args[i].isTensor() || !torch::autograd::isFwGradDefined(args[i].toTensor())) continue;
+      if (!has_tangent(args[i])) continue;
       Tensor tangent =
-          derivatives.pushforward(i, args[i].toTensor()._fw_grad(/*level=*/0), args);
+          derivatives.pushforward(i, args[i].toTensor()._fw_grad(/*level=*/0), primals);
       if (!tangent.defined()) continue;
       total = total.defined() ? at::add(total, tangent) : std::move(tangent);
     }
     if (total.defined()) result._set_fw_grad(total, /*level=*/0, /*is_inplace_op=*/false);
+  }
+
+  static bool has_tangent(const IValue& value) {
+    return value.isTensor() && value.toTensor()._fw_grad(/*level=*/0).defined();
   }
 };
 

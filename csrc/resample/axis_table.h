@@ -29,6 +29,7 @@ enum class Coordinates : int8_t {
   tf_half_pixel_for_nn,
   tf_crop_and_resize,
   torch_linear,         // half_pixel, but an axis that keeps its size is copied
+  torch_antialias_corners,  // half-pixel centres, scaled by (I - 1) / (O - 1)
   torch_nearest,        // floor(o / s), rounded as ATen does
   torch_nearest_exact,  // floor((o + 0.5) / s), rounded as ATen does
 };
@@ -88,8 +89,12 @@ TORCH_DNNL_HD inline Position position(double x, int64_t in) {
   return {static_cast<int64_t>(floor), clamped - floor};
 }
 
-TORCH_DNNL_HD inline double scale_of(const AxisSpec& a) {
-  return a.factor != 0 ? a.factor : static_cast<double>(a.out) / static_cast<double>(a.in);
+// How far apart in the input two neighbouring outputs are.
+TORCH_DNNL_HD inline double spacing(const AxisSpec& a) {
+  if (a.coordinates == Coordinates::torch_antialias_corners) {
+    return a.out == 1 ? 0 : static_cast<double>(a.in - 1) / static_cast<double>(a.out - 1);
+  }
+  return a.factor != 0 ? 1 / a.factor : static_cast<double>(a.in) / static_cast<double>(a.out);
 }
 
 TORCH_DNNL_HD inline Position source_coordinate(const AxisSpec& a, int64_t o) {
@@ -122,6 +127,8 @@ TORCH_DNNL_HD inline Position source_coordinate(const AxisSpec& a, int64_t o) {
       return position(
           begin + static_cast<double>(o) * (end - begin) / (static_cast<double>(a.out) - 1), a.in);
     }
+    case Coordinates::torch_antialias_corners:
+      return position((static_cast<double>(o) + 0.5) * spacing(a) - 0.5, a.in);
     case Coordinates::torch_linear:
       if (a.in == a.out) return {o, 0.0};
       break;
@@ -214,8 +221,7 @@ TORCH_DNNL_HD inline int64_t filter_support(Filter filter) {
 
 // By how much antialiasing widens the filter.
 TORCH_DNNL_HD inline double filter_stretch(const AxisSpec& a) {
-  const double inverse = 1 / scale_of(a);
-  return a.antialias && inverse > 1 ? inverse : 1;
+  return a.antialias && spacing(a) > 1 ? spacing(a) : 1;
 }
 
 // An upper bound of the number of taps in a row.

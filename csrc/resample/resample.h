@@ -77,6 +77,7 @@ inline constexpr std::pair<std::string_view, Coordinates> coordinate_rules[] = {
     {"tf_half_pixel_for_nn", Coordinates::tf_half_pixel_for_nn},
     {"tf_crop_and_resize", Coordinates::tf_crop_and_resize},
     {"torch_linear", Coordinates::torch_linear},
+    {"torch_antialias_corners", Coordinates::torch_antialias_corners},
     {"torch_nearest", Coordinates::torch_nearest},
     {"torch_nearest_exact", Coordinates::torch_nearest_exact},
 };

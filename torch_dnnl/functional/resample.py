@@ -31,8 +31,12 @@ def _interpolate_attributes() -> dict[tuple[str, int, bool | None, bool], _Attri
     """
     table: dict[tuple[str, int, bool | None, bool], _Attributes] = {}
 
-    def antialiased(filter: str, cubic_coeff_a: float) -> _Attributes:
-        return (filter, "torch_linear", "round_prefer_ceil", True, cubic_coeff_a, True)
+    def antialiased(
+        filter: str, cubic_coeff_a: float, align_corners: bool | None = None
+    ) -> _Attributes:
+        # ATen's antialias filters keep half-pixel centres under align_corners.
+        coordinates = "torch_antialias_corners" if align_corners else "torch_linear"
+        return (filter, coordinates, "round_prefer_ceil", True, cubic_coeff_a, True)
 
     for rank, linear in _LINEAR.items():
         table["nearest", rank, None, False] = ("nearest", "torch_nearest")
@@ -43,8 +47,8 @@ def _interpolate_attributes() -> dict[tuple[str, int, bool | None, bool], _Attri
             table[linear, rank, align_corners, False] = ("linear", "torch_linear")
             table["lanczos", rank, align_corners, True] = antialiased("lanczos3", -0.75)
         for align_corners in (None, False, True):
-            table[linear, rank, align_corners, True] = antialiased("linear", -0.75)
-            table["bicubic", rank, align_corners, True] = antialiased("cubic", -0.5)
+            table[linear, rank, align_corners, True] = antialiased("linear", -0.75, align_corners)
+            table["bicubic", rank, align_corners, True] = antialiased("cubic", -0.5, align_corners)
     table["bicubic", 4, True, False] = ("cubic", "align_corners")
     for align_corners in (None, False):
         table["bicubic", 4, align_corners, False] = ("cubic",)
@@ -131,8 +135,6 @@ def interpolate(
             sizes = [floor(shape[dim] * factor) for dim, factor in enumerate(factors, 2)]
             if recompute_scale_factor or align_corners:
                 factors = ()
-        if align_corners and antialias:
-            factors = [_corner_factor(n, o) for n, o in zip(input.shape[2:], sizes, strict=True)]
         if mode == "area" and rank == 5:
             input = input.contiguous()  # torch's result is contiguous whatever the input is
         return _resample(input, sizes, factors, *attributes)  # type: ignore[no-any-return]
@@ -140,13 +142,6 @@ def interpolate(
         _explain_interpolate(
             error, input, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias
         )
-
-
-def _corner_factor(size: int, output_size: int) -> float:
-    """ATen's antialias filters keep half-pixel centres under align_corners, with this factor."""
-    if size == 1:
-        return 1.0  # one pixel: every factor gives that pixel
-    return (output_size - 1) / (size - 1) if output_size > 1 else 1e15  # the inverse counts: 0
 
 
 def _explain_interpolate(
