@@ -29,6 +29,7 @@ WIDTH, BLOCKS = 32, 4  # channels and residual blocks of the network
 BATCH, CROP = 16, 64
 SCALES = (1.0, 0.8, 0.6, 0.4)  # of the photographs in training
 LEARNING_RATE = 2e-3
+DETAIL = 96  # side of what the picture shows of each photograph
 
 OURS = {
     "conv": Conv2d,
@@ -157,6 +158,13 @@ def psnr(image: Tensor, truth: Tensor) -> float:
     return -10 * F.mse_loss(image.clamp(0, 1), truth).log10().item()
 
 
+def where_bicubic_fails(bicubic: Tensor, truth: Tensor) -> tuple[int, int]:
+    """Top and left of the square detail that has the largest error."""
+    error = F.avg_pool2d((bicubic - truth).square().mean(0, keepdim=True), DETAIL, stride=8)[0]
+    row, column = divmod(int(error.argmax()), error.shape[1])
+    return row * 8, column * 8
+
+
 def save_picture(
     path: str, names: list[str], rows: list[list[Tensor]], losses: list[float]
 ) -> None:
@@ -173,16 +181,20 @@ def save_picture(
     )
     titles = ("low resolution", "bicubic", "ours", "truth")
     for name, images in zip(names, rows, strict=True):
+        top, left = where_bicubic_fails(images[1], images[3])
         for column, (title, image) in enumerate(zip(titles, images, strict=True)):
-            side = image.shape[-1] // 2
-            top = (image.shape[-2] - side) // 2
-            detail = image[:, top : top + side, side // 2 : side // 2 + side].clamp(0, 1)
+            y, x, side = (n // 2 if column == 0 else n for n in (top, left, DETAIL))
+            detail = image[:, y : y + side, x : x + side].clamp(0, 1)
             axis = axes[f"{name} {column}"]
             axis.imshow(detail.permute(1, 2, 0).cpu().numpy(), interpolation="nearest")
             axis.set_title(f"{name}: {title}")
             axis.axis("off")
-    axes["loss"].semilogy(losses, linewidth=0.5)
+    count = min(50, len(losses))
+    mean = np.convolve(losses, np.full(count, 1 / count), "valid")
+    axes["loss"].plot(losses, linewidth=0.3, label="each step")
+    axes["loss"].plot(range(count - 1, len(losses)), mean, label=f"mean of {count} steps")
     axes["loss"].set(xlabel="step", ylabel="mean absolute error")
+    axes["loss"].legend()
     figure.savefig(path, dpi=100)
 
 

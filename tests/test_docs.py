@@ -1,7 +1,9 @@
 """What the documents say: snippets run, the support table is current and true,
 examples finish."""
 
+import doctest
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import torch_dnnl
 import torch_dnnl.functional as D
 from op_db import CASES, FLOAT8, FLOATING, INTEGERS, SUPPORT
 from support_table import README, with_table
@@ -76,22 +79,16 @@ def test_super_resolution_agrees_with_torch():
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def public_docstrings():
-    for name in D.__all__:
-        yield f"functional.{name}", getattr(D, name).__doc__ or ""
-    import torch_dnnl
-
-    for name in torch_dnnl.nn.__all__:
-        yield f"nn.{name}", getattr(torch_dnnl.nn, name).__doc__ or ""
+PUBLIC = [
+    f"{module.__name__}.{name}" for module in (D, torch_dnnl.nn) for name in module.__all__
+]
 
 
-@pytest.mark.parametrize("name,text", public_docstrings(), ids=lambda v: v if len(v) < 40 else "")
-def test_docstring_examples_run(name, text):
+@pytest.mark.parametrize("name", PUBLIC)
+def test_docstring_examples_run(name):
     """Every public docstring has an example, and it prints what it says."""
-    import doctest
-
-    examples = doctest.DocTestParser().get_doctest(
-        text, {"torch": torch, **vars(D), **vars(__import__("torch_dnnl").nn)}, name, None, 0
-    )
+    text = pkgutil.resolve_name(name).__doc__ or ""
+    public = {n: getattr(module, n) for module in (D, torch_dnnl.nn) for n in module.__all__}
+    examples = doctest.DocTestParser().get_doctest(text, {"torch": torch, **public}, name, None, 0)
     assert examples.examples, f"{name} has no example"
     assert doctest.DocTestRunner().run(examples).failed == 0

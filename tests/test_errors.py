@@ -18,8 +18,8 @@ HUGE = 2**62
 
 def bad(function, *args, error=ValueError, names="", **kwargs):
     """One bad call; `names`: what the message must mention."""
-    label = f"{function}-{names}-{len(kwargs)}-{list(kwargs.values()) or ''}"[:70]
-    return pytest.param(function, args, kwargs, error, names, id=label)
+    shown = [f"{k}={'tensor' if isinstance(v, torch.Tensor) else v}" for k, v in kwargs.items()]
+    return pytest.param(function, args, kwargs, error, names, id="-".join([function, names, *shown]))
 
 
 NAN, INF = math.nan, math.inf
@@ -130,7 +130,7 @@ def test_bad_call(function, args, kwargs, error, names, device):
     if device == "meta":
         if any(isinstance(a, torch.Tensor) and a.layout != torch.strided for a in args):
             return
-        if HUGE in (kwargs.values()) or any(isinstance(a, tuple) and HUGE in a for a in args):
+        if any(isinstance(a, tuple) and HUGE in a for a in args):
             return  # without memory to allocate, a huge output is no error
 
         def move(value):

@@ -17,8 +17,19 @@ using c10::IValue;
 
 // Positions of the arguments in the schemas: two tensors, then bias, src_size or
 // kernel_size, then the attributes, which are the same for all three.
-enum { first, second, third, strides, pads_begin, pads_end, dilations, auto_pad, groups,
-       data_format, weights_format };
+enum {
+  first,
+  second,
+  third,
+  strides,
+  pads_begin,
+  pads_end,
+  dilations,
+  auto_pad,
+  groups,
+  data_format,
+  weights_format
+};
 
 Tensor convolution(Stack args) {
   static const Operator op("torch_dnnl::convolution");
@@ -75,7 +86,8 @@ Tensor bias_gradient(const Tensor& grad, const Stack& saved) {
   const int64_t channel = saved[0].toInt();
   std::vector<int64_t> others;
   for (int64_t d = 0; d < grad.dim(); d++) {
-    if (d != channel) others.push_back(d);
+    if (d != channel)
+      others.push_back(d);
   }
   return grad.sum(others);
 }
@@ -85,14 +97,21 @@ Tensor broadcast_bias(const Tensor& tangent, const Stack& args) {
   const auto list = [&](size_t position) { return args[position].toSymIntVector(); };
   const auto s = list(strides), b = list(pads_begin), e = list(pads_end), d = list(dilations);
   const ConvOptions options{
-      s, b, e, d, args[auto_pad].toStringView(), args[groups].toSymInt(),
-      args[data_format].toStringView(), args[weights_format].toStringView()};
+      s,
+      b,
+      e,
+      d,
+      args[auto_pad].toStringView(),
+      args[groups].toSymInt(),
+      args[data_format].toStringView(),
+      args[weights_format].toStringView()};
   const conv_detail::Call call("convolution", args[first].toTensor(), "src", options);
   const auto sizes = conv_detail::forward_sizes(
       call, args[first].toTensor(), args[second].toTensor(), std::nullopt);
   Tensor result = tangent;
   for (int64_t dim = 0; dim < call.rank; dim++) {
-    if (dim != call.image_at.channel) result = result.unsqueeze(dim);
+    if (dim != call.image_at.channel)
+      result = result.unsqueeze(dim);
   }
   return result.expand_symint(sizes);
 }
@@ -102,7 +121,8 @@ template <Tensor (*call)(Stack)>
 Tensor linear_in(size_t argument, const Tensor& tangent, Stack args) {
   for (const size_t tensor : {first, second}) {
     const Tensor value = args[tensor].toTensor();
-    if (value._fw_grad(/*level=*/0).defined()) args[tensor] = value._fw_primal(/*level=*/0);
+    if (value._fw_grad(/*level=*/0).defined())
+      args[tensor] = value._fw_primal(/*level=*/0);
   }
   args[argument] = tangent;
   return call(std::move(args));
@@ -114,18 +134,17 @@ const Derivatives convolution_derivatives{
       switch (argument) {
         case first:
           return Pullback{
-              with_grad<backward_data, 0>,
-              saved_for(weights, image_size(src, args), args)};
+              with_grad<backward_data, 0>, saved_for(weights, image_size(src, args), args)};
         case second:
           return Pullback{
-              with_grad<backward_weights, 0>,
-              saved_for(src, kernel_size(weights, args), args)};
+              with_grad<backward_weights, 0>, saved_for(src, kernel_size(weights, args), args)};
         default:
           return Pullback{bias_gradient, {dims_of_images(args, src.dim()).channel}};
       }
     },
     [](size_t argument, const Tensor& tangent, const Stack& args) {
-      if (argument == third) return broadcast_bias(tangent, args);
+      if (argument == third)
+        return broadcast_bias(tangent, args);
       Stack without_bias = args;
       without_bias[third] = IValue();
       return linear_in<convolution>(argument, tangent, std::move(without_bias));
@@ -138,8 +157,7 @@ const Derivatives backward_data_derivatives{
         return Pullback{with_grad<convolution, 0>, saved_for(weights, IValue(), args)};
       }
       return Pullback{
-          with_grad<backward_weights, 1>,
-          saved_for(grad, kernel_size(weights, args), args)};
+          with_grad<backward_weights, 1>, saved_for(grad, kernel_size(weights, args), args)};
     },
     [](size_t argument, const Tensor& tangent, const Stack& args) {
       return linear_in<backward_data>(argument, tangent, args);
@@ -151,9 +169,7 @@ const Derivatives backward_weights_derivatives{
       if (argument == first) {
         return Pullback{with_grad<convolution, 1>, saved_for(src, IValue(), args)};
       }
-      return Pullback{
-          with_grad<backward_data, 1>,
-          saved_for(grad, image_size(src, args), args)};
+      return Pullback{with_grad<backward_data, 1>, saved_for(grad, image_size(src, args), args)};
     },
     [](size_t argument, const Tensor& tangent, const Stack& args) {
       return linear_in<backward_weights>(argument, tangent, args);
@@ -172,7 +188,8 @@ Tensor image_batch(const BatchedCall& batched_call) {
   const auto images = dims_of_images(args, rank), weights = dims_of_weights(args, rank);
   args[first] = batched_call.folded_into(first, images.channel);
   args[second] = batched_call.folded_into(second, weights.outer);
-  if (args[third].isTensor()) args[third] = batched_call.folded_into(third, 0);
+  if (args[third].isTensor())
+    args[third] = batched_call.folded_into(third, 0);
   args[groups] = args[groups].toSymInt() * batched_call.batch;
   return unfolded_from(call(std::move(args)), images.channel, batched_call.batch);
 }
@@ -191,8 +208,7 @@ Tensor weights_batch(const BatchedCall& batched_call) {
 TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {
   m.impl("convolution", convolution_kernel<convolution_output>);
   m.impl(
-      "convolution_backward_data",
-      convolution_backward_kernel<convolution_backward_data_output>);
+      "convolution_backward_data", convolution_backward_kernel<convolution_backward_data_output>);
   m.impl(
       "convolution_backward_weights",
       convolution_backward_kernel<convolution_backward_weights_output>);
@@ -219,5 +235,5 @@ TORCH_LIBRARY_IMPL(torch_dnnl, AutocastCUDA, m) {
   m.impl("convolution", lower_precision(c10::kCUDA));
 }
 
-}  // namespace
-}  // namespace torch_dnnl
+} // namespace
+} // namespace torch_dnnl

@@ -15,23 +15,30 @@ namespace torch_dnnl {
 // The position along one dimension of the element at `offset` in a dense tensor. Division is what
 // indexing costs, and 32-bit division is several times faster.
 TORCH_DNNL_HD inline int64_t position(int64_t offset, int64_t size, int64_t stride) {
-  if (size == 1) return 0;
-  if ((offset | stride | size) >> 32 != 0) return offset / stride % size;
+  if (size == 1)
+    return 0;
+  if ((offset | stride | size) >> 32 != 0)
+    return offset / stride % size;
   return static_cast<uint32_t>(offset) / static_cast<uint32_t>(stride) %
       static_cast<uint32_t>(size);
 }
 
 struct ImageIndex {
-  int64_t n, group, channel, x[3];  // channel: within the group
+  int64_t n, group, channel, x[3]; // channel: within the group
 };
 
 TORCH_DNNL_HD inline ImageIndex image_index(
-    int64_t offset, int64_t n, int64_t groups, int64_t channels, const int64_t* size,
+    int64_t offset,
+    int64_t n,
+    int64_t groups,
+    int64_t channels,
+    const int64_t* size,
     const int64_t* stride) {
   const int64_t c = position(offset, groups * channels, stride[1]);
   const int64_t group = channels == 1 ? c : c / channels;
   ImageIndex index{position(offset, n, stride[0]), group, c - group * channels, {}};
-  for (int a = 0; a < 3; a++) index.x[a] = position(offset, size[a], stride[2 + a]);
+  for (int a = 0; a < 3; a++)
+    index.x[a] = position(offset, size[a], stride[2 + a]);
   return index;
 }
 
@@ -57,12 +64,10 @@ struct ConvForward {
   ConvProblem p;
 
   TORCH_DNNL_HD void operator()(int64_t offset) const {
-    const ImageIndex o =
-        image_index(offset, p.n, p.groups, p.oc, p.dst_size, p.dst_stride);
+    const ImageIndex o = image_index(offset, p.n, p.groups, p.oc, p.dst_size, p.dst_stride);
     const int64_t oc = o.group * p.oc + o.channel;
     const int64_t *xs = p.src_stride, *ws = p.weights_stride;
-    const T* src =
-        static_cast<const T*>(p.src) + o.n * xs[0] + o.group * p.ic * xs[1];
+    const T* src = static_cast<const T*>(p.src) + o.n * xs[0] + o.group * p.ic * xs[1];
     const T* weights = static_cast<const T*>(p.weights) + oc * ws[0];
     int64_t first[3];
     Range taps[3];
@@ -88,7 +93,8 @@ struct ConvForward {
         sum += row;
       }
     }
-    if (p.bias != nullptr) sum += static_cast<C>(static_cast<const T*>(p.bias)[oc * p.bias_stride]);
+    if (p.bias != nullptr)
+      sum += static_cast<C>(static_cast<const T*>(p.bias)[oc * p.bias_stride]);
     static_cast<T*>(p.out)[offset] = convert<T>(sum);
   }
 };
@@ -100,8 +106,7 @@ struct ConvBackwardData {
   ConvProblem p;
 
   TORCH_DNNL_HD void operator()(int64_t offset) const {
-    const ImageIndex i =
-        image_index(offset, p.n, p.groups, p.ic, p.src_size, p.src_stride);
+    const ImageIndex i = image_index(offset, p.n, p.groups, p.ic, p.src_size, p.src_stride);
     const int64_t *ys = p.dst_stride, *ws = p.weights_stride;
     const T* dst = static_cast<const T*>(p.dst) + i.n * ys[0] + i.group * p.oc * ys[1];
     const T* weights =
@@ -114,21 +119,25 @@ struct ConvBackwardData {
       const int64_t limit = (p.dst_size[a] - 1) * p.stride[a] + 1;
       taps[a].begin = last[a] < limit ? 0 : ceil_div(last[a] - limit + 1, p.dilation[a]);
       taps[a].end = last[a] / p.dilation[a] + 1;
-      if (taps[a].end > p.kernel[a]) taps[a].end = p.kernel[a];
+      if (taps[a].end > p.kernel[a])
+        taps[a].end = p.kernel[a];
     }
     C sum = 0;
     for (int64_t d = taps[0].begin; d < taps[0].end; d++) {
       const int64_t xd = last[0] - d * p.dilation[0];
-      if (xd % p.stride[0] != 0) continue;
+      if (xd % p.stride[0] != 0)
+        continue;
       for (int64_t h = taps[1].begin; h < taps[1].end; h++) {
         const int64_t xh = last[1] - h * p.dilation[1];
-        if (xh % p.stride[1] != 0) continue;
+        if (xh % p.stride[1] != 0)
+          continue;
         const T* y = dst + xd / p.stride[0] * ys[2] + xh / p.stride[1] * ys[3];
         const T* w = weights + d * ws[2] + h * ws[3];
         C row = 0;
         for (int64_t k = taps[2].begin; k < taps[2].end; k++) {
           const int64_t xw = last[2] - k * p.dilation[2];
-          if (p.stride[2] != 1 && xw % p.stride[2] != 0) continue;
+          if (p.stride[2] != 1 && xw % p.stride[2] != 0)
+            continue;
           const T *yk = y + (p.stride[2] == 1 ? xw : xw / p.stride[2]) * ys[4], *wk = w + k * ws[4];
           C tap = 0;
           for (int64_t o = 0; o < p.oc; o++) {
@@ -213,4 +222,4 @@ inline int64_t output_elements(const ConvProblem& p) {
   }
 }
 
-}  // namespace torch_dnnl
+} // namespace torch_dnnl

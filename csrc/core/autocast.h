@@ -10,4 +10,4 @@ namespace torch_dnnl {
 // as at::autocast does for matrix products and convolutions.
 torch::CppFunction lower_precision(c10::DeviceType device);
 
-}  // namespace torch_dnnl
+} // namespace torch_dnnl

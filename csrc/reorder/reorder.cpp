@@ -6,12 +6,16 @@
 // to the one where it is needed. reorder_backward is itself such a reorder.
 #include "reorder/reorder.h"
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/neg.h>
 #include <ATen/ops/reshape.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
+
+#include <cmath>
+#include <tuple>
 
 #include "core/autograd.h"
 #include "core/vmap.h"
@@ -137,8 +141,8 @@ struct ReorderCall {
 
   // The type that sums over elements are computed in.
   IValue sum_dtype() const {
-    const bool wide = src().scalar_type() == c10::kDouble || dtype.toScalarType() == c10::kDouble;
-    return as_ivalue(wide ? c10::kDouble : c10::kFloat);
+    return as_ivalue(compute_dtype_of(
+        src().scalar_type() == c10::kDouble || dtype.toScalarType() == c10::kDouble));
   }
 
   // The format of a contiguous tensor of the logical size. (A 0-D tensor has no format.)
@@ -185,6 +189,16 @@ struct ReorderCall {
       call[argument] = args[argument];
     }
     return call;
+  }
+
+  // beta as a scale: tensor and number. It may be 0, which only a tensor scale may be.
+  std::tuple<IValue, IValue> beta_as_scale() const {
+    const double beta = args[forward_arg::beta].toDouble();
+    const float single = static_cast<float>(beta);
+    if (single != 0 && std::isfinite(single)) {
+      return {IValue(), beta};
+    }
+    return {at::full({}, beta, src().options().dtype(c10::kDouble)), 1.0};
   }
 
   // What reorder_backward takes after the gradient of dst, without `scale`.
@@ -284,7 +298,8 @@ Pullback pullback(size_t argument, const Stack& args) {
       return {pull_linear, call.backward(call.grad_format(), operand_dtype)};
     case accumulate: {
       Stack saved = call.backward_unscaled(call.dst_format, operand_dtype);
-      saved[backward_arg::scale_value - 1] = args[beta];
+      std::tie(saved[backward_arg::scale - 1], saved[backward_arg::scale_value - 1]) =
+          call.beta_as_scale();
       return {pull_linear, std::move(saved)};
     }
     case src_zero_point:
@@ -309,19 +324,9 @@ Pullback pullback(size_t argument, const Stack& args) {
   return {};
 }
 
-// The arguments without their tangents, as derivatives by several of them meet in a product.
-Stack primals(Stack args) {
-  for (IValue& value : args) {
-    if (value.isTensor() && value.toTensor()._fw_grad(/*level=*/0).defined()) {
-      value = value.toTensor()._fw_primal(/*level=*/0);
-    }
-  }
-  return args;
-}
-
 Tensor pushforward(size_t argument, const Tensor& tangent, const Stack& args) {
   using namespace forward_arg;
-  const ReorderCall call(primals(args));
+  const ReorderCall call(args);
   Stack result;
   switch (argument) {
     case src:
@@ -329,7 +334,7 @@ Tensor pushforward(size_t argument, const Tensor& tangent, const Stack& args) {
       break;
     case accumulate:
       result = call.with({dst_scale, dst_scale_value}, call.plain_in_dst(tangent));
-      result[scale_value] = args[beta];
+      std::tie(result[scale], result[scale_value]) = call.beta_as_scale();
       break;
     case scale:
       result = call.with(

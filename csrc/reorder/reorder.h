@@ -54,6 +54,7 @@ inline constexpr ReorderNames reorder_backward_names{
 
 struct ReorderOptions {
   ReorderNames names;
+  c10::ScalarType compute_dtype; // float64 or float32
   std::optional<std::string> dst_format, src_format;
   at::OptionalSymIntArrayRef size;
   std::optional<c10::ScalarType> dtype;
@@ -203,13 +204,9 @@ inline Sides check_sides(const at::Tensor& src, const ReorderOptions& options) {
   return sides;
 }
 
-inline c10::ScalarType float_compute_dtype(const at::Tensor& src) {
-  return src.scalar_type() == c10::kDouble ? c10::kDouble : c10::kFloat;
-}
-
 // A number as the kernel computes with it.
-inline double computed(const at::Tensor& src, double number) {
-  return float_compute_dtype(src) == c10::kDouble ? number : static_cast<float>(number);
+inline double computed(const ReorderOptions& options, double number) {
+  return options.compute_dtype == c10::kDouble ? number : static_cast<float>(number);
 }
 
 inline bool is_present(const ReorderOperand& operand, double neutral) {
@@ -217,21 +214,21 @@ inline bool is_present(const ReorderOperand& operand, double neutral) {
 }
 
 inline void check_operand(
-    const ReorderNames& names,
+    const ReorderOptions& options,
     const char* argument,
     const ReorderOperand& operand,
     double neutral,
     const at::Tensor& src,
     c10::SymIntArrayRef size) {
-  const double number = computed(src, operand.number);
-  check_finite(names.op, argument, number);
+  const double number = computed(options, operand.number);
+  check_finite(options.names.op, argument, number);
   if (!operand.tensor) {
     return;
   }
   const at::Tensor& tensor = *operand.tensor;
   TORCH_CHECK_VALUE(
       operand.number == neutral,
-      names.op,
+      options.names.op,
       ": expected ",
       argument,
       " to be a number or a tensor, got both (",
@@ -239,8 +236,8 @@ inline void check_operand(
       " and a tensor of sizes ",
       tensor.sym_sizes(),
       ")");
-  check_strided(names.op, argument, tensor);
-  check_same_device(names.op, argument, tensor, names.src, src);
+  check_strided(options.names.op, argument, tensor);
+  check_same_device(options.names.op, argument, tensor, options.names.src, src);
   // A tensor of one element may always be 0-D.
   bool fits = tensor.dim() == 0 || tensor.dim() == static_cast<int64_t>(size.size());
   for (int64_t d = 0; fits && d < tensor.dim(); d++) {
@@ -250,7 +247,7 @@ inline void check_operand(
   }
   TORCH_CHECK_VALUE(
       fits,
-      names.op,
+      options.names.op,
       ": expected each size of ",
       argument,
       " to be 1 or to divide the logical size of src, ",
@@ -260,24 +257,24 @@ inline void check_operand(
 }
 
 inline void check_scale(
-    const ReorderNames& names,
+    const ReorderOptions& options,
     const char* argument,
     const ReorderOperand& operand,
     const at::Tensor& src,
     c10::SymIntArrayRef size) {
-  check_operand(names, argument, operand, 1, src, size);
+  check_operand(options, argument, operand, 1, src, size);
   TORCH_CHECK_VALUE(
-      computed(src, operand.number) != 0,
-      names.op,
+      computed(options, operand.number) != 0,
+      options.names.op,
       ": expected ",
       argument,
       " to be different from 0 in ",
-      float_compute_dtype(src),
+      options.compute_dtype,
       ", got ",
       operand.number);
   TORCH_CHECK_TYPE(
       !operand.tensor || contains(ReorderFloatingTypes{}, operand.tensor->scalar_type()),
-      names.op,
+      options.names.op,
       ": expected ",
       argument,
       " to be of a floating type, got ",
@@ -285,19 +282,19 @@ inline void check_scale(
 }
 
 inline void check_zero_point(
-    const ReorderNames& names,
+    const ReorderOptions& options,
     const char* argument,
     const ReorderOperand& operand,
     c10::ScalarType dtype,
     const at::Tensor& src,
     c10::SymIntArrayRef size) {
-  check_operand(names, argument, operand, 0, src, size);
+  check_operand(options, argument, operand, 0, src, size);
   with_type(dtype, [&](auto tag) {
     using T = decltype(tag);
     if constexpr (std::is_integral_v<T>) {
       TORCH_CHECK_VALUE(
           convert<T>(operand.number) == operand.number,
-          names.op,
+          options.names.op,
           ": expected ",
           argument,
           " to be a value of ",
@@ -309,7 +306,7 @@ inline void check_zero_point(
   TORCH_CHECK_TYPE(
       !operand.tensor || contains(ReorderTypes{}, operand.tensor->scalar_type()) ||
           operand.tensor->scalar_type() == c10::kLong,
-      names.op,
+      options.names.op,
       ": expected ",
       argument,
       " to be of a floating or integer type, got ",
@@ -393,14 +390,14 @@ inline at::Tensor reorder_output(const at::Tensor& src, const ReorderOptions& op
         dtype);
   }
   const Sides sides = check_sides(src, options);
-  check_scale(names, "scale", options.scale, src, sides.size);
-  check_scale(names, "dst_scale", options.dst_scale, src, sides.size);
+  check_scale(options, "scale", options.scale, src, sides.size);
+  check_scale(options, "dst_scale", options.dst_scale, src, sides.size);
   const auto zero_point = [&](const char* argument, const ReorderOperand& operand, auto type) {
-    check_zero_point(names, argument, operand, type, src, sides.size);
+    check_zero_point(options, argument, operand, type, src, sides.size);
   };
   zero_point("src_zero_point", options.src_zero_point, src.scalar_type());
   zero_point("dst_zero_point", options.dst_zero_point, dtype);
-  check_finite(names.op, "beta", computed(src, options.beta));
+  check_finite(names.op, "beta", computed(options, options.beta));
 
   at::Tensor dst = empty_destination(src, sides, dtype);
   if (options.accumulate) {
@@ -457,7 +454,7 @@ reorder_problem(const at::Tensor& src, const at::Tensor& dst, const ReorderOptio
   p.dst_zero_point = problem_operand(options.dst_zero_point, 0, p);
   p.beta = options.beta;
 
-  p.compute_dtype = float_compute_dtype(src);
+  p.compute_dtype = options.compute_dtype;
   const bool arithmetic = p.accumulate != nullptr || p.scale.present || p.dst_scale.present ||
       p.src_zero_point.present || p.dst_zero_point.present;
   const auto is_integer = [](c10::ScalarType type) {
@@ -500,6 +497,10 @@ inline BackwardFormats backward_formats(
   return {std::move(dst_format), std::move(src_format)};
 }
 
+inline c10::ScalarType compute_dtype_of(bool is_double) {
+  return is_double ? c10::kDouble : c10::kFloat;
+}
+
 // The operators' signatures, spelled once: `run` gets the call.
 template <at::Tensor (*run)(const at::Tensor&, const ReorderOptions&)>
 at::Tensor reorder_kernel(
@@ -522,6 +523,7 @@ at::Tensor reorder_kernel(
   return run(
       src,
       {reorder_names,
+       compute_dtype_of(src.scalar_type() == c10::kDouble),
        std::optional<std::string>(dst_format),
        std::optional<std::string>(src_format),
        size,
@@ -559,6 +561,7 @@ at::Tensor reorder_backward_kernel(
   return run(
       grad,
       {reorder_backward_names,
+       compute_dtype_of(grad.scalar_type() == c10::kDouble || dtype == c10::kDouble),
        formats.to,
        formats.from,
        size,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,11 +81,11 @@ class _Geometry:
     def crop(self, padded: Tensor) -> Tensor:
         return padded[self._inside()]
 
-    def _inside(self) -> tuple[slice, ...]:
+    def _inside(self) -> tuple[Any, ...]:
         inside = [slice(b, b + n) for b, n in zip(self.begin, self.size, strict=True)]
         return (slice(None), slice(None), *inside)
 
-    def taps(self) -> list[tuple[tuple[int, ...], tuple[slice, ...]]]:
+    def taps(self) -> list[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         """(kernel index, the slices of the padded image that it meets) for every tap."""
         return [
             (
@@ -147,9 +148,7 @@ def convolution_backward_data(
 ) -> Tensor:
     g = _groups(_canonical_image(grad, data_format).double(), groups)
     w = _canonical_weights(weights, weights_format).double()
-    geometry = _Geometry(
-        src_size, w.shape[2:], strides, pads_begin, pads_end, dilations, auto_pad
-    )
+    geometry = _Geometry(src_size, w.shape[2:], strides, pads_begin, pads_end, dilations, auto_pad)
     padded = g.new_zeros(g.shape[0], groups * w.shape[1], *geometry.padded)
     for tap, where in geometry.taps():
         padded[(..., *where)] += torch.einsum(

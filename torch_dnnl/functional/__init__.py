@@ -1,8 +1,8 @@
 """The functions of the package: each spells its arguments and calls one operator."""
 
-from torch_dnnl.functional.conv import conv1d, conv2d, conv3d, convolution
-from torch_dnnl.functional.reorder import fake_reorder, reorder
-from torch_dnnl.functional.resample import interpolate, resample
+from torch_dnnl.functional._conv import conv1d, conv2d, conv3d, convolution
+from torch_dnnl.functional._reorder import fake_reorder, reorder
+from torch_dnnl.functional._resample import interpolate, resample
 
 __all__ = [
     "conv1d",

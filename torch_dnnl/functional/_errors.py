@@ -38,7 +38,7 @@ def _or_sequence(check: Callable[[object], bool]) -> Callable[[object], bool]:
 
 
 _KINDS: dict[str, Callable[[object], bool]] = {
-    "a Tensor": lambda value: isinstance(value, Tensor),
+    "a Tensor": lambda value: isinstance(value, Tensor) and value.layout == torch.strided,
     "a bool": lambda value: isinstance(value, bool),
     "a number": _is_number,
     "a number or a Tensor": lambda value: _is_number(value) or isinstance(value, Tensor),
@@ -81,7 +81,7 @@ def check_factors(
 
 def describe(value: object) -> str:
     if isinstance(value, Tensor):
-        return f"a Tensor of shape {list(value.shape)} and type {value.dtype}"
+        return f"a {value.layout} Tensor of shape {list(value.shape)} and type {value.dtype}"
     return f"{value!r} of type {type(value).__name__}"
 
 

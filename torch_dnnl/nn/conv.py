@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.modules.conv import _ConvNd
 
 from torch_dnnl import functional
-from torch_dnnl.functional.conv import Size, same_padding
+from torch_dnnl.functional._conv import Size, same_padding
 from torch_dnnl.nn._repr import argument_repr
 
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torch_dnnl import functional
-from torch_dnnl.functional.reorder import Number
+from torch_dnnl.functional._reorder import Number
 from torch_dnnl.nn._repr import argument_repr
 
 

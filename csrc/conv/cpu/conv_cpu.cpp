@@ -14,9 +14,8 @@ void run_reference(const ConvProblem& p) {
       (p.pass == ConvPass::forward             ? p.ic * product(p.kernel)
            : p.pass == ConvPass::backward_data ? p.oc * product(p.kernel)
                                                : p.n * product(p.dst_size));
-  with_reference(p, [&](const auto& functor) {
-    for_each_element(output_elements(p), cost, functor);
-  });
+  with_reference(
+      p, [&](const auto& functor) { for_each_element(output_elements(p), cost, functor); });
 }
 
 bool always(const ConvProblem&) {
@@ -37,7 +36,8 @@ constexpr Kernel kernels[] = {
 
 void compute(const ConvProblem& p) {
   for (const auto& kernel : kernels) {
-    if (kernel.can_run(p)) return kernel.run(p);
+    if (kernel.can_run(p))
+      return kernel.run(p);
   }
 }
 
@@ -45,5 +45,5 @@ TORCH_LIBRARY_IMPL(torch_dnnl, CPU, m) {
   ConvOnDevice<compute>::register_in(m);
 }
 
-}  // namespace
-}  // namespace torch_dnnl
+} // namespace
+} // namespace torch_dnnl

@@ -23,8 +23,7 @@ int64_t product(const int64_t* size) {
 }
 
 struct Buffer {
-  explicit Buffer(int64_t n)
-      : memory(c10::GetCPUAllocator()->allocate(n * sizeof(float))) {}
+  explicit Buffer(int64_t n) : memory(c10::GetCPUAllocator()->allocate(n * sizeof(float))) {}
   c10::DataPtr memory;
   float* data() const {
     return static_cast<float*>(memory.get());
@@ -68,7 +67,11 @@ struct Block {
 // float32 stays where it is; other types are widened into `buffer`, in the order they lie in.
 template <class T>
 Block load_block(
-    const T* src, int64_t pixels, int64_t pixel_stride, int64_t channels, int64_t channel_stride,
+    const T* src,
+    int64_t pixels,
+    int64_t pixel_stride,
+    int64_t channels,
+    int64_t channel_stride,
     float* buffer) {
   if constexpr (std::is_same_v<T, float>) {
     return {src, pixel_stride, channel_stride};
@@ -84,7 +87,8 @@ Block load_block(
       if (pixel_stride == 1) {
         at::vec::convert(line, out, pixels);
       } else {
-        for (int64_t i = 0; i < pixels; i++) out[i] = static_cast<float>(line[i * pixel_stride]);
+        for (int64_t i = 0; i < pixels; i++)
+          out[i] = static_cast<float>(line[i * pixel_stride]);
       }
     }
     return {buffer, 1, pixels};
@@ -94,8 +98,13 @@ Block load_block(
 // Rows of `channels` values, `width` apart, to a tensor of any type and strides.
 template <class T>
 void store_rows(
-    const float* rows, int64_t width, int64_t pixels, int64_t channels, T* out,
-    int64_t pixel_stride, int64_t channel_stride) {
+    const float* rows,
+    int64_t width,
+    int64_t pixels,
+    int64_t channels,
+    T* out,
+    int64_t pixel_stride,
+    int64_t channel_stride) {
   if (channel_stride == 1) {
     for (int64_t i = 0; i < pixels; i++) {
       at::vec::convert(rows + i * width, out + i * pixel_stride, channels);
@@ -104,7 +113,8 @@ void store_rows(
   }
   for (int64_t c = 0; c < channels; c++) {
     T* line = out + c * channel_stride;
-    for (int64_t i = 0; i < pixels; i++) line[i * pixel_stride] = convert<T>(rows[i * width + c]);
+    for (int64_t i = 0; i < pixels; i++)
+      line[i * pixel_stride] = convert<T>(rows[i * width + c]);
   }
 }
 
@@ -211,7 +221,8 @@ class Gather {
           for_each_tap([&](int64_t d, int64_t h, int64_t w) {
             const T* line = from + (channel + c) * in_stride + d * ws[2] + h * ws[3] + w * ws[4];
             float* to = packed(group, panel, channel, tap++) + c * panels_.width;
-            for (int64_t i = 0; i < size; i++) to[i] = static_cast<float>(line[i * out_stride]);
+            for (int64_t i = 0; i < size; i++)
+              to[i] = static_cast<float>(line[i * out_stride]);
             std::fill(to + size, to + panels_.width, 0.0f);
           });
         }
@@ -223,7 +234,8 @@ class Gather {
   void for_each_tap(const F& f) const {
     for (int64_t d = 0; d < p_.kernel[0]; d++) {
       for (int64_t h = 0; h < p_.kernel[1]; h++) {
-        for (int64_t w = 0; w < p_.kernel[2]; w++) f(d, h, w);
+        for (int64_t w = 0; w < p_.kernel[2]; w++)
+          f(d, h, w);
       }
     }
   }
@@ -242,30 +254,42 @@ class Gather {
   void compute(const Tile& tile, float* sums, float* widened) const {
     const int64_t panel_size = tile.rows * tile.width * panels_.width;
     initialise(tile, sums, panel_size);
-    const T* image = static_cast<const T*>(forward_ ? p_.src : p_.dst) +
-        tile.n * in_stride_[0] + tile.group * in_channels_ * in_stride_[1];
+    const T* image = static_cast<const T*>(forward_ ? p_.src : p_.dst) + tile.n * in_stride_[0] +
+        tile.group * in_channels_ * in_stride_[1];
     for (int64_t channel = 0; channel < in_channels_; channel += kChannels) {
       const int64_t block = std::min(kChannels, in_channels_ - channel);
       int64_t tap = -1;
       for_each_tap([&](int64_t kd, int64_t kh, int64_t kw) {
         tap++;
         const Segment w = segment(2, kw, tile.x, tile.x + tile.width);
-        if (w.count <= 0) return;
+        if (w.count <= 0)
+          return;
         for (int64_t row = 0; row < tile.rows; row++) {
           const int64_t d = (tile.row + row) / out_size_[1], h = (tile.row + row) % out_size_[1];
           const Segment sd = segment(0, kd, d, d + 1), sh = segment(1, kh, h, h + 1);
-          if (sd.count <= 0 || sh.count <= 0) continue;
+          if (sd.count <= 0 || sh.count <= 0)
+            continue;
           const Block a = load_block(
               image + channel * in_stride_[1] + in(sd) * in_stride_[2] + in(sh) * in_stride_[3] +
                   in(w) * in_stride_[4],
-              w.count, in_step_ * in_stride_[4], block, in_stride_[1], widened);
+              w.count,
+              in_step_ * in_stride_[4],
+              block,
+              in_stride_[1],
+              widened);
           float* c = sums + (row * tile.width + out(w) - tile.x) * panels_.width;
           for (int64_t i = 0; i < tile.panels; i++) {
             const int64_t panel = tile.panel + i;
             gemm(
-                w.count, panels_.vectors(panel), block,
-                {a.data, a.pixel_stride, a.channel_stride,
-                 packed(tile.group, panel, channel, tap), panels_.width, c + i * panel_size,
+                w.count,
+                panels_.vectors(panel),
+                block,
+                {a.data,
+                 a.pixel_stride,
+                 a.channel_stride,
+                 packed(tile.group, panel, channel, tap),
+                 panels_.width,
+                 c + i * panel_size,
                  out_step_ * panels_.width});
           }
         }
@@ -302,8 +326,13 @@ class Gather {
         T* to = static_cast<T*>(p_.out) + tile.n * out_stride_[0] + channel * out_stride_[1] +
             d * out_stride_[2] + h * out_stride_[3] + tile.x * out_stride_[4];
         store_rows(
-            sums + i * panel_size + row * tile.width * panels_.width, panels_.width, tile.width,
-            panels_.size(tile.panel + i), to, out_stride_[4], out_stride_[1]);
+            sums + i * panel_size + row * tile.width * panels_.width,
+            panels_.width,
+            tile.width,
+            panels_.size(tile.panel + i),
+            to,
+            out_stride_[4],
+            out_stride_[1]);
       }
     }
   }
@@ -347,16 +376,19 @@ class WeightsGradient {
         float* sums = chunks_ == 1 ? local.data() : partial.data() + task * task_size_;
         const Output output = output_of(task / chunks_);
         accumulate(output, task % chunks_, sums, grads.data(), widened.data());
-        if (chunks_ == 1) store(output, sums);
+        if (chunks_ == 1)
+          store(output, sums);
       }
     });
-    if (chunks_ == 1) return;
+    if (chunks_ == 1)
+      return;
     parallel_tasks(outputs_, chunks_ * task_size_, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; i++) {
         float* sums = partial.data() + i * chunks_ * task_size_;
         for (int64_t chunk = 1; chunk < chunks_; chunk++) {
           const float* more = sums + chunk * task_size_;
-          for (int64_t j = 0; j < task_size_; j++) sums[j] += more[j];
+          for (int64_t j = 0; j < task_size_; j++)
+            sums[j] += more[j];
         }
         store(output_of(i), sums);
       }
@@ -364,8 +396,8 @@ class WeightsGradient {
   }
 
  private:
-  static constexpr int64_t kTaskFloats = 64 * 1024;  // what a task accumulates stays in cache
-  static constexpr int64_t kTasks = 32;              // enough for the threads to share
+  static constexpr int64_t kTaskFloats = 64 * 1024; // what a task accumulates stays in cache
+  static constexpr int64_t kTasks = 32;             // enough for the threads to share
 
   // The taps and channels that one task, or one for each chunk of the pixels, computes.
   struct Output {
@@ -386,8 +418,7 @@ class WeightsGradient {
     return output;
   }
 
-  void accumulate(
-      const Output& o, int64_t chunk, float* sums, float* grads, float* widened) const {
+  void accumulate(const Output& o, int64_t chunk, float* sums, float* grads, float* widened) const {
     std::fill(sums, sums + task_size_, 0.0f);
     const int64_t oc = o.group * p_.oc + o.panel * panels_.width, size = panels_.size(o.panel);
     const int64_t ic = o.group * p_.ic + o.channel, vectors = panels_.vectors(o.panel);
@@ -401,7 +432,9 @@ class WeightsGradient {
       const Block b = load_grads(
           static_cast<const T*>(p_.dst) + n * ys[0] + oc * ys[1] + d * ys[2] + h * ys[3] +
               x0 * ys[4],
-          x1 - x0, size, grads);
+          x1 - x0,
+          size,
+          grads);
       for (int64_t t = 0; t < o.taps; t++) {
         const int64_t tap = o.tap + t, kw = tap % p_.kernel[2];
         const int64_t kh = tap / p_.kernel[2] % p_.kernel[1];
@@ -409,15 +442,27 @@ class WeightsGradient {
         const Segment sd = segment_of_dst(p_, 0, kd, d, d + 1);
         const Segment sh = segment_of_dst(p_, 1, kh, h, h + 1);
         const Segment sw = segment_of_dst(p_, 2, kw, x0, x1);
-        if (sd.count <= 0 || sh.count <= 0 || sw.count <= 0) continue;
+        if (sd.count <= 0 || sh.count <= 0 || sw.count <= 0)
+          continue;
         const Block a = load_block(
             static_cast<const T*>(p_.src) + n * xs[0] + ic * xs[1] + sd.src * xs[2] +
                 sh.src * xs[3] + sw.src * xs[4],
-            sw.count, p_.stride[2] * xs[4], o.channels, xs[1], widened);
+            sw.count,
+            p_.stride[2] * xs[4],
+            o.channels,
+            xs[1],
+            widened);
         gemm(
-            o.channels, vectors, sw.count,
-            {a.data, a.channel_stride, a.pixel_stride, b.data + (sw.dst - x0) * b.pixel_stride,
-             b.pixel_stride, sums + t * block_ * panels_.width, panels_.width});
+            o.channels,
+            vectors,
+            sw.count,
+            {a.data,
+             a.channel_stride,
+             a.pixel_stride,
+             b.data + (sw.dst - x0) * b.pixel_stride,
+             b.pixel_stride,
+             sums + t * block_ * panels_.width,
+             panels_.width});
       }
     }
   }
@@ -426,7 +471,8 @@ class WeightsGradient {
   Block load_grads(const T* from, int64_t pixels, int64_t size, float* to) const {
     const int64_t stride = p_.dst_stride[1], pixel_stride = p_.dst_stride[4];
     if constexpr (std::is_same_v<T, float>) {
-      if (stride == 1 && size % kLanes == 0) return {from, pixel_stride, 1};
+      if (stride == 1 && size % kLanes == 0)
+        return {from, pixel_stride, 1};
     }
     for (int64_t i = 0; i < pixels; i++) {
       const T* pixel = from + i * pixel_stride;
@@ -434,7 +480,8 @@ class WeightsGradient {
       if (stride == 1) {
         at::vec::convert(pixel, row, size);
       } else {
-        for (int64_t c = 0; c < size; c++) row[c] = static_cast<float>(pixel[c * stride]);
+        for (int64_t c = 0; c < size; c++)
+          row[c] = static_cast<float>(pixel[c * stride]);
       }
       std::fill(row + size, row + panels_.width, 0.0f);
     }
@@ -451,8 +498,13 @@ class WeightsGradient {
       T* to = static_cast<T*>(p_.out) + oc * ws[0] + o.channel * ws[1] + kd * ws[2] + kh * ws[3] +
           kw * ws[4];
       store_rows(
-          sums + t * block_ * panels_.width, panels_.width, o.channels, panels_.size(o.panel), to,
-          ws[1], ws[0]);
+          sums + t * block_ * panels_.width,
+          panels_.width,
+          o.channels,
+          panels_.size(o.panel),
+          to,
+          ws[1],
+          ws[0]);
     }
   }
 
@@ -470,7 +522,7 @@ void run_typed(const ConvProblem& p) {
   }
 }
 
-}  // namespace
+} // namespace
 
 bool can_run_direct(const ConvProblem& p) {
   return p.dtype != c10::ScalarType::Double && p.ic * p.oc >= 16;
@@ -487,4 +539,4 @@ void run_direct(const ConvProblem& p) {
   }
 }
 
-}  // namespace torch_dnnl
+} // namespace torch_dnnl

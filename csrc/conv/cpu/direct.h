@@ -12,4 +12,4 @@ bool can_run_direct(const ConvProblem& p);
 
 void run_direct(const ConvProblem& p);
 
-}  // namespace torch_dnnl
+} // namespace torch_dnnl

@@ -39,24 +39,28 @@ void multiply_tile(int64_t k, const GemmOperands& o) {
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; v++) sum[r][v] = Vec::loadu(o.c + r * o.c_row + v * kLanes);
+    for (int v = 0; v < vectors; v++)
+      sum[r][v] = Vec::loadu(o.c + r * o.c_row + v * kLanes);
   }
   const float *a = o.a, *b = o.b;
   for (int64_t i = 0; i < k; i++, a += o.a_column, b += o.b_row) {
     Vec row[vectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; v++) row[v] = Vec::loadu(b + v * kLanes);
+    for (int v = 0; v < vectors; v++)
+      row[v] = Vec::loadu(b + v * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
       const Vec value(a[r * o.a_row]);
 #pragma GCC unroll 8
-      for (int v = 0; v < vectors; v++) sum[r][v] = at::vec::fmadd(value, row[v], sum[r][v]);
+      for (int v = 0; v < vectors; v++)
+        sum[r][v] = at::vec::fmadd(value, row[v], sum[r][v]);
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; v++) sum[r][v].store(o.c + r * o.c_row + v * kLanes);
+    for (int v = 0; v < vectors; v++)
+      sum[r][v].store(o.c + r * o.c_row + v * kLanes);
   }
 }
 
@@ -78,7 +82,7 @@ void multiply_rows(int64_t rows, int64_t k, const GemmOperands& o) {
   }
 }
 
-}  // namespace gemm_detail
+} // namespace gemm_detail
 
 // c[m x vectors] += a[m x k] b[k x vectors]. Tiles of rows are made as equal as can be: a tile of
 // few rows has too few independent sums to keep the multipliers busy.
@@ -107,4 +111,4 @@ inline void gemm(int64_t m, int64_t vectors, int64_t k, GemmOperands o) {
   }
 }
 
-}  // namespace torch_dnnl
+} // namespace torch_dnnl
