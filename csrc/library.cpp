@@ -35,17 +35,20 @@ TORCH_LIBRARY(torch_dnnl, m) {
         "ScalarType? dtype=None, Tensor? scale=None, Tensor? dst_scale=None, "
         "float scale_value=1., float dst_scale_value=1.) -> Tensor", tags);
 
-  // List attributes have one entry per spatial dimension.
-  m.def("convolution(Tensor src, Tensor weights, Tensor? bias, SymInt[] strides, "
-        "SymInt[] pads_begin, SymInt[] pads_end, SymInt[] dilations, str auto_pad=\"none\", "
+  // List attributes have one entry per spatial dimension; an empty list stands for
+  // strides and dilations of 1, pads of 0.
+  m.def("convolution(Tensor src, Tensor weights, Tensor? bias=None, SymInt[] strides=[], "
+        "SymInt[] pads_begin=[], SymInt[] pads_end=[], SymInt[] dilations=[], str auto_pad=\"none\", "
         "SymInt groups=1, str data_format=\"NXC\", str weights_format=\"XIO\") -> Tensor", tags);
   // `src_size`, `kernel_size`: spatial sizes of the gradient that is computed.
   m.def("convolution_backward_data(Tensor grad, Tensor weights, SymInt[] src_size, "
-        "SymInt[] strides, SymInt[] pads_begin, SymInt[] pads_end, SymInt[] dilations, "
+        "SymInt[] strides=[], SymInt[] pads_begin=[], SymInt[] pads_end=[], "
+        "SymInt[] dilations=[], "
         "str auto_pad=\"none\", SymInt groups=1, str data_format=\"NXC\", "
         "str weights_format=\"XIO\") -> Tensor", tags);
   m.def("convolution_backward_weights(Tensor grad, Tensor src, SymInt[] kernel_size, "
-        "SymInt[] strides, SymInt[] pads_begin, SymInt[] pads_end, SymInt[] dilations, "
+        "SymInt[] strides=[], SymInt[] pads_begin=[], SymInt[] pads_end=[], "
+        "SymInt[] dilations=[], "
         "str auto_pad=\"none\", SymInt groups=1, str data_format=\"NXC\", "
         "str weights_format=\"XIO\") -> Tensor", tags);
 }

@@ -14,12 +14,31 @@
 
 namespace torch_dnnl {
 
-// The attributes of all three operators.
+// The attributes of all three operators. An empty list stands for strides and dilations of 1 and
+// pads of 0, which spares the calls that have no others the conversion of four lists.
 struct ConvOptions {
   c10::SymIntArrayRef strides, pads_begin, pads_end, dilations;
   std::string_view auto_pad;
   c10::SymInt groups;
   std::string_view data_format, weights_format;
+
+  c10::SymInt stride(size_t d) const {
+    return entry(strides, d, 1);
+  }
+  c10::SymInt dilation(size_t d) const {
+    return entry(dilations, d, 1);
+  }
+  c10::SymInt pad_begin(size_t d) const {
+    return entry(pads_begin, d, 0);
+  }
+  c10::SymInt pad_end(size_t d) const {
+    return entry(pads_end, d, 0);
+  }
+
+ private:
+  static c10::SymInt entry(c10::SymIntArrayRef list, size_t d, int64_t otherwise) {
+    return list.empty() ? c10::SymInt(otherwise) : list[d];
+  }
 };
 
 namespace conv_detail {
@@ -113,10 +132,10 @@ class Call {
         image.sym_sizes());
     image_at = image_dims(nxc, rank);
     weights_at = weights_dims(options.weights_format == "XIO", rank);
-    check_list("strides", options.strides, 1);
-    check_list("pads_begin", options.pads_begin, 0);
-    check_list("pads_end", options.pads_end, 0);
-    check_list("dilations", options.dilations, 1);
+    check_attribute("strides", options.strides, 1);
+    check_attribute("pads_begin", options.pads_begin, 0);
+    check_attribute("pads_end", options.pads_end, 0);
+    check_attribute("dilations", options.dilations, 1);
     TORCH_CHECK_VALUE(
         holds(options.groups.sym_ge(1)) && holds(options.groups.sym_le(kMaxAttribute)),
         op,
@@ -124,6 +143,11 @@ class Call {
         kMaxAttribute,
         ", got ",
         options.groups);
+  }
+
+  void check_attribute(const char* argument, c10::SymIntArrayRef list, int64_t least) const {
+    if (!list.empty())
+      check_list(argument, list, least);
   }
 
   void check_list(const char* argument, c10::SymIntArrayRef list, int64_t least) const {
@@ -173,10 +197,10 @@ class Call {
   // The padding at the beginning of spatial dimension d.
   c10::SymInt pad(size_t d, const c10::SymInt& in, const c10::SymInt& kernel) const {
     if (options.auto_pad == "none")
-      return options.pads_begin[d];
+      return options.pad_begin(d);
     if (options.auto_pad == "valid")
       return 0;
-    const c10::SymInt& stride = options.strides[d];
+    const c10::SymInt stride = options.stride(d);
     const c10::SymInt last = (in + stride - 1) / stride - 1;
     const c10::SymInt total = (last * stride + reach(d, kernel) - in).max(0);
     return options.auto_pad == "same_lower" ? (total + 1) / 2 : total / 2;
@@ -186,13 +210,13 @@ class Call {
   Sizes dst_size(c10::SymIntArrayRef src_size, c10::SymIntArrayRef kernel) const {
     Sizes result(spatial);
     for (size_t d = 0; d < spatial; d++) {
-      const c10::SymInt &in = src_size[d], &stride = options.strides[d];
+      const c10::SymInt in = src_size[d], stride = options.stride(d);
       if (options.auto_pad == "same_upper" || options.auto_pad == "same_lower") {
         result[d] = (in + stride - 1) / stride;
         continue;
       }
       const bool pads = options.auto_pad == "none";
-      const c10::SymInt padded = pads ? in + options.pads_begin[d] + options.pads_end[d] : in;
+      const c10::SymInt padded = pads ? in + options.pad_begin(d) + options.pad_end(d) : in;
       const c10::SymInt covered = reach(d, kernel[d]);
       TORCH_CHECK_VALUE(
           holds(padded.sym_ge(covered)),
@@ -208,8 +232,8 @@ class Call {
           src_size,
           ", kernel sizes ",
           kernel,
-          ", dilations ",
-          options.dilations,
+          ", dilation ",
+          options.dilation(d),
           ")");
       result[d] = (padded - covered) / stride + 1;
     }
@@ -297,7 +321,7 @@ class Call {
 
   // How many elements of src a kernel covers.
   c10::SymInt reach(size_t d, const c10::SymInt& kernel) const {
-    return (kernel - 1) * options.dilations[d] + 1;
+    return (kernel - 1) * options.dilation(d) + 1;
   }
 };
 

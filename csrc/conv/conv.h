@@ -195,8 +195,8 @@ inline ConvProblem conv_problem(
   copy(weights, call.weights_at, p.kernel, p.weights_stride);
   for (int64_t a = 0; a < 3; a++) {
     const int64_t d = a - (3 - static_cast<int64_t>(call.spatial));
-    p.stride[a] = d < 0 ? 1 : options.strides[d].expect_int();
-    p.dilation[a] = d < 0 ? 1 : options.dilations[d].expect_int();
+    p.stride[a] = d < 0 ? 1 : options.stride(d).expect_int();
+    p.dilation[a] = d < 0 ? 1 : options.dilation(d).expect_int();
     p.pad[a] = d < 0 ? 0 : call.pad(d, p.src_size[a], p.kernel[a]).expect_int();
   }
   p.dtype = src.scalar_type();

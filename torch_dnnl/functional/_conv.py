@@ -140,19 +140,19 @@ def _conv(
     groups: int,
 ) -> Tensor:
     try:
-        strides = (stride,) * n if stride.__class__ is int else _per_dimension(stride, n)
-        dilations = (dilation,) * n if dilation.__class__ is int else _per_dimension(dilation, n)
+        strides = () if stride == 1 else _per_dimension("stride", stride, n)
+        dilations = () if dilation == 1 else _per_dimension("dilation", dilation, n)
         auto_pad = "none"
         if isinstance(padding, str):
             auto_pad = _AUTO_PAD[padding]
             if padding == "same" and any(s != 1 for s in strides):
                 raise ValueError(
-                    "conv: expected stride to be 1 with padding='same' (padding='same_upper' "
+                    "convolution: expected stride to be 1 with padding='same' (padding='same_upper' "
                     f"takes any stride), got {stride}"
                 )
-            begin = end = (0,) * n
+            begin = end = ()
         else:
-            begin = end = (padding,) * n if padding.__class__ is int else _per_dimension(padding, n)
+            begin = end = () if padding == 0 else _per_dimension("padding", padding, n)
             if begin and isinstance(begin[0], (list, tuple)):
                 begin, end = zip(*begin, strict=True)
         batched = input.dim() != n + 1
@@ -165,10 +165,15 @@ def _conv(
         _explain_conv(error, n, input, weight, bias, stride, padding, dilation, groups)
 
 
-def _per_dimension(value: Any, n: int) -> Any:
-    """One entry per dimension from a number or, as torch allows, from a list of one number."""
+def _per_dimension(name: str, value: Any, n: int) -> Any:
+    """One entry per dimension from a number or, as torch allows, from a list of one number.
+
+    The operator would take an empty list for the default; here it is a bad call.
+    """
     if not isinstance(value, (list, tuple)):
         return (value,) * n
+    if not value:
+        raise ValueError(f"convolution: expected {name} to have one entry per dimension, got {value}")
     return value * n if len(value) == 1 < n and not isinstance(value[0], (list, tuple)) else value
 
 
@@ -297,10 +302,10 @@ def convolution(
             src,
             weights,
             bias,
-            strides if isinstance(strides, (list, tuple)) else (strides,) * n,
-            pads_begin if isinstance(pads_begin, (list, tuple)) else (pads_begin,) * n,
-            pads_end if isinstance(pads_end, (list, tuple)) else (pads_end,) * n,
-            dilations if isinstance(dilations, (list, tuple)) else (dilations,) * n,
+            () if strides == 1 else _per_dimension("strides", strides, n),
+            () if pads_begin == 0 else _per_dimension("pads_begin", pads_begin, n),
+            () if pads_end == 0 else _per_dimension("pads_end", pads_end, n),
+            () if dilations == 1 else _per_dimension("dilations", dilations, n),
             auto_pad,
             groups,
             data_format,
