@@ -54,4 +54,4 @@ TORCH_LIBRARY(torch_dnnl, m) {
 }
 // clang-format on
 
-}  // namespace
+} // namespace

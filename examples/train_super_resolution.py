@@ -5,7 +5,7 @@ which it has never seen. Every image operation is torch_dnnl's: one Reorder turn
 float32 NCHW, Resample makes the small images and the copies of the photographs at other scales, and
 the network is made of Conv2d and Resample.
 
-    python examples/train_super_resolution.py                 # three minutes on two CPU cores
+    python examples/train_super_resolution.py                 # two minutes on two CPU cores
     python examples/train_super_resolution.py --device cuda --dtype bf16 --compile
     python examples/train_super_resolution.py --check         # the same training with torch.nn
 """

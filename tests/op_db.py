@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-
-import torch_dnnl.functional as D
 from oracles import conv as conv_oracle
 from oracles import reorder as reorder_oracle
 from oracles import resample as resample_oracle
+from torch import Tensor
+
+import torch_dnnl.functional as D
 
 FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -228,12 +228,16 @@ CASES = [
         oracle={"mode": "lanczos3", **_AA},
         peer=False,
     ),
-    _interpolate("area", (2, 3, 7, 5), size=(3, 4), mode="area", oracle={"mode": "area"}, in_matrix=True),
+    _interpolate(
+        "area", (2, 3, 7, 5), size=(3, 4), mode="area", oracle={"mode": "area"}, in_matrix=True
+    ),
     # resample: every framework's resize
     _resample("default", (2, 3, 5, 4), size=(7, 3)),
     _resample("lanczos3", (2, 3, 8, 7), size=(5, 9), mode="lanczos3", in_matrix=True),
     _resample("lanczos5-antialias", (2, 2, 13), size=6, mode="lanczos5", antialias=True),
-    _resample("cubic-nxc", (2, 5, 4, 3), size=(8, 3), mode="cubic", data_format="NXC", in_matrix=True),
+    _resample(
+        "cubic-nxc", (2, 5, 4, 3), size=(8, 3), mode="cubic", data_format="NXC", in_matrix=True
+    ),
     _resample("factor", (2, 2, 5, 6), scale_factor=(1.5, 0.6), mode="cubic", exclude_outside=True),
     _resample(
         "size-and-factor",
@@ -255,9 +259,13 @@ CASES = [
     _resample("area-nxc", (2, 7, 3), size=3, mode="area", data_format="NXC"),
     # reorder: float to float, with every operand
     _reorder("plain", ((2, 3, 4, 5),), dst_format="acdb", in_matrix=True),
-    _reorder("keep", ((2, 3, 4),), src_zero_point=0.5, scale=2.0, dst_scale=3.0, dst_zero_point=1.0),
+    _reorder(
+        "keep", ((2, 3, 4),), src_zero_point=0.5, scale=2.0, dst_scale=3.0, dst_zero_point=1.0
+    ),
     _reorder("blocked", ((2, 5, 3, 2),), dst_format="nChw4c", in_matrix=True),
-    _reorder("unblocked", ((2, 2, 3, 2, 4),), src_format="nChw4c", dst_format="nhwc", size=(2, 7, 3, 2)),
+    _reorder(
+        "unblocked", ((2, 2, 3, 2, 4),), src_format="nChw4c", dst_format="nhwc", size=(2, 7, 3, 2)
+    ),
     _reorder("weights", ((5, 6, 3, 2),), dst_format="OIhw4i8o2i", batched=False),
     _reorder(
         "scale",
@@ -307,7 +315,13 @@ CASES = [
         groups=2,
         pads=([1, 2], [1, 2]),
     ),
-    _conv("depthwise", ((2, 4, 5, 6), (8, 1, 3, 3), (8,)), padding="same", groups=4, pads=([1, 1], [1, 1])),
+    _conv(
+        "depthwise",
+        ((2, 4, 5, 6), (8, 1, 3, 3), (8,)),
+        padding="same",
+        groups=4,
+        pads=([1, 1], [1, 1]),
+    ),
     _conv(
         "same-lower",
         ((2, 3, 6, 7), (4, 3, 3, 2)),
@@ -316,11 +330,29 @@ CASES = [
         pads=([1, 1], [0, 0]),
         peer=False,
     ),
-    _conv("unbatched", ((3, 5, 6), (4, 3, 3, 3), (4,)), padding=1, pads=([1, 1], [1, 1]), batched=False),
+    _conv(
+        "unbatched",
+        ((3, 5, 6), (4, 3, 3, 3), (4,)),
+        padding=1,
+        pads=([1, 1], [1, 1]),
+        batched=False,
+    ),
     _conv("wide", ((1, 20, 9, 17), (24, 20, 3, 3), (24,)), padding=1, pads=([1, 1], [1, 1])),
-    _conv("plain", ((1, 2, 4, 5, 4), (3, 2, 2, 3, 2), (3,)), padding=1, pads=([1] * 3, [1] * 3), in_matrix=True),
+    _conv(
+        "plain",
+        ((1, 2, 4, 5, 4), (3, 2, 2, 3, 2), (3,)),
+        padding=1,
+        pads=([1] * 3, [1] * 3),
+        in_matrix=True,
+    ),
     # convolution: the oneDNN Graph operation
-    _convolution("nxc-xio", ((2, 6, 5, 3), (3, 2, 3, 4), (4,)), strides=2, auto_pad="same_lower", in_matrix=True),
+    _convolution(
+        "nxc-xio",
+        ((2, 6, 5, 3), (3, 2, 3, 4), (4,)),
+        strides=2,
+        auto_pad="same_lower",
+        in_matrix=True,
+    ),
     _convolution(
         "nxc-oix-asymmetric",
         ((2, 7, 4), (6, 2, 3)),

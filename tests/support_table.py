@@ -1,7 +1,7 @@
 """The README's support table, written from the table in op_db.py.
 
-    python tests/support_table.py          # prints it
-    python tests/support_table.py --write  # puts it into README.md
+python tests/support_table.py          # prints it
+python tests/support_table.py --write  # puts it into README.md
 """
 
 import sys
@@ -20,7 +20,9 @@ def table() -> str:
     ]
     for name, support in SUPPORT.items():
         types = ", ".join(str(dtype).removeprefix("torch.") for dtype in support.dtypes)
-        lines.append(f"| `{name}` | {support.devices} | {support.ranks} | {types} | {support.layouts} |")
+        lines.append(
+            f"| `{name}` | {support.devices} | {support.ranks} | {types} | {support.layouts} |"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-
 from op_db import CASES, FLOATING, assert_matches, by_name
 
 pytestmark = pytest.mark.cuda

@@ -7,15 +7,14 @@ import pkgutil
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from op_db import CASES, FLOAT8, FLOATING, INTEGERS, SUPPORT
+from support_table import README, with_table
 
 import torch_dnnl
 import torch_dnnl.functional as D
-from op_db import CASES, FLOAT8, FLOATING, INTEGERS, SUPPORT
-from support_table import README, with_table
 
 ROOT = README.parent
 SNIPPETS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
@@ -23,7 +22,12 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 
 def python(*command, cwd=ROOT):
     return subprocess.run(
-        [sys.executable, *command], cwd=cwd, env=os.environ, capture_output=True, text=True, timeout=600
+        [sys.executable, *command],
+        cwd=cwd,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
 
 
@@ -68,7 +72,11 @@ def test_support_table_is_true(name, dtype):
 @pytest.mark.slow
 def test_super_resolution_example(tmp_path):
     result = python(
-        str(ROOT / "examples" / "train_super_resolution.py"), "--steps", "3", "--output", str(tmp_path / "demo.png")
+        str(ROOT / "examples" / "train_super_resolution.py"),
+        "--steps",
+        "3",
+        "--output",
+        str(tmp_path / "demo.png"),
     )
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "demo.png").stat().st_size > 10_000
@@ -79,9 +87,7 @@ def test_super_resolution_agrees_with_torch():
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-PUBLIC = [
-    f"{module.__name__}.{name}" for module in (D, torch_dnnl.nn) for name in module.__all__
-]
+PUBLIC = [f"{module.__name__}.{name}" for module in (D, torch_dnnl.nn) for name in module.__all__]
 
 
 @pytest.mark.parametrize("name", PUBLIC)

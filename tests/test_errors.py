@@ -19,7 +19,9 @@ HUGE = 2**62
 def bad(function, *args, error=ValueError, names="", **kwargs):
     """One bad call; `names`: what the message must mention."""
     shown = [f"{k}={'tensor' if isinstance(v, torch.Tensor) else v}" for k, v in kwargs.items()]
-    return pytest.param(function, args, kwargs, error, names, id="-".join([function, names, *shown]))
+    return pytest.param(
+        function, args, kwargs, error, names, id="-".join([function, names, *shown])
+    )
 
 
 NAN, INF = math.nan, math.inf
@@ -45,9 +47,19 @@ CALLS = [
     bad("resample", IMAGE, (4, 4), names="data_format", data_format="NHWC"),
     bad("resample", IMAGE, (4, 4), names="cubic_coeff_a", mode="cubic", cubic_coeff_a=NAN),
     bad("resample", IMAGE, (4, 4), names="roi", coordinates="tf_crop_and_resize"),
-    bad("resample", IMAGE, (4, 4), names="roi", coordinates="tf_crop_and_resize", roi=[0, 0, INF, 1]),
+    bad(
+        "resample", IMAGE, (4, 4), names="roi", coordinates="tf_crop_and_resize", roi=[0, 0, INF, 1]
+    ),
     bad("resample", IMAGE, (4, 4), names="extrapolation_value", extrapolation_value=NAN),
-    bad("resample", IMAGE, (4, 4), names="antialias", error=NotImplementedError, mode="nearest", antialias=True),
+    bad(
+        "resample",
+        IMAGE,
+        (4, 4),
+        names="antialias",
+        error=NotImplementedError,
+        mode="nearest",
+        antialias=True,
+    ),
     bad("resample", IMAGE, (4, 4), names="dtype", error=TypeError, dtype=torch.complex64),
     bad("resample", IMAGE.bool(), (4, 4), names="src", error=TypeError),
     bad("resample", IMAGE.to_sparse(), (4, 4), names="src", error=(TypeError, NotImplementedError)),
@@ -65,7 +77,9 @@ CALLS = [
     bad("reorder", IMAGE, "n!hw", names="dst_format"),
     bad("reorder", IMAGE, "aBcd99999999999999999999b", names="dst_format"),
     bad("reorder", IMAGE, names="src", src_format="nChw8c"),
-    bad("reorder", torch.randn(2, 1, 5, 4, 8), names="size", src_format="nChw8c", size=(2, 9, 5, 4)),
+    bad(
+        "reorder", torch.randn(2, 1, 5, 4, 8), names="size", src_format="nChw8c", size=(2, 9, 5, 4)
+    ),
     bad("reorder", torch.randn(2, 1, 5, 4, 8), names="size", src_format="nChw8c", size=(2, 3, 5)),
     bad("reorder", IMAGE, names="scale", scale=NAN),
     bad("reorder", IMAGE, names="scale", scale=0.0),
@@ -77,7 +91,13 @@ CALLS = [
     bad("reorder", IMAGE, names="scale", scale=torch.ones(3)),
     bad("reorder", IMAGE, names="scale", scale=torch.ones(1, 2, 1, 1)),
     bad("reorder", IMAGE, names="scale", scale=torch.ones(1, 0, 1, 1)),
-    bad("reorder", IMAGE, names="scale", error=TypeError, scale=torch.ones(1, 3, 1, 1, dtype=torch.int32)),
+    bad(
+        "reorder",
+        IMAGE,
+        names="scale",
+        error=TypeError,
+        scale=torch.ones(1, 3, 1, 1, dtype=torch.int32),
+    ),
     bad("reorder", IMAGE, names="accumulate", accumulate=torch.ones(2, 3, 5)),
     bad("reorder", IMAGE, names="accumulate", accumulate=torch.ones(2, 3, 5, 1)),
     bad("reorder", IMAGE, names="beta", accumulate=IMAGE, beta=INF),
@@ -170,7 +190,7 @@ def test_bad_call(function, args, kwargs, error, names, device):
     ],
 )
 def test_interpolate_raises_what_torch_raises(args, kwargs):
-    with pytest.raises(Exception) as theirs:
+    with pytest.raises((RuntimeError, ValueError, TypeError, AttributeError)) as theirs:
         F.interpolate(*args, **kwargs)
     with pytest.raises(theirs.type, match="interpolate"):
         D.interpolate(*args, **kwargs)

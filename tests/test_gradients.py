@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from torch.autograd import gradcheck, gradgradcheck
-
 from op_db import CASES, assert_matches, by_name
+from torch.autograd import gradcheck, gradgradcheck
 
 
 @pytest.mark.parametrize("case", CASES, ids=by_name)
@@ -22,7 +21,9 @@ def test_first_order(case):
 @pytest.mark.parametrize("case", CASES, ids=by_name)
 def test_second_order(case):
     inputs = case.inputs(torch.float64, requires_grad=True)
-    assert gradgradcheck(case.call, inputs, check_fwd_over_rev=True, check_rev_over_rev=True, fast_mode=True)
+    assert gradgradcheck(
+        case.call, inputs, check_fwd_over_rev=True, check_rev_over_rev=True, fast_mode=True
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=by_name)

@@ -27,7 +27,9 @@ def run(*command, **environment):
     )
 
 
-@pytest.mark.parametrize("capability", [c for c in ORDER if BEST not in ORDER or ORDER.index(c) < ORDER.index(BEST)])
+@pytest.mark.parametrize(
+    "capability", [c for c in ORDER if BEST not in ORDER or ORDER.index(c) < ORDER.index(BEST)]
+)
 def test_values_with_library(capability):
     result = run(
         "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "test_values.py",
@@ -37,7 +39,9 @@ def test_values_with_library(capability):
     assert result.returncode == 0, result.stdout[-3000:]
     assert int(re.search(r"(\d+) passed", result.stdout)[1]) > 100
     shown = run(
-        "-c", "import torch_dnnl; print(torch_dnnl.build_info()['cpu_capability'])", ATEN_CPU_CAPABILITY=capability
+        "-c",
+        "import torch_dnnl; print(torch_dnnl.build_info()['cpu_capability'])",
+        ATEN_CPU_CAPABILITY=capability,
     )
     assert shown.stdout.strip().lower() == capability, shown.stderr
 
@@ -52,9 +56,7 @@ def test_build_info():
 
 def test_every_operator_has_every_kernel():
     operators = [
-        name
-        for name in torch._C._dispatch_get_all_op_names()
-        if name.startswith("torch_dnnl::")
+        name for name in torch._C._dispatch_get_all_op_names() if name.startswith("torch_dnnl::")
     ]
     assert len(operators) >= 7
     for name in operators:

@@ -6,10 +6,10 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
-
-import torch_dnnl.functional as D
 from op_db import assert_matches
 from oracles.resample import resample as oracle
+
+import torch_dnnl.functional as D
 
 MODES = ["nearest", "linear", "cubic", "lanczos3", "lanczos5", "area"]
 RULES = [
@@ -168,7 +168,7 @@ def test_integers_round_to_even_and_saturate(mode, dtype):
     expected = oracle(x.double(), (6, 11), mode=mode)
     if mode == "nearest":
         assert torch.equal(result.double(), expected)
-    # The sums are float32 (float64 for int32): a value within their error of a tie may go either way.
+    # The sums are float32 (float64 for int32): within their error of a tie, either way is right.
     error = (result.double() - expected.round().clamp(info.min, info.max)).abs()
     near_tie = ((expected - expected.floor()) - 0.5).abs() < 1e-6 * info.max
     assert (error[~near_tie] == 0).all() and (error <= 1).all()
@@ -186,5 +186,7 @@ def test_many_pixels_in_one_dimension():
     length = 300_001
     x = torch.arange(length, dtype=torch.float64)[None, None]
     result = D.resample(x, 2 * length)
-    expected = ((torch.arange(2 * length, dtype=torch.float64) + 0.5) / 2 - 0.5).clamp(0, length - 1)
+    expected = ((torch.arange(2 * length, dtype=torch.float64) + 0.5) / 2 - 0.5).clamp(
+        0, length - 1
+    )
     assert_matches(result[0, 0], expected, 1e-15)

@@ -5,9 +5,8 @@ import itertools
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from op_db import CASES, MATRIX, assert_matches, by_name
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def cubed(case):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-
 from op_db import CASES, FLOATING, assert_matches, by_name
 
 PEERS = [case for case in CASES if case.peer is not None]
@@ -29,7 +28,9 @@ def test_matches_torch(case):
     assert_matches(ours, theirs, 1e-6)
     assert ours.stride() == theirs.stride()
     grad = torch.randn_like(theirs)
-    for a, b in zip(torch.autograd.grad(ours, inputs, grad), torch.autograd.grad(theirs, inputs, grad)):
+    for a, b in zip(
+        torch.autograd.grad(ours, inputs, grad), torch.autograd.grad(theirs, inputs, grad)
+    ):
         assert_matches(a, b, 1e-6)
 
 
@@ -68,7 +69,9 @@ LAYOUTS = [channels_last, transposed, sliced, offset_by_one, expanded, negative_
 @pytest.mark.parametrize("case", CASES, ids=by_name)
 def test_any_layout(case, layout):
     inputs = [layout(x.detach()).requires_grad_() for x in case.inputs(torch.float64)]
-    plain = [x.detach().clone(memory_format=torch.contiguous_format).requires_grad_() for x in inputs]
+    plain = [
+        x.detach().clone(memory_format=torch.contiguous_format).requires_grad_() for x in inputs
+    ]
     result, expected = case.call(*inputs), case.call(*plain)
     assert_matches(result, case.oracle(*widened(plain)))
     grad = torch.randn_like(expected)
@@ -80,7 +83,12 @@ def test_any_layout(case, layout):
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.function not in ("reorder",)], ids=by_name)
 def test_memory_format_follows_input(case):
-    if len(case.shapes[0]) not in (4, 5) or not case.batched or "nxc" in case.name or "fused" in case.name:
+    if (
+        len(case.shapes[0]) not in (4, 5)
+        or not case.batched
+        or "nxc" in case.name
+        or "fused" in case.name
+    ):
         return
     x, *rest = case.inputs(torch.float32)
     result = case.call(channels_last(x), *rest)
@@ -91,7 +99,10 @@ def test_memory_format_follows_input(case):
 @pytest.mark.parametrize("case", [c for c in CASES if c.batched], ids=by_name)
 def test_empty_batch(case):
     x, *rest = case.inputs(torch.float32)
-    rest = [r[:0] if case.name == "convolution-fused" and r.dim() == 4 and i == 2 else r for i, r in enumerate(rest)]
+    rest = [
+        r[:0] if case.name == "convolution-fused" and r.dim() == 4 and i == 2 else r
+        for i, r in enumerate(rest)
+    ]
     x = x[:0].requires_grad_()
     if case.name == "reorder-unblocked":
         return  # its `size` names the batch

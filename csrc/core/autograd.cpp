@@ -45,7 +45,7 @@ struct Recipe {
   enum class Kind : int8_t { constant, tensor, sizes };
   struct Value {
     Kind kind;
-    IValue constant;  // the constant; for sizes, how many there are
+    IValue constant; // the constant; for sizes, how many there are
   };
 
   size_t argument;
@@ -61,7 +61,8 @@ variable_list run_recipes(
     const std::vector<Tensor>& tensors,
     const std::vector<SymInt>& sizes) {
   variable_list grads(wanted.size());
-  if (!grad.defined()) return grads;
+  if (!grad.defined())
+    return grads;
   size_t next_tensor = 0, next_size = 0;
   for (const auto& recipe : recipes) {
     Stack saved;
@@ -76,14 +77,15 @@ variable_list run_recipes(
           break;
         case Recipe::Kind::sizes: {
           const auto count = value.constant.toInt();
-          saved.emplace_back(std::vector<SymInt>(
-              sizes.begin() + next_size, sizes.begin() + next_size + count));
+          saved.emplace_back(
+              std::vector<SymInt>(sizes.begin() + next_size, sizes.begin() + next_size + count));
           next_size += count;
           break;
         }
       }
     }
-    if (wanted[recipe.argument]) grads[recipe.argument] = recipe.apply(grad, saved);
+    if (wanted[recipe.argument])
+      grads[recipe.argument] = recipe.apply(grad, saved);
   }
   return grads;
 }
@@ -114,14 +116,16 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
 
   std::vector<bool> wanted() const {
     std::vector<bool> result(arguments);
-    for (size_t i = 0; i < arguments; i++) result[i] = task_should_compute_output(i);
+    for (size_t i = 0; i < arguments; i++)
+      result[i] = task_should_compute_output(i);
     return result;
   }
 
   std::vector<Tensor> unpacked() {
     std::vector<Tensor> result;
     result.reserve(tensors.size());
-    for (auto& tensor : tensors) result.push_back(tensor.unpack(getptr_or_null()));
+    for (auto& tensor : tensors)
+      result.push_back(tensor.unpack(getptr_or_null()));
     return result;
   }
 
@@ -134,7 +138,8 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
   }
 
   void release_variables() override {
-    for (auto& tensor : tensors) tensor.reset_data();
+    for (auto& tensor : tensors)
+      tensor.reset_data();
   }
 
   // Compiled autograd: what tells this node from others, and how to replay it
@@ -152,8 +157,8 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
     args.collect(sizes);
   }
 
-  variable_list apply_with_saved(
-      const variable_list& grads, compiled::SwapSavedVariables& saved) override {
+  variable_list
+  apply_with_saved(const variable_list& grads, compiled::SwapSavedVariables& saved) override {
     saved.before(tensors);
     saved.before(sizes);
     compiled::PackedArgs packed;
@@ -165,18 +170,28 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
     auto replay = [recipes = recipes, wanted = wanted()](
                       const variable_list& grads, const std::vector<IValue>& packed) {
       return run_recipes(
-          recipes, wanted, grads[0], packed[0].toTensorVector(),
+          recipes,
+          wanted,
+          grads[0],
+          packed[0].toTensorVector(),
           compiled::IValuePacker<std::vector<SymInt>>::unpack(packed[1]));
     };
     const auto& compiler = compiled::getPyCompilerInterface();
     // Bound as a custom function: each node gets a name of its own, for its own closure.
     const auto bound = compiler->bind_function(
-        saved.get_py_compiler(), name(), std::move(replay),
+        saved.get_py_compiler(),
+        name(),
+        std::move(replay),
         {compiled::IValuePacker<std::vector<Tensor>>::packed_type(),
          compiled::IValuePacker<std::vector<SymInt>>::packed_type()},
-        /*is_custom_function=*/true, /*is_traceable=*/true);
+        /*is_custom_function=*/true,
+        /*is_traceable=*/true);
     auto result = compiler->call_function(
-        saved.get_py_compiler(), "apply_functional", bound, grads, std::move(packed).vec(),
+        saved.get_py_compiler(),
+        "apply_functional",
+        bound,
+        grads,
+        std::move(packed).vec(),
         metadata);
     saved.after(tensors);
     saved.after(sizes);
@@ -186,7 +201,7 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
  private:
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
   c10::intrusive_ptr<torch::autograd::Node> getptr_or_null() {
-    return nullptr;  // only outputs need their node to unpack; inputs are saved here
+    return nullptr; // only outputs need their node to unpack; inputs are saved here
   }
 #else
   std::shared_ptr<torch::autograd::Node> getptr_or_null() {
@@ -210,7 +225,8 @@ struct AutogradKernel : c10::OperatorKernel {
     const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
     bool requires_grad = false, any_tangent = false;
     for (const auto& value : arguments) {
-      if (!value.isTensor()) continue;
+      if (!value.isTensor())
+        continue;
       requires_grad |= value.toTensor().requires_grad();
       any_tangent |= has_tangent(value);
     }
@@ -227,9 +243,12 @@ struct AutogradKernel : c10::OperatorKernel {
       op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
     }
     Tensor result = stack->back().toTensor();
-    if (!torch::autograd::isDifferentiableType(result.scalar_type())) return;
-    if (requires_grad) record(op, args, result);
-    if (any_tangent) set_tangent(args, result);
+    if (!torch::autograd::isDifferentiableType(result.scalar_type()))
+      return;
+    if (requires_grad)
+      record(op, args, result);
+    if (any_tangent)
+      set_tangent(args, result);
     stack->back() = std::move(result);
   }
 
@@ -239,13 +258,16 @@ struct AutogradKernel : c10::OperatorKernel {
     node->arguments = args.size();
     torch::autograd::edge_list edges(args.size());
     for (size_t i = 0; i < args.size(); i++) {
-      if (!args[i].isTensor() || !args[i].toTensor().requires_grad()) continue;
+      if (!args[i].isTensor() || !args[i].toTensor().requires_grad())
+        continue;
       auto pullback = derivatives.pullback(i, args);
-      if (pullback.apply == nullptr) continue;
+      if (pullback.apply == nullptr)
+        continue;
       edges[i] = torch::autograd::impl::gradient_edge(args[i].toTensor());
       node->add(i, std::move(pullback));
     }
-    if (node->recipes.empty()) return;
+    if (node->recipes.empty())
+      return;
     node->set_next_edges(std::move(edges));
     torch::autograd::set_history(result, node);
   }
@@ -254,17 +276,21 @@ struct AutogradKernel : c10::OperatorKernel {
     // To the derivative in one argument the others are constants: without their tangents.
     Stack primals = args;
     for (auto& value : primals) {
-      if (has_tangent(value)) value = value.toTensor()._fw_primal(/*level=*/0);
+      if (has_tangent(value))
+        value = value.toTensor()._fw_primal(/*level=*/0);
     }
     Tensor total;
     for (size_t i = 0; i < args.size(); i++) {
-      if (!has_tangent(args[i])) continue;
+      if (!has_tangent(args[i]))
+        continue;
       Tensor tangent =
           derivatives.pushforward(i, args[i].toTensor()._fw_grad(/*level=*/0), primals);
-      if (!tangent.defined()) continue;
+      if (!tangent.defined())
+        continue;
       total = total.defined() ? at::add(total, tangent) : std::move(tangent);
     }
-    if (total.defined()) result._set_fw_grad(total, /*level=*/0, /*is_inplace_op=*/false);
+    if (total.defined())
+      result._set_fw_grad(total, /*level=*/0, /*is_inplace_op=*/false);
   }
 
   static bool has_tangent(const IValue& value) {
@@ -272,7 +298,7 @@ struct AutogradKernel : c10::OperatorKernel {
   }
 };
 
-}  // namespace
+} // namespace
 
 torch::CppFunction differentiable(Derivatives derivatives) {
   return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<AutogradKernel>(derivatives));
@@ -286,4 +312,4 @@ Tensor Operator::operator()(Stack args) const {
   return std::move(args.back()).toTensor();
 }
 
-}  // namespace torch_dnnl
+} // namespace torch_dnnl

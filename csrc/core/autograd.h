@@ -47,4 +47,4 @@ class Operator {
   c10::OperatorHandle handle_;
 };
 
-}  // namespace torch_dnnl
+} // namespace torch_dnnl

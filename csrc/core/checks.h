@@ -27,8 +27,16 @@ inline void check_same_device(
     const char* like_name,
     const at::Tensor& like) {
   TORCH_CHECK_VALUE(
-      tensor.device() == like.device(), op, ": expected ", argument, " on the device of ",
-      like_name, " (", like.device(), "), got ", tensor.device());
+      tensor.device() == like.device(),
+      op,
+      ": expected ",
+      argument,
+      " on the device of ",
+      like_name,
+      " (",
+      like.device(),
+      "), got ",
+      tensor.device());
 }
 
 inline void check_finite(const char* op, const char* argument, double value) {
@@ -40,31 +48,52 @@ inline void check_finite(const char* op, const char* argument, double value) {
 template <class List>
 void check_length(const char* op, const char* argument, const List& list, size_t spatial) {
   TORCH_CHECK_VALUE(
-      list.size() == spatial, op, ": expected ", argument, " to have one entry per spatial dimension (",
-      spatial, "), got ", list.size(), ": ", list);
+      list.size() == spatial,
+      op,
+      ": expected ",
+      argument,
+      " to have one entry per spatial dimension (",
+      spatial,
+      "), got ",
+      list.size(),
+      ": ",
+      list);
 }
 
-inline void check_at_least(
-    const char* op, const char* argument, c10::SymIntArrayRef list, int64_t least) {
+inline void
+check_at_least(const char* op, const char* argument, c10::SymIntArrayRef list, int64_t least) {
   for (const auto& value : list) {
     TORCH_CHECK_VALUE(
-        holds(value.sym_ge(least)), op, ": expected every entry of ", argument, " to be at least ",
-        least, ", got ", list);
+        holds(value.sym_ge(least)),
+        op,
+        ": expected every entry of ",
+        argument,
+        " to be at least ",
+        least,
+        ", got ",
+        list);
   }
 }
 
 inline void check_strided(const char* op, const char* argument, const at::Tensor& tensor) {
   TORCH_CHECK_TYPE(
-      tensor.layout() == c10::kStrided, op, ": expected ", argument,
-      " to be a dense (strided) tensor, got layout ", tensor.layout());
+      tensor.layout() == c10::kStrided,
+      op,
+      ": expected ",
+      argument,
+      " to be a dense (strided) tensor, got layout ",
+      tensor.layout());
 }
 
 // True for "NXC", false for "NCX"; ValueError for anything else.
 inline bool is_channels_innermost(const char* op, std::string_view data_format) {
   TORCH_CHECK_VALUE(
-      data_format == "NCX" || data_format == "NXC", op,
-      ": expected data_format to be \"NCX\" or \"NXC\", got \"", data_format, "\"");
+      data_format == "NCX" || data_format == "NXC",
+      op,
+      ": expected data_format to be \"NCX\" or \"NXC\", got \"",
+      data_format,
+      "\"");
   return data_format == "NXC";
 }
 
-}  // namespace torch_dnnl
+} // namespace torch_dnnl

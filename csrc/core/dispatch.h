@@ -24,10 +24,9 @@ bool contains(TypeList<T...>, c10::ScalarType type) {
 // validators have refused every other type before.
 template <class... T, class F>
 void dispatch(TypeList<T...>, c10::ScalarType type, F&& f) {
-  const bool found = ((type == c10::CppTypeToScalarType<T>::value &&
-                       (f(std::type_identity<T>{}), true)) ||
-                      ...);
+  const bool found =
+      ((type == c10::CppTypeToScalarType<T>::value && (f(std::type_identity<T>{}), true)) || ...);
   TORCH_INTERNAL_ASSERT(found, "no kernel for ", type);
 }
 
-}  // namespace torch_dnnl
+} // namespace torch_dnnl

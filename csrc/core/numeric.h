@@ -23,17 +23,17 @@ namespace torch_dnnl {
 // The type in which values of type T are accumulated. int32 needs float64 to
 // come back unchanged.
 template <class T>
-using compute_t = std::conditional_t<
-    std::is_same_v<T, double> || std::is_same_v<T, int32_t>,
-    double,
-    float>;
+using compute_t =
+    std::conditional_t<std::is_same_v<T, double> || std::is_same_v<T, int32_t>, double, float>;
 
 // A product that is rounded before anything is added to it, whatever nvcc's -fmad says.
 template <class C>
 TORCH_DNNL_HD inline C mul(C a, C b) {
 #ifdef __CUDA_ARCH__
-  if constexpr (std::is_same_v<C, float>) return __fmul_rn(a, b);
-  if constexpr (std::is_same_v<C, double>) return __dmul_rn(a, b);
+  if constexpr (std::is_same_v<C, float>)
+    return __fmul_rn(a, b);
+  if constexpr (std::is_same_v<C, double>)
+    return __dmul_rn(a, b);
 #endif
   return a * b;
 }
@@ -42,10 +42,12 @@ TORCH_DNNL_HD inline C mul(C a, C b) {
 // truncated, with the last bit set when anything was cut off ("round to odd").
 TORCH_DNNL_HD inline float narrow_to_odd(double value) {
   const float nearest = static_cast<float>(value);
-  if (static_cast<double>(nearest) == value || value != value) return nearest;
+  if (static_cast<double>(nearest) == value || value != value)
+    return nearest;
   uint32_t bits;
   std::memcpy(&bits, &nearest, sizeof(bits));
-  if (std::fabs(static_cast<double>(nearest)) > std::fabs(value)) bits -= 1;
+  if (std::fabs(static_cast<double>(nearest)) > std::fabs(value))
+    bits -= 1;
   bits |= 1;
   float odd;
   std::memcpy(&odd, &bits, sizeof(odd));
@@ -61,7 +63,8 @@ template <class Dst, class Src>
 TORCH_DNNL_HD inline Dst convert(Src value) {
   if constexpr (!std::is_integral_v<Dst> && !std::is_same_v<Dst, Src>) {
     // Processors differ in the NaN that they convert to.
-    if (value != value) return std::numeric_limits<Dst>::quiet_NaN();
+    if (value != value)
+      return std::numeric_limits<Dst>::quiet_NaN();
   }
   if constexpr (std::is_same_v<Dst, Src>) {
     return value;
@@ -74,10 +77,13 @@ TORCH_DNNL_HD inline Dst convert(Src value) {
     // -min is a power of two and so exact in Src, where max itself may not be.
     constexpr Src low = static_cast<Src>(std::numeric_limits<Dst>::min());
     constexpr Src above = static_cast<Src>(std::numeric_limits<Dst>::max() / 2 + 1) * 2;
-    if (value != value) return 0;
+    if (value != value)
+      return 0;
     const Src rounded = std::nearbyint(value);
-    if (rounded < low) return std::numeric_limits<Dst>::min();
-    if (rounded >= above) return std::numeric_limits<Dst>::max();
+    if (rounded < low)
+      return std::numeric_limits<Dst>::min();
+    if (rounded >= above)
+      return std::numeric_limits<Dst>::max();
     return static_cast<Dst>(rounded);
   } else if constexpr (is_float8_v<Dst>) {
     constexpr float max = std::is_same_v<Dst, c10::Float8_e4m3fn> ? 448.0f : 57344.0f;
@@ -138,4 +144,4 @@ TORCH_DNNL_HD inline void store(void* data, c10::ScalarType type, int64_t index,
   });
 }
 
-}  // namespace torch_dnnl
+} // namespace torch_dnnl

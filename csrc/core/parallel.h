@@ -10,8 +10,9 @@ template <class F>
 void for_each_element(int64_t n, int64_t cost, const F& f) {
   const int64_t grain = 32768 / (cost < 1 ? 1 : cost) + 1;
   at::parallel_for(0, n, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; i++) f(i);
+    for (int64_t i = begin; i < end; i++)
+      f(i);
   });
 }
 
-}  // namespace torch_dnnl
+} // namespace torch_dnnl

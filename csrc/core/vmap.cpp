@@ -20,9 +20,11 @@ struct BatchedKernel : c10::OperatorKernel {
     // stay wrapped and are met again when the rule calls the operator.
     int64_t level = -1;
     for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size())) {
-      if (!value.isTensor()) continue;
+      if (!value.isTensor())
+        continue;
       const auto* impl = at::functorch::maybeGetBatchedImpl(value.toTensor());
-      if (impl != nullptr) level = std::max(level, impl->level());
+      if (impl != nullptr)
+        level = std::max(level, impl->level());
     }
     c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::FuncTorchBatched);
 
@@ -33,9 +35,11 @@ struct BatchedKernel : c10::OperatorKernel {
     BatchedCall call{torch::jit::pop(*stack, op.schema().arguments().size()), {}, 0};
     call.batch_of.resize(call.args.size());
     for (size_t i = 0; i < call.args.size(); i++) {
-      if (!call.args[i].isTensor()) continue;
+      if (!call.args[i].isTensor())
+        continue;
       const auto* impl = at::functorch::maybeGetBatchedImpl(call.args[i].toTensor());
-      if (impl == nullptr || impl->level() != level) continue;
+      if (impl == nullptr || impl->level() != level)
+        continue;
       call.batch_of[i] = impl->bdim();
       call.batch = impl->value().sym_size(impl->bdim());
       call.args[i] = at::Tensor(impl->value());
@@ -44,11 +48,12 @@ struct BatchedKernel : c10::OperatorKernel {
   }
 };
 
-}  // namespace
+} // namespace
 
 at::Tensor BatchedCall::with_batch_at(size_t argument, int64_t dim) const {
   const at::Tensor& tensor = args[argument].toTensor();
-  if (batched(argument)) return tensor.movedim(*batch_of[argument], dim);
+  if (batched(argument))
+    return tensor.movedim(*batch_of[argument], dim);
   auto sizes = tensor.sym_sizes().vec();
   sizes.insert(sizes.begin() + dim, batch);
   return tensor.unsqueeze(dim).expand_symint(sizes);
@@ -67,4 +72,4 @@ torch::CppFunction batched(BatchingRule rule) {
   return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BatchedKernel>(rule));
 }
 
-}  // namespace torch_dnnl
+} // namespace torch_dnnl

@@ -38,4 +38,4 @@ using BatchingRule = at::Tensor (*)(const BatchedCall& call);
 // The kernel for the FuncTorchBatched key.
 torch::CppFunction batched(BatchingRule rule);
 
-}  // namespace torch_dnnl
+} // namespace torch_dnnl

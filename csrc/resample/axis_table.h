@@ -28,10 +28,10 @@ enum class Coordinates : int8_t {
   pytorch_half_pixel,
   tf_half_pixel_for_nn,
   tf_crop_and_resize,
-  torch_linear,         // half_pixel, but an axis that keeps its size is copied
-  torch_antialias_corners,  // half-pixel centres, scaled by (I - 1) / (O - 1)
-  torch_nearest,        // floor(o / s), rounded as ATen does
-  torch_nearest_exact,  // floor((o + 0.5) / s), rounded as ATen does
+  torch_linear,            // half_pixel, but an axis that keeps its size is copied
+  torch_antialias_corners, // half-pixel centres, scaled by (I - 1) / (O - 1)
+  torch_nearest,           // floor(o / s), rounded as ATen does
+  torch_nearest_exact,     // floor((o + 0.5) / s), rounded as ATen does
 };
 
 enum class NearestMode : int8_t { round_prefer_ceil, round_prefer_floor, floor, ceil };
@@ -40,7 +40,7 @@ enum class NearestMode : int8_t { round_prefer_ceil, round_prefer_floor, floor, 
 struct AxisSpec {
   int64_t in = 1;
   int64_t out = 1;
-  double factor = 0;  // 0: the exact ratio out / in
+  double factor = 0; // 0: the exact ratio out / in
   double cubic_coeff_a = -0.75;
   double roi_begin = 0;
   double roi_end = 1;
@@ -49,7 +49,7 @@ struct AxisSpec {
   NearestMode nearest_mode = NearestMode::round_prefer_ceil;
   bool antialias = false;
   bool exclude_outside = false;
-  bool float64_index = false;  // of the two torch_nearest rules
+  bool float64_index = false; // of the two torch_nearest rules
 
   bool operator==(const AxisSpec&) const = default;
 };
@@ -63,19 +63,20 @@ struct AxisTable {
   const int64_t* count;
   const W* weights;
   // The transpose: output indices [first, last) may use input index i.
-  const int64_t* first;  // [in]
-  const int64_t* last;   // [in]
+  const int64_t* first; // [in]
+  const int64_t* last;  // [in]
 };
 
 // A position as floor + fraction, so that rounding decisions are exact.
 struct Position {
   int64_t floor;
-  double fraction;  // in [0, 1)
+  double fraction; // in [0, 1)
 };
 
 TORCH_DNNL_HD inline Position ratio(__int128 numerator, __int128 denominator) {
   __int128 floor = numerator / denominator;
-  if (numerator % denominator < 0) floor -= 1;
+  if (numerator % denominator < 0)
+    floor -= 1;
   const __int128 rest = numerator - floor * denominator;
   return {
       static_cast<int64_t>(floor), static_cast<double>(rest) / static_cast<double>(denominator)};
@@ -103,7 +104,8 @@ TORCH_DNNL_HD inline Position source_coordinate(const AxisSpec& a, int64_t o) {
   const double s = a.factor, length = static_cast<double>(a.in);
   switch (a.coordinates) {
     case Coordinates::align_corners:
-      if (a.out == 1) return {0, 0.0};
+      if (a.out == 1)
+        return {0, 0.0};
       return exact ? ratio(index * (in - 1), out - 1)
                    : position(static_cast<double>(o) * (length - 1) / (s * length - 1), a.in);
     case Coordinates::asymmetric:
@@ -117,20 +119,23 @@ TORCH_DNNL_HD inline Position source_coordinate(const AxisSpec& a, int64_t o) {
         const double offset = length / 2 * (1 - adjustment);
         return position(offset + (static_cast<double>(o) + 0.5) / s - 0.5, a.in);
       }
-      break;  // the adjustment is 1: half_pixel
+      break; // the adjustment is 1: half_pixel
     case Coordinates::pytorch_half_pixel:
-      if (a.out == 1) return {0, 0.0};
+      if (a.out == 1)
+        return {0, 0.0};
       break;
     case Coordinates::tf_crop_and_resize: {
       const double begin = a.roi_begin * (length - 1), end = a.roi_end * (length - 1);
-      if (a.out == 1) return position(0.5 * (begin + end), a.in);
+      if (a.out == 1)
+        return position(0.5 * (begin + end), a.in);
       return position(
           begin + static_cast<double>(o) * (end - begin) / (static_cast<double>(a.out) - 1), a.in);
     }
     case Coordinates::torch_antialias_corners:
       return position((static_cast<double>(o) + 0.5) * spacing(a) - 0.5, a.in);
     case Coordinates::torch_linear:
-      if (a.in == a.out) return {o, 0.0};
+      if (a.in == a.out)
+        return {o, 0.0};
       break;
     default:
       break;
@@ -144,8 +149,8 @@ TORCH_DNNL_HD inline Position source_coordinate(const AxisSpec& a, int64_t o) {
 // the same indices.
 template <class T>
 TORCH_DNNL_HD inline int64_t torch_nearest_index(const AxisSpec& a, int64_t o) {
-  const T scale = a.factor != 0 ? static_cast<T>(1.0 / a.factor)
-                                : static_cast<T>(a.in) / static_cast<T>(a.out);
+  const T scale =
+      a.factor != 0 ? static_cast<T>(1.0 / a.factor) : static_cast<T>(a.in) / static_cast<T>(a.out);
   T x = scale * static_cast<T>(o);
   if (a.coordinates == Coordinates::torch_nearest_exact) {
     x = std::fma(scale, static_cast<T>(o) + T(0.5), T(-0.5));
@@ -179,7 +184,8 @@ TORCH_DNNL_HD inline int64_t nearest_index(const AxisSpec& a, int64_t o) {
 }
 
 TORCH_DNNL_HD inline double sinc(double x) {
-  if (x == 0) return 1;
+  if (x == 0)
+    return 1;
   const double angle = 3.14159265358979323846 * x;
   return std::sin(angle) / angle;
 }
@@ -192,7 +198,8 @@ TORCH_DNNL_HD inline double tap_weight(const AxisSpec& a, double t) {
       return t < 1 ? 1 - t : 0;
     case Filter::cubic: {
       const double c = a.cubic_coeff_a;
-      if (t <= 1) return ((c + 2) * t - (c + 3)) * t * t + 1;
+      if (t <= 1)
+        return ((c + 2) * t - (c + 3)) * t * t + 1;
       return t < 2 ? ((c * t - 5 * c) * t + 8 * c) * t - 4 * c : 0;
     }
     case Filter::lanczos3:
@@ -226,8 +233,10 @@ TORCH_DNNL_HD inline double filter_stretch(const AxisSpec& a) {
 
 // An upper bound of the number of taps in a row.
 inline int64_t row_capacity(const AxisSpec& a) {
-  if (a.filter == Filter::nearest) return 1;
-  if (a.filter == Filter::area) return (a.in + a.out - 1) / a.out + 1;
+  if (a.filter == Filter::nearest)
+    return 1;
+  if (a.filter == Filter::area)
+    return (a.in + a.out - 1) / a.out + 1;
   const double support = static_cast<double>(filter_support(a.filter)) * filter_stretch(a);
   const double taps = 2 * std::ceil(support) + 1;
   return taps < static_cast<double>(a.in) ? static_cast<int64_t>(taps) : a.in;
@@ -239,22 +248,23 @@ TORCH_DNNL_HD inline int64_t clamp_index(int64_t i, int64_t n) {
 
 // Row `o` of the table. `weights` has room for row_capacity(a) taps.
 template <class W>
-TORCH_DNNL_HD inline void build_row(
-    const AxisSpec& a, int64_t o, int64_t* start, int64_t* count, W* weights) {
+TORCH_DNNL_HD inline void
+build_row(const AxisSpec& a, int64_t o, int64_t* start, int64_t* count, W* weights) {
   if (a.filter == Filter::area) {
     const __int128 in = a.in, index = o;
     const int64_t begin = static_cast<int64_t>(index * in / a.out);
     const int64_t end = static_cast<int64_t>(((index + 1) * in + a.out - 1) / a.out);
     *start = begin;
     *count = end - begin;
-    for (int64_t k = 0; k < end - begin; k++) weights[k] = W(1.0 / static_cast<double>(end - begin));
+    for (int64_t k = 0; k < end - begin; k++)
+      weights[k] = W(1.0 / static_cast<double>(end - begin));
     return;
   }
   if (a.coordinates == Coordinates::tf_crop_and_resize) {
     const Position x = source_coordinate(a, o);
     const bool below = x.floor < 0;
     if (below || x.floor > a.in - 1 || (x.floor == a.in - 1 && x.fraction > 0)) {
-      *start = below ? 0 : a.in;  // keeps the rows in order, for the transpose
+      *start = below ? 0 : a.in; // keeps the rows in order, for the transpose
       *count = 0;
       return;
     }
@@ -274,7 +284,8 @@ TORCH_DNNL_HD inline void build_row(
   };
   const auto sum_of = [&](int64_t low, int64_t high) {
     double sum = 0;
-    for (int64_t k = low; k <= high; k++) sum += tap(k);
+    for (int64_t k = low; k <= high; k++)
+      sum += tap(k);
     return sum;
   };
   // The taps strictly inside the support, relative to x.floor.
@@ -285,10 +296,12 @@ TORCH_DNNL_HD inline void build_row(
     const int64_t first = low < -x.floor ? -x.floor : low;
     const int64_t last = high > a.in - 1 - x.floor ? a.in - 1 - x.floor : high;
     total = sum_of(first, last);
-    if (total != 0) low = first, high = last;  // else nothing is left: clamp instead
+    if (total != 0)
+      low = first, high = last; // else nothing is left: clamp instead
   }
   if (total == 0) {
-    const bool sums_to_1 = stretch == 1 && (a.filter == Filter::linear || a.filter == Filter::cubic);
+    const bool sums_to_1 =
+        stretch == 1 && (a.filter == Filter::linear || a.filter == Filter::cubic);
     total = sums_to_1 ? 1 : sum_of(low, high);
   }
   // Taps beyond an edge are clamped to it, where their weights add up.
@@ -310,10 +323,15 @@ TORCH_DNNL_HD inline void build_row(
 // Rows are in order (in reverse order for a flipped region), so both ends are
 // found by bisection.
 TORCH_DNNL_HD inline void build_transposed_row(
-    const int64_t* start, const int64_t* count, int64_t out, bool flipped, int64_t i,
-    int64_t* first, int64_t* last) {
+    const int64_t* start,
+    const int64_t* count,
+    int64_t out,
+    bool flipped,
+    int64_t i,
+    int64_t* first,
+    int64_t* last) {
   const auto row = [&](int64_t o) { return flipped ? out - 1 - o : o; };
-  int64_t low = 0, high = out;  // the first row that ends beyond i
+  int64_t low = 0, high = out; // the first row that ends beyond i
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
     if (start[row(middle)] + count[row(middle)] > i) {
@@ -323,7 +341,7 @@ TORCH_DNNL_HD inline void build_transposed_row(
     }
   }
   const int64_t begin = low;
-  high = out;  // the first row that starts beyond i
+  high = out; // the first row that starts beyond i
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
     if (start[row(middle)] > i) {
@@ -341,4 +359,4 @@ inline bool is_flipped(const AxisSpec& a) {
       a.roi_end < a.roi_begin;
 }
 
-}  // namespace torch_dnnl
+} // namespace torch_dnnl

@@ -65,7 +65,8 @@ struct ResampleForward {
       }
       sum += wd[d] * plane;
     }
-    if (nd == 0 || nh == 0 || nw == 0) sum = static_cast<C>(p.extrapolation_value);
+    if (nd == 0 || nh == 0 || nw == 0)
+      sum = static_cast<C>(p.extrapolation_value);
     store(p.dst, p.dst_dtype, dst_offset(p, o), sum);
   }
 };
@@ -106,4 +107,4 @@ struct ResampleBackward {
   }
 };
 
-}  // namespace torch_dnnl
+} // namespace torch_dnnl

@@ -14,12 +14,37 @@ using at::Tensor;
 
 // Positions of the arguments in the schemas.
 namespace forward_arg {
-enum { src, size, scales, mode, coordinates, nearest_mode, antialias, cubic_coeff_a,
-       exclude_outside, roi, extrapolation_value, data_format, dtype };
+enum {
+  src,
+  size,
+  scales,
+  mode,
+  coordinates,
+  nearest_mode,
+  antialias,
+  cubic_coeff_a,
+  exclude_outside,
+  roi,
+  extrapolation_value,
+  data_format,
+  dtype
+};
 }
 namespace backward_arg {
-enum { grad, src_size, scales, mode, coordinates, nearest_mode, antialias, cubic_coeff_a,
-       exclude_outside, roi, data_format, dtype };
+enum {
+  grad,
+  src_size,
+  scales,
+  mode,
+  coordinates,
+  nearest_mode,
+  antialias,
+  cubic_coeff_a,
+  exclude_outside,
+  roi,
+  data_format,
+  dtype
+};
 }
 
 Tensor call_resample(Stack args) {
@@ -35,9 +60,8 @@ Tensor call_resample_backward(Stack args) {
 // The spatial sizes and the type of an image, as the other operator takes them.
 c10::IValue spatial_sizes(const Tensor& image, const c10::IValue& data_format) {
   const bool nxc = data_format.toStringRef() == "NXC";
-  return c10::IValue(image.sym_sizes()
-                         .slice(resample_detail::first_spatial(nxc), image.dim() - 2)
-                         .vec());
+  return c10::IValue(
+      image.sym_sizes().slice(resample_detail::first_spatial(nxc), image.dim() - 2).vec());
 }
 
 c10::IValue dtype_of(const Tensor& image) {
@@ -121,5 +145,5 @@ TORCH_LIBRARY_IMPL(torch_dnnl, FuncTorchBatched, m) {
   m.impl("resample_backward", batched(fold_into_n<call_resample_backward>));
 }
 
-}  // namespace
-}  // namespace torch_dnnl
+} // namespace
+} // namespace torch_dnnl

@@ -34,13 +34,13 @@ struct ResampleOptions {
 // Missing leading axes have size 1, so that kernels see three axes always.
 struct ResampleProblem {
   int64_t n, c;
-  int64_t src_size[3], dst_size[3];      // D, H, W
-  int64_t src_stride[5], dst_stride[5];  // N, C, D, H, W, in elements
+  int64_t src_size[3], dst_size[3];     // D, H, W
+  int64_t src_stride[5], dst_stride[5]; // N, C, D, H, W, in elements
   c10::ScalarType src_dtype, dst_dtype;
   const void* src;
   void* dst;
-  AxisSpec axes[3];          // from the forward's source to its destination
-  bool channels_innermost;   // how the elements of dst are best visited
+  AxisSpec axes[3];        // from the forward's source to its destination
+  bool channels_innermost; // how the elements of dst are best visited
   double extrapolation_value;
 };
 
@@ -48,10 +48,13 @@ namespace resample_detail {
 
 template <class T, size_t N>
 T choose(
-    const char* op, const char* argument, std::string_view name,
+    const char* op,
+    const char* argument,
+    std::string_view name,
     const std::pair<std::string_view, T> (&choices)[N]) {
   for (const auto& [choice, value] : choices) {
-    if (choice == name) return value;
+    if (choice == name)
+      return value;
   }
   std::string known;
   for (const auto& [choice, value] : choices) {
@@ -64,9 +67,12 @@ T choose(
 }
 
 inline constexpr std::pair<std::string_view, Filter> filters[] = {
-    {"nearest", Filter::nearest},   {"linear", Filter::linear},
-    {"cubic", Filter::cubic},       {"lanczos3", Filter::lanczos3},
-    {"lanczos5", Filter::lanczos5}, {"area", Filter::area},
+    {"nearest", Filter::nearest},
+    {"linear", Filter::linear},
+    {"cubic", Filter::cubic},
+    {"lanczos3", Filter::lanczos3},
+    {"lanczos5", Filter::lanczos5},
+    {"area", Filter::area},
 };
 inline constexpr std::pair<std::string_view, Coordinates> coordinate_rules[] = {
     {"half_pixel", Coordinates::half_pixel},
@@ -100,22 +106,34 @@ inline AxisSpec check_options(const char* op, const ResampleOptions& options, si
   check_finite(op, "cubic_coeff_a", options.cubic_coeff_a);
   check_finite(op, "extrapolation_value", options.extrapolation_value);
   TORCH_CHECK_NOT_IMPLEMENTED(
-      !options.antialias || filter_support(spec.filter) > 0, op,
+      !options.antialias || filter_support(spec.filter) > 0,
+      op,
       ": expected mode to be linear, cubic, lanczos3 or lanczos5 with antialias=True, got \"",
-      options.mode, "\"");
+      options.mode,
+      "\"");
   if (!options.scales.empty()) {
     check_length(op, "scale_factor", options.scales, spatial);
     for (const double scale : options.scales) {
       TORCH_CHECK_VALUE(
-          std::isfinite(scale) && scale > 0 && std::isfinite(1 / scale), op,
-          ": expected every scale_factor to be positive and finite, got ", options.scales);
+          std::isfinite(scale) && scale > 0 && std::isfinite(1 / scale),
+          op,
+          ": expected every scale_factor to be positive and finite, got ",
+          options.scales);
     }
   }
   if (spec.coordinates == Coordinates::tf_crop_and_resize) {
     TORCH_CHECK_VALUE(
-        options.roi.size() == 2 * spatial, op, ": expected roi to hold the starts, then the ends, ",
-        "of ", spatial, " spatial dimensions, got ", options.roi.size(), " values: ", options.roi);
-    for (const double bound : options.roi) check_finite(op, "roi", bound);
+        options.roi.size() == 2 * spatial,
+        op,
+        ": expected roi to hold the starts, then the ends, ",
+        "of ",
+        spatial,
+        " spatial dimensions, got ",
+        options.roi.size(),
+        " values: ",
+        options.roi);
+    for (const double bound : options.roi)
+      check_finite(op, "roi", bound);
   }
   return spec;
 }
@@ -126,26 +144,41 @@ inline size_t first_spatial(bool channels_innermost) {
 }
 
 inline size_t check_image(
-    const char* op, const char* argument, const at::Tensor& image, bool channels_innermost) {
+    const char* op,
+    const char* argument,
+    const at::Tensor& image,
+    bool channels_innermost) {
   TORCH_CHECK_VALUE(
-      image.dim() >= 3 && image.dim() <= 5, op, ": expected ", argument, " to be 3-D to 5-D (",
-      channels_innermost ? "N, spatial..., C" : "N, C, spatial...", "), got ", image.dim(),
-      "-D with sizes ", image.sym_sizes());
+      image.dim() >= 3 && image.dim() <= 5,
+      op,
+      ": expected ",
+      argument,
+      " to be 3-D to 5-D (",
+      channels_innermost ? "N, spatial..., C" : "N, C, spatial...",
+      "), got ",
+      image.dim(),
+      "-D with sizes ",
+      image.sym_sizes());
   check_strided(op, argument, image);
   const size_t spatial = image.dim() - 2;
-  const auto sizes =
-      image.sym_sizes().slice(first_spatial(channels_innermost), spatial);
+  const auto sizes = image.sym_sizes().slice(first_spatial(channels_innermost), spatial);
   for (const auto& size : sizes) {
     TORCH_CHECK_VALUE(
-        holds(size.sym_gt(0)), op, ": expected the spatial sizes of ", argument,
-        " to be positive, got ", image.sym_sizes());
+        holds(size.sym_gt(0)),
+        op,
+        ": expected the spatial sizes of ",
+        argument,
+        " to be positive, got ",
+        image.sym_sizes());
   }
   return spatial;
 }
 
 // A tensor like `image` with other spatial sizes and type. channels_last stays so.
 inline at::Tensor resized_like(
-    const at::Tensor& image, c10::SymIntArrayRef size, bool channels_innermost,
+    const at::Tensor& image,
+    c10::SymIntArrayRef size,
+    bool channels_innermost,
     c10::ScalarType dtype) {
   c10::SmallVector<c10::SymInt, 5> sizes(image.sym_sizes().begin(), image.sym_sizes().end());
   std::copy(size.begin(), size.end(), sizes.begin() + first_spatial(channels_innermost));
@@ -154,11 +187,11 @@ inline at::Tensor resized_like(
   return at::empty_symint(sizes, image.options().dtype(dtype).memory_format(format));
 }
 
-}  // namespace resample_detail
+} // namespace resample_detail
 
 // Checks a call of resample and returns its empty output.
-inline at::Tensor resample_output(
-    const at::Tensor& src, c10::SymIntArrayRef size, const ResampleOptions& options) {
+inline at::Tensor
+resample_output(const at::Tensor& src, c10::SymIntArrayRef size, const ResampleOptions& options) {
   constexpr const char* op = "resample";
   const bool nxc = is_channels_innermost(op, options.data_format);
   const size_t spatial = resample_detail::check_image(op, "src", src, nxc);
@@ -166,17 +199,24 @@ inline at::Tensor resample_output(
   check_at_least(op, "size", size, 1);
   const auto dtype = options.dtype.value_or(src.scalar_type());
   TORCH_CHECK_TYPE(
-      contains(ImageTypes{}, src.scalar_type()) && contains(ImageTypes{}, dtype), op,
+      contains(ImageTypes{}, src.scalar_type()) && contains(ImageTypes{}, dtype),
+      op,
       ": expected float64, float32, bfloat16, float16, uint8, int8, int16 or int32, got src of ",
-      src.scalar_type(), " and dtype ", dtype);
+      src.scalar_type(),
+      " and dtype ",
+      dtype);
   const AxisSpec spec = resample_detail::check_options(op, options, spatial);
   if (spec.coordinates == Coordinates::align_corners && !options.scales.empty()) {
     for (size_t d = 0; d < spatial; d++) {
-      const auto in = src.sym_size(resample_detail::first_spatial(nxc) + d).guard_int(__FILE__, __LINE__);
+      const auto in =
+          src.sym_size(resample_detail::first_spatial(nxc) + d).guard_int(__FILE__, __LINE__);
       TORCH_CHECK_VALUE(
-          options.scales[d] * static_cast<double>(in) > 1 || holds(size[d].sym_eq(1)), op,
+          options.scales[d] * static_cast<double>(in) > 1 || holds(size[d].sym_eq(1)),
+          op,
           ": expected scale_factor * input size to be above 1 with align_corners, got ",
-          options.scales[d], " * ", in);
+          options.scales[d],
+          " * ",
+          in);
     }
   }
   return resample_detail::resized_like(src, size, nxc, dtype);
@@ -184,7 +224,9 @@ inline at::Tensor resample_output(
 
 // Checks a call of resample_backward and returns its empty output.
 inline at::Tensor resample_backward_output(
-    const at::Tensor& grad, c10::SymIntArrayRef src_size, const ResampleOptions& options) {
+    const at::Tensor& grad,
+    c10::SymIntArrayRef src_size,
+    const ResampleOptions& options) {
   constexpr const char* op = "resample_backward";
   const bool nxc = is_channels_innermost(op, options.data_format);
   const size_t spatial = resample_detail::check_image(op, "grad", grad, nxc);
@@ -192,9 +234,12 @@ inline at::Tensor resample_backward_output(
   check_at_least(op, "src_size", src_size, 1);
   const auto dtype = options.dtype.value_or(grad.scalar_type());
   TORCH_CHECK_TYPE(
-      contains(FloatingTypes{}, grad.scalar_type()) && contains(FloatingTypes{}, dtype), op,
-      ": expected float64, float32, bfloat16 or float16, got grad of ", grad.scalar_type(),
-      " and dtype ", dtype);
+      contains(FloatingTypes{}, grad.scalar_type()) && contains(FloatingTypes{}, dtype),
+      op,
+      ": expected float64, float32, bfloat16 or float16, got grad of ",
+      grad.scalar_type(),
+      " and dtype ",
+      dtype);
   resample_detail::check_options(op, options, spatial);
   return resample_detail::resized_like(grad, src_size, nxc, dtype);
 }
@@ -203,7 +248,10 @@ inline at::Tensor resample_backward_output(
 // dst is the gradient of the source image. Axes always lead from source image to
 // resized image.
 inline ResampleProblem resample_problem(
-    const at::Tensor& src, const at::Tensor& dst, const ResampleOptions& options, bool forward) {
+    const at::Tensor& src,
+    const at::Tensor& dst,
+    const ResampleOptions& options,
+    bool forward) {
   const bool nxc = options.data_format == "NXC";
   const int64_t spatial = src.dim() - 2;
   const int64_t channel = nxc ? src.dim() - 1 : 1;
@@ -225,14 +273,16 @@ inline ResampleProblem resample_problem(
   for (int64_t a = 0; a < 3; a++) {
     const int64_t d = a - (3 - spatial);
     p.src_size[a] = p.dst_size[a] = 1;
-    if (d < 0) continue;
+    if (d < 0)
+      continue;
     p.src_size[a] = src.size(first + d), p.dst_size[a] = dst.size(first + d);
     p.src_stride[2 + a] = src.stride(first + d), p.dst_stride[2 + a] = dst.stride(first + d);
     p.axes[a] = shared;
     p.axes[a].float64_index = p.src_dtype == c10::ScalarType::Double;
     p.axes[a].in = forward ? p.src_size[a] : p.dst_size[a];
     p.axes[a].out = forward ? p.dst_size[a] : p.src_size[a];
-    if (!options.scales.empty()) p.axes[a].factor = options.scales[d];
+    if (!options.scales.empty())
+      p.axes[a].factor = options.scales[d];
     if (shared.coordinates == Coordinates::tf_crop_and_resize) {
       p.axes[a].roi_begin = options.roi[d];
       p.axes[a].roi_end = options.roi[spatial + d];
@@ -244,27 +294,63 @@ inline ResampleProblem resample_problem(
 // The operators' signatures, spelled once: `run` gets the checked call.
 template <at::Tensor (*run)(const at::Tensor&, c10::SymIntArrayRef, const ResampleOptions&)>
 at::Tensor resample_kernel(
-    const at::Tensor& src, c10::SymIntArrayRef size, c10::ArrayRef<double> scales,
-    std::string_view mode, std::string_view coordinates, std::string_view nearest_mode,
-    bool antialias, double cubic_coeff_a, bool exclude_outside, c10::ArrayRef<double> roi,
-    double extrapolation_value, std::string_view data_format,
+    const at::Tensor& src,
+    c10::SymIntArrayRef size,
+    c10::ArrayRef<double> scales,
+    std::string_view mode,
+    std::string_view coordinates,
+    std::string_view nearest_mode,
+    bool antialias,
+    double cubic_coeff_a,
+    bool exclude_outside,
+    c10::ArrayRef<double> roi,
+    double extrapolation_value,
+    std::string_view data_format,
     std::optional<c10::ScalarType> dtype) {
   return run(
-      src, size,
-      {scales, mode, coordinates, nearest_mode, antialias, cubic_coeff_a, exclude_outside, roi,
-       extrapolation_value, data_format, dtype});
+      src,
+      size,
+      {scales,
+       mode,
+       coordinates,
+       nearest_mode,
+       antialias,
+       cubic_coeff_a,
+       exclude_outside,
+       roi,
+       extrapolation_value,
+       data_format,
+       dtype});
 }
 
 template <at::Tensor (*run)(const at::Tensor&, c10::SymIntArrayRef, const ResampleOptions&)>
 at::Tensor resample_backward_kernel(
-    const at::Tensor& grad, c10::SymIntArrayRef src_size, c10::ArrayRef<double> scales,
-    std::string_view mode, std::string_view coordinates, std::string_view nearest_mode,
-    bool antialias, double cubic_coeff_a, bool exclude_outside, c10::ArrayRef<double> roi,
-    std::string_view data_format, std::optional<c10::ScalarType> dtype) {
+    const at::Tensor& grad,
+    c10::SymIntArrayRef src_size,
+    c10::ArrayRef<double> scales,
+    std::string_view mode,
+    std::string_view coordinates,
+    std::string_view nearest_mode,
+    bool antialias,
+    double cubic_coeff_a,
+    bool exclude_outside,
+    c10::ArrayRef<double> roi,
+    std::string_view data_format,
+    std::optional<c10::ScalarType> dtype) {
   return run(
-      grad, src_size,
-      {scales, mode, coordinates, nearest_mode, antialias, cubic_coeff_a, exclude_outside, roi,
-       /*extrapolation_value=*/0, data_format, dtype});
+      grad,
+      src_size,
+      {scales,
+       mode,
+       coordinates,
+       nearest_mode,
+       antialias,
+       cubic_coeff_a,
+       exclude_outside,
+       roi,
+       /*extrapolation_value=*/0,
+       data_format,
+       dtype});
 }
 
-}  // namespace torch_dnnl
+} // namespace torch_dnnl

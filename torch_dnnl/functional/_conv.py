@@ -147,8 +147,8 @@ def _conv(
             auto_pad = _AUTO_PAD[padding]
             if padding == "same" and any(s != 1 for s in strides):
                 raise ValueError(
-                    "convolution: expected stride to be 1 with padding='same' (padding='same_upper' "
-                    f"takes any stride), got {stride}"
+                    "convolution: expected stride to be 1 with padding='same' "
+                    f"(padding='same_upper' takes any stride), got {stride}"
                 )
             begin = end = ()
         else:
@@ -173,7 +173,9 @@ def _per_dimension(name: str, value: Any, n: int) -> Any:
     if not isinstance(value, (list, tuple)):
         return (value,) * n
     if not value:
-        raise ValueError(f"convolution: expected {name} to have one entry per dimension, got {value}")
+        raise ValueError(
+            f"convolution: expected {name} to have one entry per dimension, got {value}"
+        )
     return value * n if len(value) == 1 < n and not isinstance(value[0], (list, tuple)) else value
 
 

@@ -27,17 +27,21 @@ void run(const ResampleProblem& p, bool transposed) {
   });
 }
 
-at::Tensor resample(
-    const at::Tensor& src, c10::SymIntArrayRef size, const ResampleOptions& options) {
+at::Tensor
+resample(const at::Tensor& src, c10::SymIntArrayRef size, const ResampleOptions& options) {
   at::Tensor dst = resample_output(src, size, options);
-  if (dst.numel() > 0) run<ResampleForward>(resample_problem(src, dst, options, true), false);
+  if (dst.numel() > 0)
+    run<ResampleForward>(resample_problem(src, dst, options, true), false);
   return dst;
 }
 
 at::Tensor resample_backward(
-    const at::Tensor& grad, c10::SymIntArrayRef src_size, const ResampleOptions& options) {
+    const at::Tensor& grad,
+    c10::SymIntArrayRef src_size,
+    const ResampleOptions& options) {
   at::Tensor dst = resample_backward_output(grad, src_size, options);
-  if (dst.numel() > 0) run<ResampleBackward>(resample_problem(grad, dst, options, false), true);
+  if (dst.numel() > 0)
+    run<ResampleBackward>(resample_problem(grad, dst, options, false), true);
   return dst;
 }
 
@@ -46,5 +50,5 @@ TORCH_LIBRARY_IMPL(torch_dnnl, CPU, m) {
   m.impl("resample_backward", resample_backward_kernel<resample_backward>);
 }
 
-}  // namespace
-}  // namespace torch_dnnl
+} // namespace
+} // namespace torch_dnnl

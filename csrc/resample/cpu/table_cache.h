@@ -29,7 +29,8 @@ struct HostTable {
     for (int64_t o = 0; o < out; o++) {
       build_row(spec, o, &start[o], &count[o], &weights[o * width]);
     }
-    if (!transposed) return;
+    if (!transposed)
+      return;
     first.resize(in);
     last.resize(in);
     for (int64_t i = 0; i < in; i++) {
@@ -76,7 +77,7 @@ class TableCache {
 
  private:
   static constexpr size_t kMaxBytes = size_t(16) << 20;
-  static constexpr size_t kMaxEntries = 64;  // few enough to be searched in order
+  static constexpr size_t kMaxEntries = 64; // few enough to be searched in order
 
   struct Entry {
     AxisSpec spec;
@@ -94,4 +95,4 @@ std::shared_ptr<const HostTable<W>> cached_table(const AxisSpec& spec, bool tran
   return cache.get(spec, transposed);
 }
 
-}  // namespace torch_dnnl
+} // namespace torch_dnnl

@@ -41,7 +41,9 @@ struct BuildTransposedRows {
 // queued, after which the allocator hands it out in stream order.
 template <class W>
 AxisTable<W> device_table(
-    const AxisSpec& spec, bool transposed, const at::Tensor& like,
+    const AxisSpec& spec,
+    bool transposed,
+    const at::Tensor& like,
     std::vector<at::Tensor>& buffers) {
   const int64_t width = row_capacity(spec);
   const auto buffer = [&](int64_t n, c10::ScalarType dtype) {
@@ -52,8 +54,7 @@ AxisTable<W> device_table(
   };
   int64_t* start = indices(spec.out);
   int64_t* count = indices(spec.out);
-  auto* weights =
-      static_cast<W*>(buffer(spec.out * width, c10::CppTypeToScalarType<W>::value));
+  auto* weights = static_cast<W*>(buffer(spec.out * width, c10::CppTypeToScalarType<W>::value));
   cuda::for_each_element(spec.out, BuildRows<W>{spec, width, start, count, weights});
   int64_t *first = nullptr, *last = nullptr;
   if (transposed) {
@@ -78,16 +79,19 @@ void run(const ResampleProblem& p, bool transposed, const at::Tensor& like) {
   });
 }
 
-at::Tensor resample(
-    const at::Tensor& src, c10::SymIntArrayRef size, const ResampleOptions& options) {
+at::Tensor
+resample(const at::Tensor& src, c10::SymIntArrayRef size, const ResampleOptions& options) {
   const c10::DeviceGuard guard(src.device());
   at::Tensor dst = resample_output(src, size, options);
-  if (dst.numel() > 0) run<ResampleForward>(resample_problem(src, dst, options, true), false, dst);
+  if (dst.numel() > 0)
+    run<ResampleForward>(resample_problem(src, dst, options, true), false, dst);
   return dst;
 }
 
 at::Tensor resample_backward(
-    const at::Tensor& grad, c10::SymIntArrayRef src_size, const ResampleOptions& options) {
+    const at::Tensor& grad,
+    c10::SymIntArrayRef src_size,
+    const ResampleOptions& options) {
   const c10::DeviceGuard guard(grad.device());
   at::Tensor dst = resample_backward_output(grad, src_size, options);
   if (dst.numel() > 0) {
@@ -101,5 +105,5 @@ TORCH_LIBRARY_IMPL(torch_dnnl, TORCH_DNNL_CUDA_KEY, m) {
   m.impl("resample_backward", resample_backward_kernel<resample_backward>);
 }
 
-}  // namespace
-}  // namespace torch_dnnl
+} // namespace
+} // namespace torch_dnnl
