@@ -67,6 +67,13 @@ struct AxisTable {
   const int64_t* last;  // [in]
 };
 
+// The weight of input i in output o; 0 where the row does not reach it.
+template <class W>
+TORCH_DNNL_HD inline W table_weight(const AxisTable<W>& table, int64_t o, int64_t i) {
+  const int64_t tap = i - table.start[o];
+  return tap >= 0 && tap < table.count[o] ? table.weights[o * table.width + tap] : W(0);
+}
+
 // A position as floor + fraction, so that rounding decisions are exact.
 struct Position {
   int64_t floor;

@@ -79,12 +79,6 @@ struct ResampleBackward {
   ResampleProblem p;
   AxisTable<C> axis[3];
 
-  // The weight of input i in output o; 0 where the row does not reach it.
-  TORCH_DNNL_HD static C weight(const AxisTable<C>& table, int64_t o, int64_t i) {
-    const int64_t tap = i - table.start[o];
-    return tap >= 0 && tap < table.count[o] ? table.weights[o * table.width + tap] : C(0);
-  }
-
   TORCH_DNNL_HD void operator()(int64_t i) const {
     const ResampleIndex x = resample_index(p, i);
     const T* grad = static_cast<const T*>(p.src) + x.n * p.src_stride[0] + x.c * p.src_stride[1];
@@ -97,11 +91,11 @@ struct ResampleBackward {
         const T* line = grad + d * p.src_stride[2] + h * p.src_stride[3];
         C acc = 0;
         for (int64_t w = first(2); w < last(2); w++) {
-          acc += weight(axis[2], w, x.x[2]) * static_cast<C>(line[w * p.src_stride[4]]);
+          acc += table_weight(axis[2], w, x.x[2]) * static_cast<C>(line[w * p.src_stride[4]]);
         }
-        plane += weight(axis[1], h, x.x[1]) * acc;
+        plane += table_weight(axis[1], h, x.x[1]) * acc;
       }
-      sum += weight(axis[0], d, x.x[0]) * plane;
+      sum += table_weight(axis[0], d, x.x[0]) * plane;
     }
     store(p.dst, p.dst_dtype, dst_offset(p, x), sum);
   }

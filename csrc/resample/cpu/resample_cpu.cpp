@@ -1,24 +1,24 @@
-// Resample on the CPU.
+// Resample on the CPU: an ordered list of kernels. The first row that can run a
+// problem runs it; the last can run every one. Forward and backward run alike: the
+// adjoint gathers with the transposed tables.
 #include <torch/library.h>
 
 #include "core/dispatch.h"
 #include "core/parallel.h"
+#include "resample/cpu/rows.h"
 #include "resample/cpu/table_cache.h"
 #include "resample/reference.h"
 
 namespace torch_dnnl {
 namespace {
 
-template <template <class> class Functor>
-void run(const ResampleProblem& p, bool transposed) {
+void run_reference(const ResampleProblem& p, bool transposed) {
   dispatch(ImageTypes{}, p.src_dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    using C = compute_t<T>;
-    std::shared_ptr<const HostTable<C>> tables[3];
-    Functor<T> functor{p, {}};
+    const auto tables = cached_tables<compute_t<T>>(p.axes, transposed);
+    ResampleForward<T> functor{p, {}};
     int64_t cost = 8;
     for (int a = 0; a < 3; a++) {
-      tables[a] = cached_table<C>(p.axes[a], transposed);
       functor.axis[a] = tables[a]->view();
       cost *= functor.axis[a].width;
     }
@@ -27,11 +27,29 @@ void run(const ResampleProblem& p, bool transposed) {
   });
 }
 
+struct Kernel {
+  const char* name;
+  bool (*can_run)(const ResampleProblem&);
+  void (*run)(const ResampleProblem&, bool transposed);
+};
+
+constexpr Kernel kernels[] = {
+    {"rows", can_run_rows, run_rows},
+    {"reference", [](const ResampleProblem&) { return true; }, run_reference},
+};
+
+void run(const ResampleProblem& p, bool transposed) {
+  for (const Kernel& kernel : kernels) {
+    if (kernel.can_run(p))
+      return kernel.run(p, transposed);
+  }
+}
+
 at::Tensor
 resample(const at::Tensor& src, c10::SymIntArrayRef size, const ResampleOptions& options) {
   at::Tensor dst = resample_output(src, size, options);
   if (dst.numel() > 0)
-    run<ResampleForward>(resample_problem(src, dst, options, true), false);
+    run(resample_problem(src, dst, options, true), false);
   return dst;
 }
 
@@ -41,7 +59,7 @@ at::Tensor resample_backward(
     const ResampleOptions& options) {
   at::Tensor dst = resample_backward_output(grad, src_size, options);
   if (dst.numel() > 0)
-    run<ResampleBackward>(resample_problem(grad, dst, options, false), true);
+    run(resample_problem(grad, dst, options, false), true);
   return dst;
 }
 
