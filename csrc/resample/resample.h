@@ -138,6 +138,37 @@ inline AxisSpec check_options(const char* op, const ResampleOptions& options, si
   return spec;
 }
 
+// The factors, where given, against the sizes of the image and of the resized image.
+inline void check_factors(
+    const char* op,
+    const AxisSpec& spec,
+    c10::ArrayRef<double> factors,
+    c10::SymIntArrayRef in,
+    c10::SymIntArrayRef out) {
+  for (size_t d = 0; d < factors.size(); d++) {
+    if (spec.coordinates == Coordinates::align_corners) {
+      const auto length = in[d].guard_int(__FILE__, __LINE__);
+      TORCH_CHECK_VALUE(
+          factors[d] * static_cast<double>(length) > 1 || holds(out[d].sym_eq(1)),
+          op,
+          ": expected scale_factor * input size to be above 1 with align_corners, got ",
+          factors[d],
+          " * ",
+          length);
+    }
+    if (spec.antialias) {
+      const double least = least_size_to_antialias(factors[d]);
+      TORCH_CHECK_VALUE(
+          least < 1e18 && holds(in[d].sym_ge(static_cast<int64_t>(least))),
+          op,
+          ": expected scale_factor * input size to be at least 0.5 with antialias, got ",
+          factors[d],
+          " * ",
+          in[d]);
+    }
+  }
+}
+
 // The spatial dimensions of a tensor: 2, 3, ... or 1, 2, ... with channels last.
 inline size_t first_spatial(bool channels_innermost) {
   return channels_innermost ? 1 : 2;
@@ -206,19 +237,8 @@ resample_output(const at::Tensor& src, c10::SymIntArrayRef size, const ResampleO
       " and dtype ",
       dtype);
   const AxisSpec spec = resample_detail::check_options(op, options, spatial);
-  if (spec.coordinates == Coordinates::align_corners && !options.scales.empty()) {
-    for (size_t d = 0; d < spatial; d++) {
-      const auto in =
-          src.sym_size(resample_detail::first_spatial(nxc) + d).guard_int(__FILE__, __LINE__);
-      TORCH_CHECK_VALUE(
-          options.scales[d] * static_cast<double>(in) > 1 || holds(size[d].sym_eq(1)),
-          op,
-          ": expected scale_factor * input size to be above 1 with align_corners, got ",
-          options.scales[d],
-          " * ",
-          in);
-    }
-  }
+  const auto in = src.sym_sizes().slice(resample_detail::first_spatial(nxc), spatial);
+  resample_detail::check_factors(op, spec, options.scales, in, size);
   return resample_detail::resized_like(src, size, nxc, dtype);
 }
 
@@ -240,7 +260,9 @@ inline at::Tensor resample_backward_output(
       grad.scalar_type(),
       " and dtype ",
       dtype);
-  resample_detail::check_options(op, options, spatial);
+  const AxisSpec spec = resample_detail::check_options(op, options, spatial);
+  const auto out = grad.sym_sizes().slice(resample_detail::first_spatial(nxc), spatial);
+  resample_detail::check_factors(op, spec, options.scales, src_size, out);
   return resample_detail::resized_like(grad, src_size, nxc, dtype);
 }
 

@@ -137,11 +137,29 @@ def interpolate(
                 factors = ()
         if mode == "area" and rank == 5:
             input = input.contiguous()  # torch's result is contiguous whatever the input is
+        if mode in ("bicubic", "lanczos") and input.dtype == torch.uint8:
+            return _axis_by_axis(input, sizes, factors, attributes)
         return _resample(input, sizes, factors, *attributes)  # type: ignore[no-any-return]
     except Exception as error:
         _explain_interpolate(
             error, input, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias
         )
+
+
+def _axis_by_axis(
+    input: Tensor, sizes: Sequence[int], factors: Sequence[float], attributes: _Attributes
+) -> Tensor:
+    """Rounds and saturates between the axes, the last one first, as torch and Pillow do for uint8.
+
+    Only the filters that overshoot show the difference.
+    """
+    for axis in reversed(range(len(sizes))):
+        size, factor = list(input.shape[2:]), [1.0] * len(sizes)
+        size[axis] = sizes[axis]
+        if factors:
+            factor[axis] = factors[axis]
+        input = _resample(input, size, factor if factors else (), *attributes)
+    return input
 
 
 def _explain_interpolate(
