@@ -36,7 +36,7 @@ TORCH_LIBRARY(torch_dnnl, m) {
         "float scale_value=1., float dst_scale_value=1.) -> Tensor", tags);
 
   // List attributes have one entry per spatial dimension; an empty list stands for
-  // strides and dilations of 1, pads of 0.
+  // strides and dilations of 1, pads_begin of 0, pads_end as pads_begin.
   m.def("convolution(Tensor src, Tensor weights, Tensor? bias=None, SymInt[] strides=[], "
         "SymInt[] pads_begin=[], SymInt[] pads_end=[], SymInt[] dilations=[], str auto_pad=\"none\", "
         "SymInt groups=1, str data_format=\"NXC\", str weights_format=\"XIO\") -> Tensor", tags);
