@@ -8,8 +8,9 @@ namespace {
 TORCH_LIBRARY(torch_dnnl, m) {
   const std::vector<at::Tag> tags{at::Tag::pt2_compliant_tag};
 
-  // `size`: output sizes of the spatial dimensions. `scales`: one factor per
-  // spatial dimension, or empty for the exact ratio of the sizes. `coordinates`
+  // `size`: output sizes of the spatial dimensions, or empty for floor(input size *
+  // scale). `scales`: one factor per spatial dimension, or empty for the exact ratio
+  // of the sizes. `coordinates`
   // also takes ATen's variants: torch_linear, torch_nearest, torch_nearest_exact,
   // torch_antialias_corners.
   m.def("resample(Tensor src, SymInt[] size, float[] scales=[], str mode=\"linear\", "
