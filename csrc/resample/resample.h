@@ -4,7 +4,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <c10/util/SmallVector.h>
 
 #include <array>
@@ -14,6 +13,7 @@
 
 #include "core/checks.h"
 #include "core/dispatch.h"
+#include "core/empty.h"
 #include "resample/axis_table.h"
 
 namespace torch_dnnl {
@@ -205,6 +205,22 @@ inline size_t check_image(
   return spatial;
 }
 
+// floor(in * scale), in float64.
+inline c10::SymInt scaled_size(const char* op, const c10::SymInt& in, double scale) {
+  const c10::SymFloat size = static_cast<c10::SymFloat>(in) * scale;
+  if (size.is_symbolic())
+    return c10::SymInt(size.toSymNodeImpl()->floor());
+  const double floor = std::floor(size.expect_float());
+  TORCH_CHECK_VALUE(
+      floor < 0x1p63,
+      op,
+      ": expected scale_factor * input size to fit in 64 bits, got ",
+      scale,
+      " * ",
+      in);
+  return static_cast<int64_t>(floor);
+}
+
 // A tensor like `image` with other spatial sizes and type. channels_last stays so.
 inline at::Tensor resized_like(
     const at::Tensor& image,
@@ -215,7 +231,7 @@ inline at::Tensor resized_like(
   std::copy(size.begin(), size.end(), sizes.begin() + first_spatial(channels_innermost));
   const auto format =
       channels_innermost ? at::MemoryFormat::Contiguous : image.suggest_memory_format();
-  return at::empty_symint(sizes, image.options().dtype(dtype).memory_format(format));
+  return empty(sizes, image.options().dtype(dtype).memory_format(format));
 }
 
 } // namespace resample_detail
@@ -226,6 +242,14 @@ resample_output(const at::Tensor& src, c10::SymIntArrayRef size, const ResampleO
   constexpr const char* op = "resample";
   const bool nxc = is_channels_innermost(op, options.data_format);
   const size_t spatial = resample_detail::check_image(op, "src", src, nxc);
+  const auto src_size = src.sym_sizes().slice(resample_detail::first_spatial(nxc), spatial);
+  const AxisSpec spec = resample_detail::check_options(op, options, spatial);
+  c10::SmallVector<c10::SymInt, 3> scaled;
+  if (size.empty()) {
+    for (size_t d = 0; d < options.scales.size(); d++)
+      scaled.push_back(resample_detail::scaled_size(op, src_size[d], options.scales[d]));
+    size = scaled;
+  }
   check_length(op, "size", size, spatial);
   check_at_least(op, "size", size, 1);
   const auto dtype = options.dtype.value_or(src.scalar_type());
@@ -236,9 +260,7 @@ resample_output(const at::Tensor& src, c10::SymIntArrayRef size, const ResampleO
       src.scalar_type(),
       " and dtype ",
       dtype);
-  const AxisSpec spec = resample_detail::check_options(op, options, spatial);
-  const auto in = src.sym_sizes().slice(resample_detail::first_spatial(nxc), spatial);
-  resample_detail::check_factors(op, spec, options.scales, in, size);
+  resample_detail::check_factors(op, spec, options.scales, src_size, size);
   return resample_detail::resized_like(src, size, nxc, dtype);
 }
 
