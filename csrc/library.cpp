@@ -8,8 +8,9 @@ namespace {
 TORCH_LIBRARY(torch_dnnl, m) {
   const std::vector<at::Tag> tags{at::Tag::pt2_compliant_tag};
 
-  // `size`: output sizes of the spatial dimensions. `scales`: one factor per
-  // spatial dimension, or empty for the exact ratio of the sizes. `coordinates`
+  // `size`: output sizes of the spatial dimensions, or empty for floor(input size *
+  // scale). `scales`: one factor per spatial dimension, or empty for the exact ratio
+  // of the sizes. `coordinates`
   // also takes ATen's variants: torch_linear, torch_nearest, torch_nearest_exact,
   // torch_antialias_corners.
   m.def("resample(Tensor src, SymInt[] size, float[] scales=[], str mode=\"linear\", "
@@ -36,7 +37,7 @@ TORCH_LIBRARY(torch_dnnl, m) {
         "float scale_value=1., float dst_scale_value=1.) -> Tensor", tags);
 
   // List attributes have one entry per spatial dimension; an empty list stands for
-  // strides and dilations of 1, pads of 0.
+  // strides and dilations of 1, pads_begin of 0, pads_end as pads_begin.
   m.def("convolution(Tensor src, Tensor weights, Tensor? bias=None, SymInt[] strides=[], "
         "SymInt[] pads_begin=[], SymInt[] pads_end=[], SymInt[] dilations=[], str auto_pad=\"none\", "
         "SymInt groups=1, str data_format=\"NXC\", str weights_format=\"XIO\") -> Tensor", tags);

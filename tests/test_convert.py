@@ -280,3 +280,14 @@ def test_symbolically_traced_model():
 def test_needs_a_module():
     with pytest.raises(TypeError, match="convert: expected module"):
         torch_dnnl.convert([torch.nn.Conv2d(1, 1, 1)])
+
+
+def test_lazy_layers_initialize_apart():
+    """A lazy layer removes its own hooks when it has seen an input; a copy those of the copy."""
+    model = torch.nn.Sequential(torch.nn.LazyConv2d(4, 3), torch.nn.LazyBatchNorm2d())
+    converted, x = torch_dnnl.convert(model), torch.randn(2, 3, 6, 5)
+    for network in (converted, model):
+        network(x)
+        assert type(network[0]) is torch.nn.Conv2d
+        torch.testing.assert_close(network(x), converted(x))
+    assert type(torch_dnnl.convert(converted)[0]) is torch_dnnl.nn.Conv2d

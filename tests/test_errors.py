@@ -14,6 +14,7 @@ WEIGHT = torch.randn(4, 3, 3, 3)
 NXC = torch.randn(2, 5, 4, 3)
 XIO = torch.randn(3, 3, 3, 4)
 HUGE = 2**62
+LINEAR = ("linear", "half_pixel")
 
 
 def bad(function, *args, error=ValueError, names="", **kwargs):
@@ -41,6 +42,15 @@ CALLS = [
     bad("resample", IMAGE, names="", scale_factor=0.0),
     bad("resample", IMAGE, names="scale_factor", scale_factor=(2.0,)),
     bad("resample", IMAGE, names="", scale_factor=1e-3),
+    bad(
+        "resample",
+        IMAGE,
+        (4, 4),
+        names="scale_factor",
+        scale_factor=1e-12,
+        recompute_scale_factor=False,
+        antialias=True,
+    ),
     bad("resample", IMAGE, (4, 4), names="mode", mode="quadratic"),
     bad("resample", IMAGE, (4, 4), names="coordinates", coordinates="corner"),
     bad("resample", IMAGE, (4, 4), names="nearest_mode", nearest_mode="round"),
@@ -203,6 +213,8 @@ def test_interpolate_raises_what_torch_raises(args, kwargs):
         ("resample_backward", (IMAGE, [3])),
         ("resample_backward", (IMAGE[0, 0], [3])),
         ("resample_backward", (IMAGE.int(), [3, 3])),
+        ("resample_backward", (IMAGE, [3, 3], [0.1, 0.1], "linear", "align_corners")),
+        ("resample_backward", (IMAGE, [3, 3], [1e-9, 1], *LINEAR, "floor", True)),
         ("reorder_backward", (IMAGE, [2, 3, 5])),
         ("reorder_backward", (IMAGE, [2, 3, 4, 5])),
         ("reorder_backward", (IMAGE, [2, 3, 5, 4], "nChw8c")),

@@ -199,3 +199,32 @@ def test_many_pixels_in_one_dimension():
         0, length - 1
     )
     assert_matches(result[0, 0], expected, 1e-15)
+
+
+@pytest.mark.parametrize("mode", ["bicubic", "lanczos", "bilinear"])
+@pytest.mark.parametrize("antialias", [False, True])
+def test_bytes_round_as_torchs(mode, antialias):
+    """Within 1 of torch, which rounds and saturates between the axes, where filters overshoot."""
+    x = torch.randint(2, (2, 3, 23, 31), dtype=torch.uint8) * 255
+    if mode == "lanczos" and not antialias:
+        return
+    for kwargs in (
+        {"size": (40, 17)},
+        {"size": (9, 60)},
+        {"scale_factor": (1.7, 0.6)},
+        {"scale_factor": 0.6, "recompute_scale_factor": True},
+    ):
+        for image in (x, x.contiguous(memory_format=torch.channels_last)):
+            ours = D.interpolate(image, mode=mode, antialias=antialias, **kwargs)
+            theirs = F.interpolate(image, mode=mode, antialias=antialias, **kwargs)
+            assert ours.stride() == theirs.stride()
+            assert (ours.int() - theirs.int()).abs().max() <= 1, kwargs
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic", "lanczos5"])
+def test_widest_antialias(mode):
+    """The filter reaches across the image from far outside, or does not reach it any more."""
+    x = torch.randn(1, 1, 300, dtype=torch.float64)
+    options = {"mode": mode, "antialias": True, "recompute_scale_factor": False}
+    ours = D.resample(x, 20, 1 / 500, **options)
+    assert_matches(ours, oracle(x, 20, 1 / 500, **options))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.module import _WrappedHook
+from torch.utils.hooks import RemovableHandle
 
 from torch_dnnl import nn
 
@@ -99,6 +100,8 @@ class _StructuralCopy:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._modules = {id(module) for module in model.modules()}
+        attributes = (value for module in model.modules() for value in vars(module).values())
+        self._dicts = {id(value) for value in attributes if isinstance(value, dict)}
         self._copies: dict[int, Any] = {}
         self.result: torch.nn.Module = self._of(model)
 
@@ -120,6 +123,12 @@ class _StructuralCopy:
             return tuple(map(self._of, value))
         if isinstance(value, types.MethodType):
             return types.MethodType(value.__func__, self._of(value.__self__))
+        if isinstance(value, RemovableHandle) and id(value.hooks_dict_ref()) in self._dicts:
+            # Lazy modules remove their own hooks: the copy those of the copy.
+            extra = [self._of(ref()) for ref in value.extra_dict_ref]
+            handle = RemovableHandle(self._of(value.hooks_dict_ref()), extra_dict=extra)
+            handle.id = value.id
+            return self._remember(value, handle)
         if isinstance(value, _WrappedHook):
             owner = value.module() if value.with_module else None
             return _WrappedHook(self._of(value.hook), self._of(owner))

@@ -14,8 +14,8 @@
 
 namespace torch_dnnl {
 
-// The attributes of all three operators. An empty list stands for strides and dilations of 1 and
-// pads of 0, which spares the calls that have no others the conversion of four lists.
+// The attributes of all three operators. An empty list stands for strides and dilations of 1, for
+// pads_begin of 0 and for pads_end as pads_begin: most calls are spared the conversion of lists.
 struct ConvOptions {
   c10::SymIntArrayRef strides, pads_begin, pads_end, dilations;
   std::string_view auto_pad;
@@ -32,7 +32,7 @@ struct ConvOptions {
     return entry(pads_begin, d, 0);
   }
   c10::SymInt pad_end(size_t d) const {
-    return entry(pads_end, d, 0);
+    return entry(pads_end.empty() ? pads_begin : pads_end, d, 0);
   }
 
  private:

@@ -55,7 +55,7 @@ conv_detail::Dims dims_of_weights(const Stack& args, int64_t rank) {
 }
 
 IValue spatial_sizes(const Tensor& tensor, const conv_detail::Dims& dims) {
-  return IValue(tensor.sym_sizes().slice(dims.spatial, tensor.dim() - 2).vec());
+  return IValue(tensor.sym_sizes().slice(dims.spatial, tensor.dim() - 2));
 }
 
 IValue image_size(const Tensor& image, const Stack& args) {
@@ -68,7 +68,10 @@ IValue kernel_size(const Tensor& weights, const Stack& args) {
 
 // The partner tensor, the third argument of the derivative, the attributes.
 Stack saved_for(const Tensor& partner, IValue third_argument, const Stack& args) {
-  Stack saved{partner, std::move(third_argument)};
+  Stack saved;
+  saved.reserve(args.size() - strides + 2);
+  saved.emplace_back(partner);
+  saved.push_back(std::move(third_argument));
   saved.insert(saved.end(), args.begin() + strides, args.end());
   return saved;
 }

@@ -11,7 +11,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
@@ -20,6 +19,7 @@
 #include <utility>
 
 #include "conv/call.h"
+#include "core/empty.h"
 
 namespace torch_dnnl {
 
@@ -50,7 +50,7 @@ inline at::Tensor empty_image(
     c10::SymIntArrayRef spatial) {
   const auto format = call.options.data_format == "NXC" ? at::MemoryFormat::Contiguous
                                                         : like.suggest_memory_format();
-  return at::empty_symint(
+  return empty(
       make_sizes(call.image_at, like.sym_size(0), channels, spatial),
       like.options().memory_format(format));
 }
@@ -159,7 +159,7 @@ inline at::Tensor convolution_backward_weights_output(
   const auto format = !channels_last            ? at::MemoryFormat::Contiguous
       : of_grad == at::MemoryFormat::Contiguous ? of_src
                                                 : of_grad;
-  return at::empty_symint(
+  return empty(
       conv_detail::make_sizes(
           call.weights_at, call.channels(grad), call.channels(src) / options.groups, kernel_size),
       grad.options().memory_format(format));

@@ -25,98 +25,76 @@ using torch::autograd::variable_list;
 namespace compiled = torch::dynamo::autograd;
 
 // Edge::function is a shared_ptr before torch 2.13 and an intrusive_ptr since.
-template <class T>
-auto make_node() {
+template <class T, class... Args>
+auto make_node(Args&&... args) {
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
-  return c10::make_intrusive<T>();
+  return c10::make_intrusive<T>(std::forward<Args>(args)...);
 #else
-  return std::shared_ptr<T>(new T(), torch::autograd::deleteNode);
+  return std::shared_ptr<T>(new T(std::forward<Args>(args)...), torch::autograd::deleteNode);
 #endif
 }
 
 bool is_size_list(const IValue& value) {
-  return value.isIntList() || value.isSymIntList();
+  return (value.isIntList() || value.isSymIntList()) && !value.toListRef().empty();
 }
 
-// The saved values of one pullback without its tensors and sizes, which live in
-// the node: autograd must own the tensors, and compiled autograd turns both
-// into inputs of its graph.
-struct Recipe {
-  enum class Kind : int8_t { constant, tensor, sizes };
-  struct Value {
-    Kind kind;
-    IValue constant; // the constant; for sizes, how many there are
-  };
-
-  size_t argument;
-  Pullback::Function apply;
-  std::vector<Value> values;
-};
-
-// Walks the recipes with the tensors and sizes that belong to them.
-variable_list run_recipes(
-    const std::vector<Recipe>& recipes,
+// Walks pullbacks with the tensors and sizes that belong to them. These live in
+// the node: autograd must own the tensors, and compiled autograd turns both into
+// inputs of its graph. What a pullback has saved of them are placeholders: an
+// undefined tensor, a list of as many sizes.
+variable_list run_pullbacks(
+    const std::vector<Pullback>& pullbacks,
     const std::vector<bool>& wanted,
     const Tensor& grad,
     const std::vector<Tensor>& tensors,
     const std::vector<SymInt>& sizes) {
-  variable_list grads(wanted.size());
+  variable_list grads(pullbacks.size());
   if (!grad.defined())
     return grads;
-  size_t next_tensor = 0, next_size = 0;
-  for (const auto& recipe : recipes) {
-    Stack saved;
-    saved.reserve(recipe.values.size());
-    for (const auto& value : recipe.values) {
-      switch (value.kind) {
-        case Recipe::Kind::constant:
-          saved.push_back(value.constant);
-          break;
-        case Recipe::Kind::tensor:
-          saved.emplace_back(tensors[next_tensor++]);
-          break;
-        case Recipe::Kind::sizes: {
-          const auto count = value.constant.toInt();
-          saved.emplace_back(
-              std::vector<SymInt>(sizes.begin() + next_size, sizes.begin() + next_size + count));
-          next_size += count;
-          break;
-        }
+  auto next_tensor = tensors.begin();
+  auto next_size = sizes.begin();
+  for (size_t i = 0; i < pullbacks.size(); i++) {
+    Stack saved = pullbacks[i].saved;
+    for (auto& value : saved) {
+      if (value.isTensor()) {
+        value = *next_tensor++;
+      } else if (is_size_list(value)) {
+        const auto end = next_size + static_cast<int64_t>(value.toListRef().size());
+        value = IValue(std::vector<SymInt>(next_size, end));
+        next_size = end;
       }
     }
-    if (wanted[recipe.argument])
-      grads[recipe.argument] = recipe.apply(grad, saved);
+    if (wanted[i])
+      grads[i] = pullbacks[i].apply(grad, saved);
   }
   return grads;
 }
 
+// One pullback for each edge.
 struct OperatorBackward : torch::autograd::TraceableFunction {
-  std::string label;
-  size_t arguments = 0;
-  std::vector<Recipe> recipes;
+  explicit OperatorBackward(const c10::OperatorHandle& op) : op(op) {}
+
+  c10::OperatorHandle op;
+  std::vector<Pullback> pullbacks;
   std::vector<SavedVariable> tensors;
   std::vector<SymInt> sizes;
 
-  void add(size_t argument, Pullback pullback) {
-    Recipe recipe{argument, pullback.apply, {}};
+  void add(Pullback pullback) {
     for (auto& value : pullback.saved) {
       if (value.isTensor()) {
         tensors.emplace_back(value.toTensor(), /*is_output=*/false);
-        recipe.values.push_back({Recipe::Kind::tensor, IValue()});
+        value = Tensor();
       } else if (is_size_list(value)) {
-        const auto list = value.toSymIntVector();
-        sizes.insert(sizes.end(), list.begin(), list.end());
-        recipe.values.push_back({Recipe::Kind::sizes, IValue(int64_t(list.size()))});
-      } else {
-        recipe.values.push_back({Recipe::Kind::constant, std::move(value)});
+        for (const IValue& size : value.toListRef())
+          sizes.push_back(size.toSymInt());
       }
     }
-    recipes.push_back(std::move(recipe));
+    pullbacks.push_back(std::move(pullback));
   }
 
   std::vector<bool> wanted() const {
-    std::vector<bool> result(arguments);
-    for (size_t i = 0; i < arguments; i++)
+    std::vector<bool> result(pullbacks.size());
+    for (size_t i = 0; i < result.size(); i++)
       result[i] = task_should_compute_output(i);
     return result;
   }
@@ -130,11 +108,11 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
   }
 
   variable_list apply(variable_list&& grads) override {
-    return run_recipes(recipes, wanted(), grads[0], unpacked(), sizes);
+    return run_pullbacks(pullbacks, wanted(), grads[0], unpacked(), sizes);
   }
 
   std::string name() const override {
-    return label;
+    return op.operator_name().name.substr(sizeof("torch_dnnl::") - 1) + "_backward";
   }
 
   void release_variables() override {
@@ -145,13 +123,10 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
   // Compiled autograd: what tells this node from others, and how to replay it
   // on the compiler's proxies.
   void compiled_args(compiled::CompiledNodeArgs& args) const override {
-    for (const auto& recipe : recipes) {
-      args.collect(reinterpret_cast<int64_t>(recipe.apply));
-      args.collect(static_cast<int64_t>(recipe.argument));
-      for (const auto& value : recipe.values) {
-        args.collect(static_cast<int8_t>(value.kind));
-        args.collect(constant_key(value.constant));
-      }
+    for (const auto& pullback : pullbacks) {
+      args.collect(reinterpret_cast<int64_t>(pullback.apply));
+      for (const auto& value : pullback.saved)
+        args.collect(value_key(value));
     }
     args.collect(tensors, /*is_output=*/false);
     args.collect(sizes);
@@ -167,10 +142,10 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
     const auto metadata =
         compiled::IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
             compiled::get_input_metadata(next_edges()));
-    auto replay = [recipes = recipes, wanted = wanted()](
+    auto replay = [pullbacks = pullbacks, wanted = wanted()](
                       const variable_list& grads, const std::vector<IValue>& packed) {
-      return run_recipes(
-          recipes,
+      return run_pullbacks(
+          pullbacks,
           wanted,
           grads[0],
           packed[0].toTensorVector(),
@@ -209,9 +184,14 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
   }
 #endif
 
-  static std::string constant_key(const IValue& value) {
+  static std::string value_key(const IValue& value) {
     std::ostringstream text;
-    text << value.tagKind() << ':' << value;
+    text << value.tagKind() << ':';
+    if (is_size_list(value)) {
+      text << value.toListRef().size();
+    } else if (!value.isTensor()) {
+      text << value;
+    }
     return text.str();
   }
 };
@@ -253,23 +233,18 @@ struct AutogradKernel : c10::OperatorKernel {
   }
 
   void record(const c10::OperatorHandle& op, const Stack& args, const Tensor& result) const {
-    auto node = make_node<OperatorBackward>();
-    node->label = op.schema().operator_name().name.substr(sizeof("torch_dnnl::") - 1) + "_backward";
-    node->arguments = args.size();
-    torch::autograd::edge_list edges(args.size());
+    auto node = make_node<OperatorBackward>(op);
     for (size_t i = 0; i < args.size(); i++) {
       if (!args[i].isTensor() || !args[i].toTensor().requires_grad())
         continue;
       auto pullback = derivatives.pullback(i, args);
       if (pullback.apply == nullptr)
         continue;
-      edges[i] = torch::autograd::impl::gradient_edge(args[i].toTensor());
-      node->add(i, std::move(pullback));
+      node->add_next_edge(torch::autograd::impl::gradient_edge(args[i].toTensor()));
+      node->add(std::move(pullback));
     }
-    if (node->recipes.empty())
-      return;
-    node->set_next_edges(std::move(edges));
-    torch::autograd::set_history(result, node);
+    if (!node->pullbacks.empty())
+      torch::autograd::set_history(result, node);
   }
 
   void set_tangent(const Stack& args, const Tensor& result) const {

@@ -89,9 +89,10 @@ TORCH_DNNL_HD inline Position ratio(__int128 numerator, __int128 denominator) {
       static_cast<int64_t>(floor), static_cast<double>(rest) / static_cast<double>(denominator)};
 }
 
-// A position far outside reads the edge just as one slightly outside does.
+// A position far outside reads the edge just as one slightly outside does. Slightly: beyond the
+// reach of the widest filter, which is 10 times the image (see least_size_to_antialias).
 TORCH_DNNL_HD inline Position position(double x, int64_t in) {
-  const double limit = 4.0 * static_cast<double>(in) + 64.0;
+  const double limit = 16.0 * static_cast<double>(in) + 64.0;
   const double clamped = x < -limit ? -limit : x > limit ? limit : x;
   const double floor = std::floor(clamped);
   return {static_cast<int64_t>(floor), clamped - floor};
@@ -236,6 +237,12 @@ TORCH_DNNL_HD inline int64_t filter_support(Filter filter) {
 // By how much antialiasing widens the filter.
 TORCH_DNNL_HD inline double filter_stretch(const AxisSpec& a) {
   return a.antialias && spacing(a) > 1 ? spacing(a) : 1;
+}
+
+// The least input size that antialiasing by a factor below 1 is defined for: at half a pixel of
+// output. What is smaller would only make filters wider and tables longer.
+inline double least_size_to_antialias(double factor) {
+  return std::ceil(0.5 / factor);
 }
 
 // An upper bound of the number of taps in a row.

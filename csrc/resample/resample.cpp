@@ -60,8 +60,7 @@ Tensor call_resample_backward(Stack args) {
 // The spatial sizes and the type of an image, as the other operator takes them.
 c10::IValue spatial_sizes(const Tensor& image, const c10::IValue& data_format) {
   const bool nxc = data_format.toStringRef() == "NXC";
-  return c10::IValue(
-      image.sym_sizes().slice(resample_detail::first_spatial(nxc), image.dim() - 2).vec());
+  return c10::IValue(image.sym_sizes().slice(resample_detail::first_spatial(nxc), image.dim() - 2));
 }
 
 c10::IValue dtype_of(const Tensor& image) {
@@ -88,7 +87,9 @@ Stack adjoint_of_backward(const Stack& args) {
 }
 
 Stack with_first(const Tensor& image, const Stack& rest) {
-  Stack args{image};
+  Stack args;
+  args.reserve(rest.size() + 1);
+  args.emplace_back(image);
   args.insert(args.end(), rest.begin(), rest.end());
   return args;
 }

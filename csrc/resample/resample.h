@@ -4,7 +4,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <c10/util/SmallVector.h>
 
 #include <array>
@@ -14,6 +13,7 @@
 
 #include "core/checks.h"
 #include "core/dispatch.h"
+#include "core/empty.h"
 #include "resample/axis_table.h"
 
 namespace torch_dnnl {
@@ -138,6 +138,37 @@ inline AxisSpec check_options(const char* op, const ResampleOptions& options, si
   return spec;
 }
 
+// The factors, where given, against the sizes of the image and of the resized image.
+inline void check_factors(
+    const char* op,
+    const AxisSpec& spec,
+    c10::ArrayRef<double> factors,
+    c10::SymIntArrayRef in,
+    c10::SymIntArrayRef out) {
+  for (size_t d = 0; d < factors.size(); d++) {
+    if (spec.coordinates == Coordinates::align_corners) {
+      const auto length = in[d].guard_int(__FILE__, __LINE__);
+      TORCH_CHECK_VALUE(
+          factors[d] * static_cast<double>(length) > 1 || holds(out[d].sym_eq(1)),
+          op,
+          ": expected scale_factor * input size to be above 1 with align_corners, got ",
+          factors[d],
+          " * ",
+          length);
+    }
+    if (spec.antialias) {
+      const double least = least_size_to_antialias(factors[d]);
+      TORCH_CHECK_VALUE(
+          least < 1e18 && holds(in[d].sym_ge(static_cast<int64_t>(least))),
+          op,
+          ": expected scale_factor * input size to be at least 0.5 with antialias, got ",
+          factors[d],
+          " * ",
+          in[d]);
+    }
+  }
+}
+
 // The spatial dimensions of a tensor: 2, 3, ... or 1, 2, ... with channels last.
 inline size_t first_spatial(bool channels_innermost) {
   return channels_innermost ? 1 : 2;
@@ -174,6 +205,22 @@ inline size_t check_image(
   return spatial;
 }
 
+// floor(in * scale), in float64.
+inline c10::SymInt scaled_size(const char* op, const c10::SymInt& in, double scale) {
+  const c10::SymFloat size = static_cast<c10::SymFloat>(in) * scale;
+  if (size.is_symbolic())
+    return c10::SymInt(size.toSymNodeImpl()->floor());
+  const double floor = std::floor(size.expect_float());
+  TORCH_CHECK_VALUE(
+      floor < 0x1p63,
+      op,
+      ": expected scale_factor * input size to fit in 64 bits, got ",
+      scale,
+      " * ",
+      in);
+  return static_cast<int64_t>(floor);
+}
+
 // A tensor like `image` with other spatial sizes and type. channels_last stays so.
 inline at::Tensor resized_like(
     const at::Tensor& image,
@@ -184,7 +231,7 @@ inline at::Tensor resized_like(
   std::copy(size.begin(), size.end(), sizes.begin() + first_spatial(channels_innermost));
   const auto format =
       channels_innermost ? at::MemoryFormat::Contiguous : image.suggest_memory_format();
-  return at::empty_symint(sizes, image.options().dtype(dtype).memory_format(format));
+  return empty(sizes, image.options().dtype(dtype).memory_format(format));
 }
 
 } // namespace resample_detail
@@ -195,6 +242,14 @@ resample_output(const at::Tensor& src, c10::SymIntArrayRef size, const ResampleO
   constexpr const char* op = "resample";
   const bool nxc = is_channels_innermost(op, options.data_format);
   const size_t spatial = resample_detail::check_image(op, "src", src, nxc);
+  const auto src_size = src.sym_sizes().slice(resample_detail::first_spatial(nxc), spatial);
+  const AxisSpec spec = resample_detail::check_options(op, options, spatial);
+  c10::SmallVector<c10::SymInt, 3> scaled;
+  if (size.empty()) {
+    for (size_t d = 0; d < options.scales.size(); d++)
+      scaled.push_back(resample_detail::scaled_size(op, src_size[d], options.scales[d]));
+    size = scaled;
+  }
   check_length(op, "size", size, spatial);
   check_at_least(op, "size", size, 1);
   const auto dtype = options.dtype.value_or(src.scalar_type());
@@ -205,20 +260,7 @@ resample_output(const at::Tensor& src, c10::SymIntArrayRef size, const ResampleO
       src.scalar_type(),
       " and dtype ",
       dtype);
-  const AxisSpec spec = resample_detail::check_options(op, options, spatial);
-  if (spec.coordinates == Coordinates::align_corners && !options.scales.empty()) {
-    for (size_t d = 0; d < spatial; d++) {
-      const auto in =
-          src.sym_size(resample_detail::first_spatial(nxc) + d).guard_int(__FILE__, __LINE__);
-      TORCH_CHECK_VALUE(
-          options.scales[d] * static_cast<double>(in) > 1 || holds(size[d].sym_eq(1)),
-          op,
-          ": expected scale_factor * input size to be above 1 with align_corners, got ",
-          options.scales[d],
-          " * ",
-          in);
-    }
-  }
+  resample_detail::check_factors(op, spec, options.scales, src_size, size);
   return resample_detail::resized_like(src, size, nxc, dtype);
 }
 
@@ -240,7 +282,9 @@ inline at::Tensor resample_backward_output(
       grad.scalar_type(),
       " and dtype ",
       dtype);
-  resample_detail::check_options(op, options, spatial);
+  const AxisSpec spec = resample_detail::check_options(op, options, spatial);
+  const auto out = grad.sym_sizes().slice(resample_detail::first_spatial(nxc), spatial);
+  resample_detail::check_factors(op, spec, options.scales, src_size, out);
   return resample_detail::resized_like(grad, src_size, nxc, dtype);
 }
 

@@ -152,7 +152,8 @@ def _conv(
                 )
             begin = end = ()
         else:
-            begin = end = () if padding == 0 else _per_dimension("padding", padding, n)
+            begin = () if padding == 0 else _per_dimension("padding", padding, n)
+            end = ()  # as begin
             if begin and isinstance(begin[0], (list, tuple)):
                 begin, end = zip(*begin, strict=True)
         batched = input.dim() != n + 1
@@ -306,7 +307,7 @@ def convolution(
             bias,
             () if strides == 1 else _per_dimension("strides", strides, n),
             () if pads_begin == 0 else _per_dimension("pads_begin", pads_begin, n),
-            () if pads_end == 0 else _per_dimension("pads_end", pads_end, n),
+            () if pads_end == pads_begin else _per_dimension("pads_end", pads_end, n),
             () if dilations == 1 else _per_dimension("dilations", dilations, n),
             auto_pad,
             groups,

@@ -61,8 +61,8 @@ def reorder(
         accumulate: a tensor of the destination's shape and layout that is added with factor
             `beta`.
         beta: factor of `accumulate`.
-        round_before_zero_point: round before the destination's zero point is added, as torch's
-            quantization does.
+        round_before_zero_point: round before the destination's zero point is added, as ONNX's
+            QuantizeLinear and torch's fake quantization do.
 
     Returns:
         With a plain tag, a tensor of the logical sizes with the tag's strides. With a blocked

@@ -58,6 +58,10 @@ def _interpolate_attributes() -> dict[tuple[str, int, bool | None, bool], _Attri
 _INTERPOLATE = _interpolate_attributes()
 
 
+def _scaled(sizes: Sequence[int], factors: Sequence[float]) -> list[int]:
+    return [floor(size * factor) for size, factor in zip(sizes, factors, strict=True)]
+
+
 def interpolate(
     input: Tensor,
     size: int | Sequence[int] | None = None,
@@ -121,27 +125,45 @@ def interpolate(
         rank = input.dim()
         attributes = _INTERPOLATE[mode, rank, align_corners, antialias]
         sizes: Any = size
-        factors: Any = scale_factor
+        factors: Any = ()
         if size is not None:
             if scale_factor is not None or recompute_scale_factor:
                 raise ValueError  # explained below
-            factors = ()
             if not isinstance(size, (list, tuple)):
                 sizes = (size,) * (rank - 2)
         else:
+            factors = scale_factor
             if not isinstance(scale_factor, (list, tuple)):
                 factors = (scale_factor,) * (rank - 2)
-            shape = input.shape
-            sizes = [floor(shape[dim] * factor) for dim, factor in enumerate(factors, 2)]
+            sizes = ()  # the operator computes them
             if recompute_scale_factor or align_corners:
-                factors = ()
+                sizes, factors = _scaled(input.shape[2:], factors), ()
         if mode == "area" and rank == 5:
             input = input.contiguous()  # torch's result is contiguous whatever the input is
+        if mode in ("bicubic", "lanczos") and input.dtype == torch.uint8:
+            sizes = sizes or _scaled(input.shape[2:], factors)
+            return _axis_by_axis(input, sizes, factors, attributes)
         return _resample(input, sizes, factors, *attributes)  # type: ignore[no-any-return]
     except Exception as error:
         _explain_interpolate(
             error, input, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias
         )
+
+
+def _axis_by_axis(
+    input: Tensor, sizes: Sequence[int], factors: Sequence[float], attributes: _Attributes
+) -> Tensor:
+    """Rounds and saturates between the axes, the last one first, as torch and Pillow do for uint8.
+
+    Only the filters that overshoot show the difference.
+    """
+    for axis in reversed(range(len(sizes))):
+        size, factor = list(input.shape[2:]), [1.0] * len(sizes)
+        size[axis] = sizes[axis]
+        if factors:
+            factor[axis] = factors[axis]
+        input = _resample(input, size, factor if factors else (), *attributes)
+    return input
 
 
 def _explain_interpolate(
@@ -299,8 +321,8 @@ def resample(
         elif not isinstance(scale_factor, (list, tuple)):
             factors = (scale_factor,) * spatial
         if size is None:
-            shape, first = src.shape, 2 if data_format == "NCX" else 1
-            sizes = [floor(shape[dim] * factor) for dim, factor in enumerate(factors, first)]
+            first = 2 if data_format == "NCX" else 1
+            sizes = _scaled(src.shape[first : first + spatial], factors)
         elif not isinstance(size, (list, tuple)):
             sizes = (size,) * spatial
         if not (dtype is None or isinstance(dtype, torch.dtype)):

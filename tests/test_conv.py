@@ -1,0 +1,116 @@
+"""Convolution beyond the table: random problems of all three operators, in all four format pairs
+and in every layout and type, to the bit; the same bits from any number of threads."""
+
+import random
+
+import pytest
+import torch
+from oracles import conv as oracle
+
+import torch_dnnl.functional as D
+
+OPS = torch.ops.torch_dnnl
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+NO_PADS = ([0], [0], [1], "none", 1, "NCX", "OIX")
+
+
+def random_tensor(choose: random.Random, shape, dtype):
+    """Small integers, whose products and sums are exact in every type; in any strides."""
+    values = torch.randint(-2, 3, shape).to(dtype)
+    layout = choose.randrange(5)
+    if layout == 1:
+        order = choose.sample(range(len(shape)), len(shape))
+        inverse = [order.index(dim) for dim in range(len(shape))]
+        return values.permute(order).contiguous().permute(inverse)
+    if layout == 2:
+        wide = torch.full([2 * n + 1 for n in shape], float("nan"), dtype=dtype)
+        return wide[tuple(slice(1, None, 2) for _ in shape)].copy_(values)
+    if layout == 3:
+        return values.narrow(choose.randrange(len(shape)), 0, 1).expand(shape)
+    return values
+
+
+def random_problem(choose: random.Random):
+    """Sizes of src, weights and dst, the channels of dst, and the attributes in order."""
+    rank = choose.choice([1, 2, 2, 3])
+    groups, most = choose.choice([1, 1, 2, 3]), choose.choice([3, 20, 70])
+    ic, oc = choose.randint(1, most), groups * choose.randint(1, most)
+    longest = {1: choose.choice([20, 200]), 2: 12, 3: 5}[rank]
+    pads = [[choose.randint(0, 3) for _ in range(rank)] for _ in range(2)]
+    strides = [choose.randint(1, 3) for _ in range(rank)]
+    dilations = [choose.choice([1, 1, 2, 3]) for _ in range(rank)]
+    auto_pad = choose.choice(["none", "none", "same_upper", "same_lower", "valid"])
+    kernel = [choose.randint(1, 4) for _ in range(rank)]
+    size = [
+        max(choose.randint(1, longest), (k - 1) * d + 1 - (b + e if auto_pad == "none" else 0))
+        for k, d, b, e in zip(kernel, dilations, *pads)
+    ]
+    nxc, xio = choose.random() < 0.5, choose.random() < 0.5
+    formats = ("NXC" if nxc else "NCX", "XIO" if xio else "OIX")
+    attributes = (strides, *pads, dilations, auto_pad, groups, *formats)
+    begin, end = oracle.padding(size, kernel, *attributes[:5])
+    out = [
+        (n + b + e - (k - 1) * d - 1) // s + 1
+        for n, b, e, k, d, s in zip(size, begin, end, kernel, dilations, strides)
+    ]
+    n = choose.randint(1, 3)
+    src = [n, *size, groups * ic] if nxc else [n, groups * ic, *size]
+    dst = [n, *out, oc] if nxc else [n, oc, *out]
+    weights = [*kernel, ic, oc] if xio else [oc, ic, *kernel]
+    return src, weights, dst, size, kernel, oc, attributes
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_problems(seed):
+    choose = random.Random(seed)
+    for trial in range(8):
+        src, weights, dst, size, kernel, oc, attributes = random_problem(choose)
+        dtype = choose.choice(DTYPES)
+        x, w, g = (random_tensor(choose, shape, dtype) for shape in (src, weights, dst))
+        bias = choose.choice([None, random_tensor(choose, [oc], dtype)])
+        for name, args in {
+            "convolution": (x, w, bias),
+            "convolution_backward_data": (g, w, size),
+            "convolution_backward_weights": (g, x, kernel),
+        }.items():
+            result = getattr(OPS, name)(*args, *attributes)
+            expected = getattr(oracle, name)(*args, *attributes).to(dtype)
+            assert torch.equal(result, expected), (trial, name, src, weights, dtype, attributes)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_threads_change_no_bit(dtype):
+    def results():
+        for weights, options in [
+            ((40, 24, 3, 3), {"padding": 1}),
+            ((40, 24, 3, 3), {"stride": 2, "padding": "same_lower"}),
+            ((24, 1, 5, 5), {"groups": 24}),
+        ]:
+            torch.manual_seed(0)
+            x = torch.randn(2, 24, 37, 41, dtype=dtype, requires_grad=True)
+            w = torch.randn(weights, dtype=dtype, requires_grad=True)
+            y = D.conv2d(x, w, **options)
+            yield from (y, *torch.autograd.grad(y, (x, w), torch.randn_like(y)))
+
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = list(results())
+        torch.set_num_threads(3)
+        for a, b in zip(alone, results()):
+            assert torch.equal(a, b)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_more_than_2_to_the_31_elements():
+    """64-bit offsets: the image is one pixel, expanded."""
+    channels = torch.arange(4.0).reshape(1, 4, 1)
+    x = channels.expand(1, 4, 2**30 + 1)
+    for oc in (1, 16):
+        w = torch.randn(oc, 4, 1)
+        y = D.conv1d(x, w, stride=2**29)
+        torch.testing.assert_close(y, torch.nn.functional.conv1d(channels, w).expand(1, oc, 3))
+        grad = torch.ones(1, oc, 3)
+        dw = OPS.convolution_backward_weights(grad, x, [1], [2**29], *NO_PADS)
+        assert torch.equal(dw, (3 * channels).expand(oc, 4, 1))

@@ -1,0 +1,169 @@
+"""The worked examples of the ONNX operators Resize, QuantizeLinear and DequantizeLinear."""
+
+import pytest
+import torch
+from op_db import assert_matches
+
+import torch_dnnl.functional as D
+
+PAIR = [[1, 2], [3, 4]]
+WIDE = [[1, 2, 3, 4], [5, 6, 7, 8]]
+SQUARE = [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12], [13, 14, 15, 16]]
+A05 = {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": True}
+AA = {"antialias": True}
+
+
+def nearest(rounding="round_prefer_floor", **options):
+    return {"mode": "nearest", "nearest_mode": rounding, **options}
+
+
+def crop(*roi, **options):
+    return {"coordinates": "tf_crop_and_resize", "roi": roi, **options}
+
+
+# image, size (ints) or scale (floats), attributes, expected: all of it, or its first row
+RESIZE = [
+    (PAIR, (2.0, 3.0), nearest(), [[1, 1, 1, 2, 2, 2]] * 2 + [[3, 3, 3, 4, 4, 4]] * 2),
+    (WIDE, (0.6, 0.6), nearest(), [[1, 3]]),
+    (PAIR, (7, 8), nearest(), [[1] * 4 + [2] * 4] * 4 + [[3] * 4 + [4] * 4] * 3),
+    (WIDE, (1, 3), nearest(), [[1, 2, 4]]),
+    (SQUARE, (8, 8), nearest("floor", coordinates="align_corners"), [[1, 1, 1, 2, 2, 3, 3, 4]]),
+    (
+        SQUARE,
+        (8, 8),
+        nearest("round_prefer_ceil", coordinates="asymmetric"),
+        [[1, 2, 2, 3, 3, 4, 4, 4]],
+    ),
+    (SQUARE, (8, 8), nearest("ceil"), [[1, 2, 2, 3, 3, 4, 4, 4]]),
+    (
+        PAIR,
+        (2.0, 2.0),
+        {},
+        [[1, 1.25, 1.75, 2], [1.5, 1.75, 2.25, 2.5], [2.5, 2.75, 3.25, 3.5], [3, 3.25, 3.75, 4]],
+    ),
+    (PAIR, (2.0, 2.0), {"coordinates": "align_corners"}, [[1, 4 / 3, 5 / 3, 2]]),
+    (WIDE, (0.6, 0.6), {}, [[2.6666665, 4.3333331]]),
+    (WIDE, (0.6, 0.6), {"coordinates": "align_corners"}, [[1, 3.142857]]),
+    (SQUARE, (3, 1), {"coordinates": "pytorch_half_pixel"}, [[5 / 3], [7], [37 / 3]]),
+    (
+        PAIR,
+        (2.3, 2.94),
+        {"coordinates": "half_pixel_symmetric"},
+        [[1, 1.15986395, 1.5, 1.84013605, 2]],
+    ),
+    (
+        SQUARE,
+        (2.0, 2.0),
+        {"mode": "cubic"},
+        [
+            [
+                *(0.47265625, 0.76953125, 1.24609375, 1.875),
+                *(2.28125, 2.91015625, 3.38671875, 3.68359375),
+            ]
+        ],
+    ),
+    (SQUARE, (0.8, 0.8), {"mode": "cubic"}, [[1.47119141, 2.78125, 4.08251953]]),
+    (
+        SQUARE,
+        (0.8, 0.8),
+        {"mode": "cubic", "coordinates": "align_corners"},
+        [[1, 2.39519159, 3.79038317]],
+    ),
+    (
+        SQUARE,
+        (2.0, 2.0),
+        {"mode": "cubic", "coordinates": "asymmetric"},
+        [[1, 1.40625, 2, 2.5, 3, 3.59375, 4, 4.09375]],
+    ),
+    (SQUARE, (0.8, 0.8), A05, [[1.36812675, 2.6695014, 4.0133367]]),
+    (SQUARE, (0.6, 0.6), AA, [[2.875, 4.5], [9.375, 11]]),
+    (SQUARE, (3, 3), AA, [[2.3636363, 3.590909, 4.818182]]),
+    (SQUARE, (0.6, 0.6), AA | {"mode": "cubic"}, [[2.5180721, 4.2858863], [9.589329, 11.357142]]),
+    (SQUARE, (3, 3), AA | {"mode": "cubic"}, [[1.7750092, 3.1200073, 4.4650054]]),
+    (
+        SQUARE,
+        (3, 3),
+        crop(0.4, 0.6, 0.6, 0.8),
+        [[7.6, 7.9, 8.2], [8.8, 9.1, 9.4], [10, 10.3, 10.6]],
+    ),
+    (
+        SQUARE,
+        (3, 3),
+        crop(0.4, 0.6, 1.2, 1.7, extrapolation_value=10.0),
+        [[7.6, 10, 10], [12.4, 10, 10], [10, 10, 10]],
+    ),
+]
+
+
+@pytest.mark.parametrize("image,target,attributes,expected", RESIZE)
+def test_resize(image, target, attributes, expected):
+    x = torch.tensor(image, dtype=torch.float32)[None, None]
+    options = {"nearest_mode": "round_prefer_floor", "recompute_scale_factor": False} | attributes
+    where = "size" if isinstance(target[0], int) else "scale_factor"
+    result = D.resample(x, **{where: target}, **options)[0, 0]
+    assert_matches(result[: len(expected)], torch.tensor(expected, dtype=torch.float64), 2e-6)
+
+
+def quantize(x, scale, zero_point):
+    dtype = zero_point.dtype
+    return D.reorder(
+        x,
+        dtype=dtype,
+        dst_scale=scale,
+        dst_zero_point=zero_point,
+        round_before_zero_point=True,
+    )
+
+
+def test_quantize_linear():
+    x = torch.tensor([0.0, 2, 3, 1000, -254, -1000])
+    zero_point = torch.tensor([128], dtype=torch.uint8)
+    y = quantize(x, torch.tensor([2.0]), zero_point)
+    assert y.tolist() == [128, 129, 130, 255, 1, 0]
+    back = D.reorder(y, dtype=torch.float32, scale=torch.tensor([2.0]), src_zero_point=zero_point)
+    assert back.tolist() == [0, 2, 4, 254, -254, -256]
+
+
+def test_quantize_linear_per_axis():
+    x = torch.tensor(
+        [
+            [[-162, 10], [-100, 232], [-20, -50]],
+            [[-76, 0], [0, 252], [32, -44]],
+            [[245, -485], [-960, -270], [-375, -470]],
+        ],
+        dtype=torch.float32,
+    )[None]
+    scale = torch.tensor([2.0, 4, 5]).reshape(1, 3, 1, 1)
+    zero_point = torch.tensor([84, 24, 196], dtype=torch.uint8).reshape(1, 3, 1, 1)
+    y = quantize(x, scale, zero_point)
+    assert y[0].tolist() == [
+        [[3, 89], [34, 200], [74, 59]],
+        [[5, 24], [24, 87], [32, 13]],
+        [[245, 99], [4, 142], [121, 102]],
+    ]
+
+
+def test_dequantize_linear_blocked():
+    x = torch.tensor([[3, 89, 34, 200], [74, 59, 5, 24]], dtype=torch.uint8)
+    scale = torch.tensor([[3.0, 2.0], [4.0, 1.0]])
+    zero_point = torch.tensor([[1, 0], [0, 1]], dtype=torch.uint8)
+    y = D.reorder(x, dtype=torch.float32, scale=scale, src_zero_point=zero_point)
+    assert y.tolist() == [[6, 264, 68, 400], [296, 236, 4, 23]]
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
+def test_fake_quantization_is_torchs(dtype):
+    """Powers of two as scales: torch multiplies by the inverse."""
+    limits = torch.iinfo(dtype)
+    x = (torch.randn(200, 3) * 40).round() / 2
+    for scale, zero_point in [(1.0, 3), (0.5, 17), (4.0, 127)]:
+        a, b = (x.clone().requires_grad_() for _ in range(2))
+        ours = D.fake_reorder(
+            a, dtype=dtype, dst_scale=scale, dst_zero_point=zero_point, round_before_zero_point=True
+        )
+        theirs = torch.fake_quantize_per_tensor_affine(b, scale, zero_point, limits.min, limits.max)
+        assert torch.equal(ours, theirs)
+        grad = torch.randn_like(x)
+        ours.backward(grad)
+        theirs.backward(grad)
+        assert torch.equal(a.grad, b.grad)
