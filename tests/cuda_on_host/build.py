@@ -87,9 +87,9 @@ def _link(product: Path, objects: list[Path], flags: list[str]) -> Path:
     return product
 
 
-def build(sanitizer: str | None = None, defines: Iterable[str] = ()) -> Path:
+def build(sanitizer: str | None = None) -> Path:
     """The library of all CUDA kernels, registered for the CPU."""
-    flags = [*KERNELS, *_sanitize(sanitizer), *(f"-D{name}" for name in defines)]
+    flags = [*KERNELS, *_sanitize(sanitizer)]
     flags += [f"-isystem{path}" for path in cpp_extension.include_paths()]
     sources = sorted(ROOT.glob("csrc/*/cuda/*.cu"))
     with ThreadPoolExecutor(JOBS) as pool:
@@ -97,9 +97,8 @@ def build(sanitizer: str | None = None, defines: Iterable[str] = ()) -> Path:
     objects.append(_compile(RUNTIME, ["-O2"]))
     libraries = [f"-L{path}" for path in cpp_extension.library_paths()]
     libraries += ["-ltorch", "-ltorch_cpu", "-lc10"]
-    name = "-".join([sanitizer or "plain", *defines])
     return _link(
-        ROOT / "build" / "cuda_on_host" / f"{name}.so",
+        ROOT / "build" / "cuda_on_host" / f"{sanitizer or 'plain'}.so",
         objects,
         ["-shared", *_sanitize(sanitizer), *libraries],
     )
