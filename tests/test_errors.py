@@ -34,6 +34,7 @@ CALLS = [
     bad("resample", torch.randn(2, 3, 0, 4), (2, 2), names="src"),
     bad("resample", IMAGE, names="size"),
     bad("resample", IMAGE, (3,), names="size"),
+    bad("resample", IMAGE, (), names="size", scale_factor=2.0, recompute_scale_factor=False),
     bad("resample", IMAGE, (0, 4), names="size"),
     bad("resample", IMAGE, (-1, 4), names="size"),
     bad("resample", IMAGE, names="scale_factor", scale_factor=NAN),
@@ -193,6 +194,10 @@ def test_bad_call(function, args, kwargs, error, names, device):
         ((IMAGE, 4), {"recompute_scale_factor": True}),
         ((IMAGE,), {"scale_factor": (1.0, 2.0, 3.0)}),
         ((IMAGE,), {"scale_factor": 0.01, "mode": "bilinear"}),
+        ((IMAGE,), {"scale_factor": NAN, "mode": "area"}),
+        ((IMAGE,), {"scale_factor": (1.0, INF), "mode": "area"}),
+        ((IMAGE,), {"scale_factor": INF, "recompute_scale_factor": True}),
+        ((IMAGE,), {"scale_factor": INF}),
         ((IMAGE, (4.5, 4)), {}),
         ((IMAGE.bool(), 4), {"mode": "bilinear"}),
         ((IMAGE, 4), {"mode": "lanczos"}),
@@ -200,7 +205,7 @@ def test_bad_call(function, args, kwargs, error, names, device):
     ],
 )
 def test_interpolate_raises_what_torch_raises(args, kwargs):
-    with pytest.raises((RuntimeError, ValueError, TypeError, AttributeError)) as theirs:
+    with pytest.raises((RuntimeError, ValueError, TypeError, ArithmeticError)) as theirs:
         F.interpolate(*args, **kwargs)
     with pytest.raises(theirs.type, match="interpolate"):
         D.interpolate(*args, **kwargs)

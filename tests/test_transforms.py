@@ -1,12 +1,15 @@
 """Every PyTorch transform over the same table: torch.func, vmap, torch.compile,
 export, compiled autograd, autocast, opcheck."""
 
+import io
 import itertools
 
 import pytest
 import torch
 from op_db import CASES, MATRIX, assert_matches, by_name
 from torch.utils._python_dispatch import TorchDispatchMode
+
+import torch_dnnl.functional as D
 
 
 def cubed(case):
@@ -203,6 +206,23 @@ def test_export(case):
     again = program.run_decompositions()
     assert torch.equal(program.module()(*inputs), case.call(*inputs))
     assert torch.equal(again.module()(*inputs), case.call(*inputs))
+
+
+@pytest.mark.parametrize("rule", ["half_pixel", "align_corners"])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_export_of_a_factor_is_saved_for_any_size(rule, recompute):
+    class Half(torch.nn.Module):
+        def forward(self, x):
+            options = {"coordinates": rule, "recompute_scale_factor": recompute}
+            return D.resample(x, None, 0.5, antialias=True, **options)
+
+    sizes = {0: torch.export.Dim.AUTO, 2: torch.export.Dim.AUTO, 3: torch.export.Dim.AUTO}
+    program = torch.export.export(Half(), (torch.rand(2, 3, 8, 9),), dynamic_shapes={"x": sizes})
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    x = torch.rand(3, 3, 11, 20)
+    assert torch.equal(torch.export.load(file).module()(x), Half()(x))
 
 
 @pytest.mark.parametrize("case", MATRIX, ids=by_name)

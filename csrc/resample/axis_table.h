@@ -93,7 +93,7 @@ TORCH_DNNL_HD inline Position ratio(__int128 numerator, __int128 denominator) {
 // reach of the widest filter, which is 10 times the image (see least_size_to_antialias).
 TORCH_DNNL_HD inline Position position(double x, int64_t in) {
   const double limit = 16.0 * static_cast<double>(in) + 64.0;
-  const double clamped = x < -limit ? -limit : x > limit ? limit : x;
+  const double clamped = x > limit ? limit : x > -limit ? x : -limit; // never NaN
   const double floor = std::floor(clamped);
   return {static_cast<int64_t>(floor), clamped - floor};
 }

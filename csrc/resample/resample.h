@@ -145,21 +145,24 @@ inline void check_factors(
     c10::ArrayRef<double> factors,
     c10::SymIntArrayRef in,
     c10::SymIntArrayRef out) {
+  const auto at_least = [](const c10::SymInt& size, double least) {
+    return least < 0x1p62 && holds(size.sym_ge(static_cast<int64_t>(least)));
+  };
   for (size_t d = 0; d < factors.size(); d++) {
     if (spec.coordinates == Coordinates::align_corners) {
-      const auto length = in[d].guard_int(__FILE__, __LINE__);
+      const double least = std::floor((1 + 1e-12) / factors[d]) + 1;
       TORCH_CHECK_VALUE(
-          factors[d] * static_cast<double>(length) > 1 || holds(out[d].sym_eq(1)),
+          at_least(in[d], least) || holds(out[d].sym_eq(1)),
           op,
           ": expected scale_factor * input size to be above 1 with align_corners, got ",
           factors[d],
           " * ",
-          length);
+          in[d]);
     }
     if (spec.antialias) {
       const double least = least_size_to_antialias(factors[d]);
       TORCH_CHECK_VALUE(
-          least < 1e18 && holds(in[d].sym_ge(static_cast<int64_t>(least))),
+          at_least(in[d], least),
           op,
           ": expected scale_factor * input size to be at least 0.5 with antialias, got ",
           factors[d],

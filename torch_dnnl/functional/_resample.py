@@ -6,7 +6,6 @@ Both spell their arguments for one operator, `torch_dnnl::resample`, which valid
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import floor
 from typing import Any, NoReturn
 
 import torch
@@ -59,7 +58,9 @@ _INTERPOLATE = _interpolate_attributes()
 
 
 def _scaled(sizes: Sequence[int], factors: Sequence[float]) -> list[int]:
-    return [floor(size * factor) for size, factor in zip(sizes, factors, strict=True)]
+    # An exported program with math.floor in it cannot be saved.
+    to_int: Any = torch.sym_int
+    return [to_int(size * factor) for size, factor in zip(sizes, factors, strict=True)]
 
 
 def interpolate(
@@ -170,7 +171,7 @@ def _explain_interpolate(
     error: Exception,
     input: Tensor,
     size: object,
-    scale_factor: object,
+    scale_factor: Any,
     mode: str,
     align_corners: bool | None,
     recompute_scale_factor: bool | None,
@@ -232,9 +233,14 @@ def _explain_interpolate(
         },
     )
     if scale_factor is not None:
-        # To recompute the factor, torch computes the size in Python, with Python's exceptions.
-        in_python = recompute_scale_factor or mode == "area"
-        kind = type(error) if in_python and "cannot convert" in str(error) else RuntimeError
+        kind: type[Exception] = RuntimeError
+        if recompute_scale_factor or mode == "area":
+            # torch computes the size in Python, with Python's exceptions.
+            one = not isinstance(scale_factor, (list, tuple))
+            try:
+                _scaled(input.shape[2:], (scale_factor,) * (rank - 2) if one else scale_factor)
+            except (OverflowError, ValueError) as in_python:
+                kind = type(in_python)
         check_factors("interpolate", scale_factor, input.shape[2:], kind)
     # What the operator refuses: torch has no kernel for a type, and a RuntimeError for the rest.
     if isinstance(error, (ValueError, TypeError)):
@@ -325,6 +331,8 @@ def resample(
             sizes = _scaled(src.shape[first : first + spatial], factors)
         elif not isinstance(size, (list, tuple)):
             sizes = (size,) * spatial
+        elif not size:  # the operator would compute it
+            raise ValueError(f"resample: expected size to have {spatial} entries, got {size}")
         if not (dtype is None or isinstance(dtype, torch.dtype)):
             raise TypeError  # explained below; the schema takes an int
         return _resample(  # type: ignore[no-any-return]
