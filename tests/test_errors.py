@@ -245,5 +245,9 @@ def test_backward_operators_check_their_arguments(operator, args):
 def test_other_device():
     with pytest.raises(ValueError, match="device"):
         D.convolution(NXC.to("meta"), XIO)
+    with pytest.raises(ValueError, match="convolution: expected residual on the device"):
+        D.convolution(
+            NXC, XIO, auto_pad="same_upper", residual=NXC.new_empty(2, 5, 4, 4).to("meta")
+        )
     with pytest.raises(ValueError, match="device"):
         D.reorder(IMAGE, scale=torch.ones(1, 3, 1, 1, device="meta"))

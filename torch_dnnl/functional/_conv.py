@@ -350,6 +350,11 @@ def _checked_residual(residual: Tensor, dst: Tensor) -> Tensor:
             "convolution: expected residual to have the sizes of the output, "
             f"{list(dst.shape)}, got {list(residual.shape)}"
         )
+    if residual.device != dst.device:
+        raise ValueError(
+            f"convolution: expected residual on the device of the output ({dst.device}), got "
+            f"{residual.device}"
+        )
     if residual.dtype != dst.dtype:
         # Autocast chooses the type of the output, so that the caller cannot know it.
         if not torch.is_autocast_enabled(dst.device.type):
