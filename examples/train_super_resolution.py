@@ -12,6 +12,7 @@ the network is made of Conv2d and Resample.
 
 import argparse
 import functools
+import sys
 import time
 from collections.abc import Iterator
 
@@ -219,7 +220,14 @@ def main() -> int:
     network = SuperResolution(**OURS).to(args.device)
     start = time.perf_counter()
     losses = []
-    progress = tqdm(train(network, seen, args), total=args.steps, desc="training", unit="step")
+    progress = tqdm(
+        train(network, seen, args),
+        total=args.steps,
+        desc="training",
+        unit="step",
+        # A log file gets a line now and then, a terminal a moving bar.
+        mininterval=0.1 if sys.stderr.isatty() else 5,
+    )
     for loss in progress:
         losses.append(loss)
         progress.set_postfix(loss=f"{np.mean(losses[-50:]):.4f}", refresh=False)
