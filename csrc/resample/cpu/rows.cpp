@@ -1,23 +1,32 @@
 #include "resample/cpu/rows.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/cpu/vec/vec.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
 #include <limits>
 #include <vector>
 
 #include "core/dispatch.h"
-#include "core/numeric.h"
-#include "resample/cpu/table_cache.h"
+#include "resample/cpu/row_kernels.h"
 
 namespace torch_dnnl {
 namespace {
 
-// Elements of a piece of an output row: its buffers stay in the first-level cache.
+// Elements of a piece of an output row: its source rows fit in the first-level cache.
 constexpr int64_t kPiece = 2048;
+// W first: elements of an output row, of which kMaxRows are kept, in the second-level cache.
+constexpr int64_t kLongestRow = 16384;
+// Bytes of an image that is stored past the caches: most of a processor's last-level cache.
+constexpr int64_t kStreamed = int64_t(24) << 20;
 // Operations below which a thread costs more than it brings.
 constexpr int64_t kTaskOperations = 16384;
+// Pixels with few channels are treated as a row of elements, unless its taps grow beyond this.
+constexpr int64_t kMaxTaps = int64_t(1) << 16;
+// A tap of a gathered element takes as long as this many of an element of a whole row (measured).
+constexpr double kGatherCost = 2.5;
 
 bool is_step(const int64_t* size, const int64_t* stride, int64_t step) {
   return size[2] == 1 || stride[4] == step;
@@ -32,266 +41,362 @@ bool is_interleaved(const ResampleProblem& p) {
       is_step(p.dst_size, p.dst_stride, p.c);
 }
 
-template <class T, class C>
-void widen(const T* __restrict from, C* __restrict to, int64_t n) {
-  if constexpr (std::is_same_v<C, float> && c10::is_reduced_floating_point_v<T>) {
-    at::vec::convert(from, to, n);
-  } else {
-    for (int64_t i = 0; i < n; i++)
-      to[i] = static_cast<C>(from[i]);
-  }
-}
-
-template <class C, class T>
-void narrow(const C* __restrict from, T* __restrict to, int64_t n) {
-  if constexpr (std::is_same_v<C, float> && c10::is_reduced_floating_point_v<T>) {
-    at::vec::convert(from, to, n);
-  } else {
-    for (int64_t i = 0; i < n; i++)
-      to[i] = convert<T>(from[i]);
-  }
-}
-
-template <class C>
-void scaled(const C* __restrict x, C weight, C* __restrict sum, int64_t n) {
-  for (int64_t i = 0; i < n; i++)
-    sum[i] = weight * x[i];
-}
-
-template <class C>
-void add_scaled(const C* __restrict x, C weight, C* __restrict sum, int64_t n) {
-  for (int64_t i = 0; i < n; i++)
-    sum[i] += weight * x[i];
-}
-
-// The W taps of pixels with one channel: `taps` are tap-major, `out` apart.
-template <int kTaps, class C>
-void gather_taps(
-    const C* line,
-    const int32_t* __restrict index,
-    const C* __restrict weight,
-    int64_t out,
-    C* __restrict to,
-    int64_t n) {
-  for (int64_t j = 0; j < n; j++) {
-    C sum = weight[j] * line[index[j]];
-    for (int t = 1; t < kTaps; t++)
-      sum += weight[t * out + j] * line[index[t * out + j]];
-    to[j] = sum;
-  }
-}
-
-template <class C>
-void gather_taps(
-    const C* line,
-    const int32_t* index,
-    const C* weight,
-    int64_t taps,
-    int64_t out,
-    C* to,
-    int64_t n) {
-  switch (taps) {
-    case 1:
-      return gather_taps<1>(line, index, weight, out, to, n);
-    case 2:
-      return gather_taps<2>(line, index, weight, out, to, n);
-    case 3:
-      return gather_taps<3>(line, index, weight, out, to, n);
-    case 4:
-      return gather_taps<4>(line, index, weight, out, to, n);
-    default:
-      break;
-  }
-  gather_taps<4>(line, index, weight, out, to, n);
-  for (int64_t t = 4; t < taps; t++) {
-    const int32_t* at = index + t * out;
-    const C* w = weight + t * out;
-    for (int64_t j = 0; j < n; j++)
-      to[j] += w[j] * line[at[j]];
-  }
-}
-
-// The W taps of one pixel with many channels.
-template <class C>
-void sum_pixels(
-    const C* __restrict pixel,
-    const C* weight,
-    int64_t taps,
-    int64_t channels,
-    C* __restrict to) {
-  const C a = weight[0];
-  if (taps == 1)
-    return scaled(pixel, a, to, channels);
-  const C b = weight[1];
-  const C* next = pixel + channels;
-  for (int64_t c = 0; c < channels; c++)
-    to[c] = a * pixel[c] + b * next[c];
-  for (int64_t t = 2; t < taps; t++)
-    add_scaled(pixel + t * channels, weight[t], to, channels);
-}
-
-template <class T>
+// E: the elements of a source row that the W taps are applied to. To move them, and compute
+// nothing, E may be any unsigned integer of the images' size.
+template <class E>
 class Rows {
  public:
-  using C = compute_t<T>;
+  using C = WeightOf<E>;
 
-  Rows(const ResampleProblem& p, const HostTables<C>& tables)
+  struct Passes {
+    using Add =
+        void (*)(const void* const*, const C*, int64_t count, bool first, int64_t n, void*, bool);
+    using Gather = void (*)(const E*, const Taps<C>&, int64_t begin, int64_t n, E, void*, bool);
+    using Sum = void (*)(
+        const E*,
+        const HostTable<C>&,
+        int64_t channels,
+        int64_t begin,
+        int64_t n,
+        E,
+        void*,
+        bool);
+    Add add, add_last;          // src to E, E to dst; null where rows are only moved
+    Gather gather, gather_last; // E to E, E to dst
+    Sum sum, sum_last;          // E to E, E to dst
+  };
+
+  Rows(const ResampleProblem& p, const Tables<C>& tables, Passes passes)
       : p_(p),
         d_(*tables[0]),
         h_(*tables[1]),
         w_(*tables[2]),
-        channels_(is_interleaved(p) ? p.c : 1) {}
+        passes_(passes),
+        channels_(is_interleaved(p) ? p.c : 1),
+        src_bytes_(c10::elementSize(p.src_dtype)),
+        dst_bytes_(c10::elementSize(p.dst_dtype)),
+        src_step_d_(p.src_stride[2] * src_bytes_),
+        src_step_h_(p.src_stride[3] * src_bytes_),
+        src_step_w_(p.src_stride[4] * src_bytes_),
+        dst_step_h_(p.dst_stride[3] * dst_bytes_),
+        dst_step_w_(p.dst_stride[4] * dst_bytes_),
+        src_is_elements_(
+            std::is_unsigned_v<E> || p.src_dtype == c10::CppTypeToScalarType<C>::value),
+        empty_(empty_value()) {
+    const int64_t elements = p.n * p.c * p.dst_size[0] * p.dst_size[1] * p.dst_size[2];
+    stream_ = elements * dst_bytes_ > kStreamed;
+    int64_t last = (p.n - 1) * p.src_stride[0] + (p.c - 1) * p.src_stride[1];
+    for (int a = 0; a < 3; a++)
+      last += (p.src_size[a] - 1) * p.src_stride[2 + a];
+    src_end_ = static_cast<const char*>(p.src) + (last + 1) * src_bytes_;
+    if (channels_ == 1 || (channels_ < 2 * kLanes<E> && w_.width * w_.out * channels_ <= kMaxTaps))
+      taps_ = cached_taps(tables[2], channels_);
+    w_first_ = prefers_w_first();
+    cut_pieces();
+  }
 
+  // A task is a piece of an output row. A thread has tasks of neighbouring rows.
   void run() const {
-    const int64_t images = p_.n * (channels_ == 1 ? p_.c : 1);
-    const int64_t width = std::max<int64_t>(1, kPiece / channels_);
-    const int64_t pieces = (p_.dst_size[2] + width - 1) / width;
-    const int64_t tasks = images * p_.dst_size[0] * p_.dst_size[1] * pieces;
-    const int64_t taps = d_.width * h_.width + w_.width + 2;
-    const int64_t operations = std::min(width, p_.dst_size[2]) * channels_ * taps;
+    const int64_t pieces = pieces_.size(), rows = p_.dst_size[1], planes = p_.dst_size[0];
+    const int64_t images = channels_ == 1 ? p_.c : 1; // of a sample
+    const int64_t tasks = p_.n * images * planes * rows * pieces;
+    const int64_t operations = pieces_[0].size * channels_ * (d_.width * h_.width + w_.width + 2);
     at::parallel_for(0, tasks, kTaskOperations / operations + 1, [&](int64_t begin, int64_t end) {
       Scratch scratch;
-      for (int64_t task = begin; task < end; task++) {
-        int64_t rest = task;
-        const auto next = [&](int64_t count) {
-          const int64_t index = rest % count;
-          rest /= count;
-          return index;
-        };
-        Piece piece;
-        piece.begin = next(pieces) * width;
-        piece.size = std::min(width, p_.dst_size[2] - piece.begin);
-        piece.h = next(p_.dst_size[1]);
-        piece.d = next(p_.dst_size[0]);
-        const int64_t c = channels_ == 1 ? next(p_.c) : 0;
-        compute(
-            piece,
-            static_cast<const T*>(p_.src) + rest * p_.src_stride[0] + c * p_.src_stride[1],
-            static_cast<T*>(p_.dst) + rest * p_.dst_stride[0] + c * p_.dst_stride[1] +
-                piece.d * p_.dst_stride[2] + piece.h * p_.dst_stride[3] + piece.begin * channels_,
-            scratch);
+      int64_t rest = begin;
+      const auto next = [&](int64_t count) {
+        const int64_t index = rest % count;
+        rest /= count;
+        return index;
+      };
+      int64_t piece = next(pieces), h = next(rows), d = next(planes), c = next(images), n = rest;
+      while (begin < end) {
+        const Plane plane = plane_of(n, c, d);
+        for (; h < rows && begin < end; h++, piece = 0) {
+          for (; piece < pieces && begin < end; piece++, begin++)
+            compute(plane, h, pieces_[piece], scratch);
+        }
+        h = 0;
+        if (++d == planes) {
+          d = 0;
+          if (++c == images)
+            c = 0, n++;
+        }
       }
+      if (stream_)
+        end_of_stream();
     });
   }
 
  private:
   struct Piece {
-    int64_t d, h, begin, size;
+    int64_t begin, size; // of an output row
+    int64_t low, high;   // what it reads of a source row
+  };
+  // An output plane, and the first of the source planes that it is made of.
+  struct Plane {
+    const char* src;
+    char* dst;
+    const C* weights;
+    int64_t start, count;
+  };
+  // What an output row is made of: rows of a grid of `planes` x `rows`, and the weight of each.
+  struct Sources {
+    const char* first;
+    int64_t planes, rows;
+    const C *plane_weights, *row_weights;
   };
   struct Scratch {
-    std::vector<C> wide, line, out;
-    static C* of(std::vector<C>& buffer, int64_t n) {
-      if (static_cast<int64_t>(buffer.size()) < n)
-        buffer.resize(n);
-      return buffer.data();
-    }
+    std::vector<C, VectorAllocator<C>> line;
+    // W first: source rows with the taps applied, which ones they are, and those of the last
+    // output row, which are often those of the next.
+    std::vector<C, VectorAllocator<C>> slots;
+    const char* source[kMaxRows] = {};
+    const void* rows[kMaxRows];
+    const char* first = nullptr;
+    int64_t count = 0;
   };
 
-  void compute(const Piece& piece, const T* src, T* dst, Scratch& scratch) const {
-    const int64_t n = piece.size * channels_;
-    if (d_.count[piece.d] == 0 || h_.count[piece.h] == 0) {
-      std::fill(dst, dst + n, convert<T>(static_cast<C>(p_.extrapolation_value)));
-      return;
+  void cut_pieces() {
+    int64_t width = std::max<int64_t>(1, kPiece / channels_);
+    if (w_first_) {
+      width = p_.dst_size[2];
+    } else if (taps_ != nullptr) {
+      width = std::max(width / kLanes<E>, int64_t(1)) * kLanes<E>; // whole blocks of taps
     }
-    // The part of the source rows that the piece needs; either end may be the lower one.
-    const int64_t one = piece.begin, other = piece.begin + piece.size - 1;
-    const int64_t low = std::min(w_.lowest(one), w_.lowest(other));
-    const int64_t high = std::max(w_.highest(one), w_.highest(other)) + 1;
-    const C* line = add_rows(piece, src + low * channels_, (high - low) * channels_, scratch);
-
-    C* out;
-    if constexpr (std::is_same_v<T, C>) {
-      out = dst;
-    } else {
-      out = Scratch::of(scratch.out, n);
+    const auto end_of = [&](int64_t o) { return w_.start[o] + w_.count[o]; };
+    for (int64_t begin = 0; begin < p_.dst_size[2]; begin += width) {
+      const int64_t size = std::min(width, p_.dst_size[2] - begin);
+      // Rows of the table are in order, or in reverse order.
+      const int64_t one = begin, other = begin + size - 1;
+      const int64_t low = std::min({w_.start[one], w_.start[other], w_.in - 1});
+      const int64_t high = std::max({end_of(one), end_of(other), low + 1});
+      // `low` is a whole number of vectors, as the bases of the taps are.
+      pieces_.push_back({begin, size, low / kLanes<E> * kLanes<E>, high});
     }
-    apply_taps(piece, line - low * channels_, out);
-    if constexpr (!std::is_same_v<T, C>)
-      narrow(out, dst, n);
   }
 
-  // The source rows of a piece, weighted and added up.
-  const C* add_rows(const Piece& piece, const T* src, int64_t n, Scratch& scratch) const {
-    const C *wd = &d_.weights[piece.d * d_.width], *wh = &h_.weights[piece.h * h_.width];
-    const int64_t rows_d = d_.count[piece.d], rows_h = h_.count[piece.h];
-    const T* first =
-        src + d_.start[piece.d] * p_.src_stride[2] + h_.start[piece.h] * p_.src_stride[3];
-    if constexpr (std::is_same_v<T, C>) {
-      if (rows_d * rows_h == 1 && wd[0] * wh[0] == 1)
-        return first;
-    }
-    C* sum = Scratch::of(scratch.line, n);
-    for (int64_t d = 0; d < rows_d; d++) {
-      for (int64_t h = 0; h < rows_h; h++) {
-        const T* row = first + d * p_.src_stride[2] + h * p_.src_stride[3];
-        const C weight = wd[d] * wh[h];
-        const C* wide;
-        if constexpr (std::is_same_v<T, C>) {
-          wide = row;
-        } else {
-          C* buffer = Scratch::of(scratch.wide, n);
-          widen(row, buffer, n);
-          wide = buffer;
-        }
-        if (d + h == 0) {
-          scaled(wide, weight, sum, n);
-        } else {
-          add_scaled(wide, weight, sum, n);
-        }
-      }
-    }
-    return sum;
+  // Whether the W taps are better applied to source rows, and the rows added up then. A source
+  // row serves several output rows when the image grows.
+  bool prefers_w_first() const {
+    const int64_t most = d_.width * h_.width;
+    if (passes_.add == nullptr || w_.has_empty_rows || most == 1 || most > kMaxRows ||
+        w_.out * channels_ > kLongestRow)
+      return false;
+    const auto size = [](int64_t n) { return static_cast<double>(n); };
+    const double gather = kGatherCost * size(w_.width) * size(w_.out);
+    const double rows = size(most);
+    const double sources_per_row = size(h_.in) / size(h_.out);
+    return sources_per_row * gather + rows * size(w_.out) < gather + rows * size(w_.in);
   }
 
-  void apply_taps(const Piece& piece, const C* line, C* out) const {
-    if (channels_ == 1) {
-      gather_taps(
-          line,
-          w_.tap_index.data() + piece.begin,
-          w_.tap_weight.data() + piece.begin,
-          w_.width,
-          w_.out,
-          out,
-          piece.size);
+  Plane plane_of(int64_t n, int64_t c, int64_t d) const {
+    const int64_t src =
+        n * p_.src_stride[0] + c * p_.src_stride[1] + d_.start[d] * p_.src_stride[2];
+    const int64_t dst = n * p_.dst_stride[0] + c * p_.dst_stride[1] + d * p_.dst_stride[2];
+    return {
+        static_cast<const char*>(p_.src) + src * src_bytes_,
+        static_cast<char*>(p_.dst) + dst * dst_bytes_,
+        &d_.weights[d * d_.width],
+        d_.start[d],
+        d_.count[d]};
+  }
+
+  void compute(const Plane& plane, int64_t h, const Piece& piece, Scratch& scratch) const {
+    const Sources sources{
+        plane.src + h_.start[h] * src_step_h_ + piece.low * src_step_w_,
+        plane.count,
+        h_.count[h],
+        plane.weights,
+        &h_.weights[h * h_.width]};
+    char* dst = plane.dst + h * dst_step_h_ + piece.begin * dst_step_w_;
+    const int64_t n = piece.size * channels_, count = sources.planes * sources.rows;
+    if (count == 0)
+      return fill(dst, n);
+    if (!w_first_)
+      return apply_taps(added_rows(sources, piece, scratch), piece, dst, true);
+    if (scratch.first != sources.first || scratch.count != count)
+      find_rows(sources, plane.start, h_.start[h], piece, scratch);
+    C weights[kMaxRows];
+    int64_t r = 0;
+    for_each_row(sources, [&](const char*, C weight) { weights[r++] = weight; });
+    passes_.add_last(scratch.rows, weights, count, true, n, dst, stream_);
+  }
+
+  // f(row, weight)
+  template <class F>
+  void for_each_row(const Sources& sources, const F& f) const {
+    for (int64_t i = 0; i < sources.planes; i++) {
+      const char* row = sources.first + i * src_step_d_;
+      for (int64_t j = 0; j < sources.rows; j++, row += src_step_h_)
+        f(row, sources.plane_weights[i] * sources.row_weights[j]);
+    }
+  }
+
+  // `line`: from piece.low on.
+  void apply_taps(const E* line, const Piece& piece, void* to, bool last) const {
+    const bool stream = last && stream_;
+    line -= piece.low * channels_;
+    if (taps_ != nullptr) {
+      (last ? passes_.gather_last : passes_.gather)(
+          line, *taps_, piece.begin * channels_, piece.size * channels_, empty_, to, stream);
     } else {
-      for (int64_t j = 0; j < piece.size; j++) {
-        const int64_t o = piece.begin + j;
-        if (w_.count[o] == 0)
-          continue;
-        sum_pixels(
-            line + w_.start[o] * channels_,
-            &w_.weights[o * w_.width],
-            w_.count[o],
-            channels_,
-            out + j * channels_);
+      (last ? passes_.sum_last : passes_.sum)(
+          line, w_, channels_, piece.begin, piece.size, empty_, to, stream);
+    }
+  }
+
+  // The source rows of an output row, weighted and added up.
+  const E* added_rows(const Sources& sources, const Piece& piece, Scratch& scratch) const {
+    const void* rows[kMaxRows];
+    C weights[kMaxRows];
+    int64_t waiting = 0, rest = sources.planes * sources.rows;
+    const E* line = nullptr;
+    for_each_row(sources, [&](const char* row, C weight) {
+      rows[waiting] = row, weights[waiting++] = weight;
+      if (--rest > 0 && waiting < kMaxRows)
+        return;
+      line = added(rows, weights, waiting, line == nullptr, piece, scratch);
+      waiting = 0;
+    });
+    return line;
+  }
+
+  // A row to apply taps to: beyond its end it may be read for as long as their widest window.
+  const E* added(
+      const void* const* rows,
+      const C* weights,
+      int64_t count,
+      bool first,
+      const Piece& piece,
+      Scratch& scratch) const {
+    constexpr int64_t kSlack = 4 * kLanes<E>;
+    const int64_t n = (piece.high - piece.low) * channels_;
+    const bool copied = src_is_elements_ && first && count == 1 && weights[0] == 1;
+    if (copied && static_cast<const char*>(rows[0]) + (n + kSlack) * src_bytes_ <= src_end_)
+      return static_cast<const E*>(rows[0]);
+    if (static_cast<int64_t>(scratch.line.size()) < n + kSlack)
+      scratch.line.resize(n + kSlack);
+    if (copied) {
+      std::memcpy(scratch.line.data(), rows[0], n * src_bytes_);
+    } else {
+      passes_.add(rows, weights, count, first, n, scratch.line.data(), false);
+    }
+    return reinterpret_cast<const E*>(scratch.line.data());
+  }
+
+  // W first: the source rows of an output row with the taps applied. Rows that are needed together
+  // have slots of their own, where they stay for the next output rows.
+  void find_rows(
+      const Sources& sources,
+      int64_t start_d,
+      int64_t start_h,
+      const Piece& piece,
+      Scratch& scratch) const {
+    const int64_t length = (piece.size * channels_ + kLanes<E> - 1) / kLanes<E> * kLanes<E>;
+    if (scratch.slots.empty())
+      scratch.slots.resize(length * d_.width * h_.width);
+    int64_t r = 0;
+    for_each_row(sources, [&](const char* row, C) {
+      const int64_t d = (start_d + r / sources.rows) % d_.width;
+      const int64_t h = (start_h + r % sources.rows) % h_.width;
+      const int64_t slot = d * h_.width + h;
+      C* to = scratch.slots.data() + slot * length;
+      if (scratch.source[slot] != row) {
+        const void* rows[] = {row};
+        const C weights[] = {1};
+        apply_taps(added(rows, weights, 1, true, piece, scratch), piece, to, false);
+        scratch.source[slot] = row;
       }
+      scratch.rows[r++] = to;
+    });
+    scratch.first = sources.first, scratch.count = r;
+  }
+
+  // f(the extrapolation value in the type of dst)
+  template <class F>
+  void with_extrapolation_value(const F& f) const {
+    dispatch(ImageTypes{}, p_.dst_dtype, [&](auto tag) {
+      f(convert<typename decltype(tag)::type>(static_cast<C>(p_.extrapolation_value)));
+    });
+  }
+
+  void fill(char* dst, int64_t n) const {
+    with_extrapolation_value(
+        [&](auto value) { std::fill_n(reinterpret_cast<decltype(value)*>(dst), n, value); });
+  }
+
+  // What an empty row of the W table gives, before it is stored.
+  E empty_value() const {
+    E empty = 0;
+    if constexpr (std::is_unsigned_v<E>) {
+      with_extrapolation_value([&](auto value) {
+        if constexpr (sizeof(value) == sizeof(E))
+          std::memcpy(&empty, &value, sizeof(value));
+      });
+    } else {
+      empty = static_cast<E>(p_.extrapolation_value);
     }
-    if (!w_.has_empty_rows)
-      return;
-    const C value = static_cast<C>(p_.extrapolation_value);
-    for (int64_t j = 0; j < piece.size; j++) {
-      if (w_.count[piece.begin + j] == 0)
-        std::fill_n(out + j * channels_, channels_, value);
-    }
+    return empty;
   }
 
   const ResampleProblem& p_;
-  const HostTable<C>&d_, &h_, &w_; // owned by the caller's tables
-  int64_t channels_;               // of one element of a row
+  const HostTable<C>&d_, &h_, &w_;      // owned by the caller's tables
+  std::shared_ptr<const Taps<C>> taps_; // null: pixels have many channels
+  Passes passes_;
+  int64_t channels_;              // of a pixel in a row: 1, or all
+  int64_t src_bytes_, dst_bytes_; // of an element
+  int64_t src_step_d_, src_step_h_, src_step_w_, dst_step_h_, dst_step_w_; // in bytes
+  bool src_is_elements_;                                                   // nothing to convert
+  bool w_first_, stream_;
+  const char* src_end_;
+  E empty_;
+  std::vector<Piece> pieces_;
 };
+
+template <class C>
+bool only_moves(const ResampleProblem& p, const Tables<C>& tables) {
+  return p.src_dtype == p.dst_dtype && tables[0]->copies && tables[1]->copies && tables[2]->copies;
+}
+
+// Elements are moved as integers of their size.
+template <class E>
+void run_moves(const ResampleProblem& p, bool transposed) {
+  const auto tables = cached_tables<WeightOf<E>>(p.axes, transposed);
+  Rows<E>(p, tables, {nullptr, nullptr, nullptr, gather_taps<E, E>, nullptr, sum_pixels<E, E>})
+      .run();
+}
 
 } // namespace
 
 bool can_run_rows(const ResampleProblem& p) {
-  return p.src_dtype == p.dst_dtype && (is_planar(p) || is_interleaved(p)) &&
-      p.src_size[2] <= std::numeric_limits<int32_t>::max(); // the tables' tap_index
+  return (is_planar(p) || is_interleaved(p)) &&
+      p.src_size[2] <= std::numeric_limits<int32_t>::max() / p.c; // the taps' index
 }
 
 void run_rows(const ResampleProblem& p, bool transposed) {
-  dispatch(ImageTypes{}, p.src_dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    const auto tables = cached_tables<compute_t<T>>(p.axes, transposed);
-    Rows<T>(p, tables).run();
+  dispatch(ImageTypes{}, p.src_dtype, [&](auto src_tag) {
+    using T = typename decltype(src_tag)::type;
+    using C = compute_t<T>;
+    const auto tables = cached_tables<C>(p.axes, transposed);
+    if (only_moves(p, tables)) {
+      constexpr std::array run = {
+          run_moves<uint8_t>, run_moves<uint16_t>, run_moves<uint32_t>, run_moves<uint64_t>};
+      return run[std::countr_zero(sizeof(T))](p, transposed);
+    }
+    dispatch(ImageTypes{}, p.dst_dtype, [&](auto dst_tag) {
+      using U = typename decltype(dst_tag)::type;
+      Rows<C>(
+          p,
+          tables,
+          {add_rows<T, C, C>,
+           add_rows<C, C, U>,
+           gather_taps<C, C>,
+           gather_taps<C, U>,
+           sum_pixels<C, C>,
+           sum_pixels<C, U>})
+          .run();
+    });
   });
 }
 

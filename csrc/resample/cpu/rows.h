@@ -2,9 +2,12 @@
 // innermost, or channels innermost in both images. Forward and backward are one
 // computation, with a table or with its transpose.
 //
-// A task makes a piece of one output row: the source rows that its D and H taps
-// name are added up into a buffer, vectorised along the row; then the W taps are
-// applied to the buffer. Parallel over images, output rows and pieces of rows.
+// A row is made in two passes, in the order that costs less. Either the source rows
+// that its D and H taps name are added up, and the W taps are applied to their sum;
+// or the W taps are applied to each source row, which is kept for as long as output
+// rows need it, and the results are added up. Both run along the row in vectors.
+//
+// Parallel over images, output rows and pieces of rows.
 #pragma once
 
 #include "resample/resample.h"

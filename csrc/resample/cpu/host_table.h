@@ -1,0 +1,105 @@
+// Axis tables on the host, cached.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "core/cache.h"
+#include "resample/axis_table.h"
+
+namespace torch_dnnl {
+
+struct HostTableKey {
+  AxisSpec spec;
+  bool transposed;
+
+  bool operator==(const HostTableKey&) const = default;
+};
+
+// The table of one axis, or its transpose, which is a table too: of the outputs that
+// each input goes into.
+template <class W>
+struct HostTable {
+  int64_t in, out, width;
+  std::vector<int64_t> start, count; // [out]
+  std::vector<W> weights;            // [out, width]
+  bool has_empty_rows = false;
+  bool copies = true; // no row has more than one tap, of weight 1
+
+  explicit HostTable(const HostTableKey& key)
+      : in(key.spec.in),
+        out(key.spec.out),
+        width(row_capacity(key.spec)),
+        start(out),
+        count(out),
+        weights(out * width) {
+    for (int64_t o = 0; o < out; o++)
+      build_row(key.spec, o, &start[o], &count[o], &weights[o * width]);
+    if (key.transposed)
+      transpose(is_flipped(key.spec));
+    narrow(*std::max_element(count.begin(), count.end()));
+    for (int64_t o = 0; o < out; o++) {
+      has_empty_rows |= count[o] == 0;
+      copies &= count[o] == 0 || (count[o] == 1 && weights[o * width] == 1);
+    }
+  }
+
+  AxisTable<W> view() const {
+    return {in, out, width, start.data(), count.data(), weights.data(), nullptr, nullptr};
+  }
+
+  size_t bytes() const {
+    return (start.size() + count.size()) * sizeof(int64_t) + weights.size() * sizeof(W);
+  }
+
+ private:
+  // Room for `taps` in a row, no more: the capacity of a row is an upper bound.
+  void narrow(int64_t taps) {
+    taps = std::max<int64_t>(taps, 1);
+    for (int64_t o = 1; o < out; o++)
+      std::copy_n(&weights[o * width], taps, &weights[o * taps]);
+    weights.resize(out * taps);
+    width = taps;
+  }
+
+  void transpose(bool flipped) {
+    std::vector<int64_t> first(in), last(in);
+    int64_t most = 1;
+    for (int64_t i = 0; i < in; i++) {
+      build_transposed_row(start.data(), count.data(), out, flipped, i, &first[i], &last[i]);
+      most = std::max(most, last[i] - first[i]);
+    }
+    std::vector<W> rows(in * most);
+    for (int64_t i = 0; i < in; i++) {
+      for (int64_t o = first[i]; o < last[i]; o++) {
+        rows[i * most + o - first[i]] = table_weight(view(), o, i);
+      }
+      last[i] -= first[i];
+    }
+    std::swap(in, out);
+    width = most;
+    start = std::move(first);
+    count = std::move(last);
+    weights = std::move(rows);
+  }
+};
+
+template <class W>
+using SharedTable = std::shared_ptr<const HostTable<W>>;
+
+template <class W>
+using Tables = std::array<SharedTable<W>, 3>;
+
+template <class W>
+Tables<W> cached_tables(const AxisSpec (&axes)[3], bool transposed) {
+  static Cache<HostTableKey, HostTable<W>> cache;
+  return {
+      cache.get({axes[0], transposed}),
+      cache.get({axes[1], transposed}),
+      cache.get({axes[2], transposed})};
+}
+
+} // namespace torch_dnnl

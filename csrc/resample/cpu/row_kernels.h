@@ -1,0 +1,257 @@
+// The two passes of the rows kernel: source rows weighted and added up, then the taps of
+// the W axis. Vectors of lanes.h all along; what lies between the passes is in the
+// computing type and may be read a little beyond its end.
+#pragma once
+
+#include <cstring>
+
+#include "resample/cpu/taps.h"
+
+namespace torch_dnnl {
+
+// Where a pass writes: to the image, past the caches if `stream`, or to a row between the passes.
+template <class U>
+struct Destination {
+  U* to;
+  bool stream;
+
+  template <class E>
+  C10_ALWAYS_INLINE void store(int64_t i, const Lanes<E>& lanes) const {
+    if (stream) {
+      stream_lanes<E>(to + i, lanes);
+    } else {
+      store_lanes<E>(to + i, lanes);
+    }
+  }
+  template <class E>
+  C10_ALWAYS_INLINE void store(int64_t i, const Lanes<E>& lanes, int64_t n) const {
+    store_lanes<E>(to + i, lanes, n);
+  }
+};
+
+// The vectors of n elements: f(i) of whole ones, then tail(i, how many) of what is left.
+template <class E, class F, class Tail>
+C10_ALWAYS_INLINE void for_each_vector(int64_t n, const F& f, const Tail& tail) {
+  int64_t i = 0;
+  for (; i + kLanes<E> <= n; i += kLanes<E>)
+    f(i);
+  if (i < n)
+    tail(i, n - i);
+}
+
+// ---- to[i] (+)= sum over the rows of weight * row[i] ----
+
+inline constexpr int64_t kMaxRows = 8; // at a time
+
+// kRows 0: `count`. Without kFirst the sum is added to what is there.
+template <int kRows, bool kFirst, class T, class C, class U>
+void add_rows(const T* const* rows, const C* weights, int64_t count, int64_t n, Destination<U> to) {
+  const auto at = [&](int64_t i, auto load) {
+    Lanes<C> sum = load(rows[0] + i) * Lanes<C>(weights[0]);
+    if constexpr (!kFirst)
+      sum = sum + Lanes<C>::loadu(to.to + i);
+    const int64_t end = kRows == 0 ? count : kRows;
+    for (int64_t r = 1; r < end; r++)
+      sum = at::vec::fmadd(load(rows[r] + i), Lanes<C>(weights[r]), sum);
+    return sum;
+  };
+  for_each_vector<C>(
+      n,
+      [&](int64_t i) {
+        to.template store<C>(i, at(i, [](const T* from) { return load_lanes<C>(from); }));
+      },
+      [&](int64_t i, int64_t rest) {
+        const auto load = [&](const T* from) { return load_lanes<C>(from, rest); };
+        to.template store<C>(i, at(i, load), rest);
+      });
+}
+
+template <class T, class C, class U>
+void add_rows(
+    const void* const* rows,
+    const C* weights,
+    int64_t count,
+    bool first,
+    int64_t n,
+    void* to,
+    bool stream) {
+  const T* typed[kMaxRows];
+  for (int64_t r = 0; r < count; r++)
+    typed[r] = static_cast<const T*>(rows[r]);
+  const Destination<U> destination{static_cast<U*>(to), stream};
+  if constexpr (std::is_same_v<C, U>) {
+    if (!first)
+      return add_rows<0, false>(typed, weights, count, n, destination);
+  }
+  switch (count) {
+    case 1:
+      return add_rows<1, true>(typed, weights, count, n, destination);
+    case 2:
+      return add_rows<2, true>(typed, weights, count, n, destination);
+    case 4:
+      return add_rows<4, true>(typed, weights, count, n, destination);
+    default:
+      return add_rows<0, true>(typed, weights, count, n, destination);
+  }
+}
+
+// ---- few channels: to[i] = sum over the taps of element begin + i ----
+
+template <class E>
+using WeightOf = std::conditional_t<sizeof(E) == 8, double, float>;
+
+template <Window kWindow, class E>
+using WindowOf = LanesWindow<
+    kWindow == Window::shared_2   ? 2
+        : kWindow == Window::none ? 0
+                                  : 4,
+    E>;
+
+// kTaps 0: as many as there are.
+template <Window kWindow, int kTaps, class E, class U>
+void gather_taps(
+    const E* line,
+    const Taps<WeightOf<E>>& taps,
+    int64_t begin,
+    int64_t n,
+    E empty,
+    Destination<U> to) {
+  constexpr int64_t step = kLanes<E>;
+  const int64_t width = kTaps == 0 ? taps.width : kTaps;
+  const bool has_empty = !taps.empty.empty();
+  int64_t block = begin / step;
+  const int64_t* base = taps.base.data() + block * width;
+  const int32_t* index = taps.index.data() + block * width * step;
+  const WeightOf<E>* weight = taps.weight.data() + block * width * step;
+  const auto next_block = [&] {
+    WindowOf<kWindow, E> window(line + base[0]);
+    const auto pick = [&](int64_t t) {
+      if constexpr (kWindow == Window::own_4 || kWindow == Window::none) {
+        if (t > 0)
+          window = WindowOf<kWindow, E>(line + base[t]);
+      }
+      return window.pick(index + t * step);
+    };
+    Lanes<E> sum = pick(0);
+    if constexpr (!std::is_unsigned_v<E>) {
+      sum = sum * Lanes<E>::loadu(weight);
+      for (int64_t t = 1; t < width; t++)
+        sum = at::vec::fmadd(pick(t), Lanes<E>::loadu(weight + t * step), sum);
+    }
+    if (has_empty)
+      sum = Lanes<E>::blendv(
+          sum, broadcast_lanes(empty), Lanes<E>::loadu(taps.empty.data() + block * step));
+    base += width, index += width * step, weight += width * step, block++;
+    return sum;
+  };
+  for_each_vector<E>(
+      n,
+      [&](int64_t i) { to.template store<E>(i, next_block()); },
+      [&](int64_t i, int64_t rest) { to.template store<E>(i, next_block(), rest); });
+}
+
+template <class E, class U>
+void gather_taps(
+    const E* line,
+    const Taps<WeightOf<E>>& taps,
+    int64_t begin,
+    int64_t n,
+    E empty,
+    void* to,
+    bool stream) {
+  const Destination<U> destination{static_cast<U*>(to), stream};
+  const auto run = [&](auto kWindow) {
+    const auto with_taps = [&](auto kTaps) {
+      gather_taps<kWindow, kTaps>(line, taps, begin, n, empty, destination);
+    };
+    if (taps.width == 1)
+      return with_taps(std::integral_constant<int, 1>{});
+    if constexpr (!std::is_unsigned_v<E>) {
+      switch (taps.width) {
+        case 2:
+          return with_taps(std::integral_constant<int, 2>{});
+        case 4:
+          return with_taps(std::integral_constant<int, 4>{});
+        default:
+          return with_taps(std::integral_constant<int, 0>{});
+      }
+    }
+  };
+  switch (taps.window) {
+    case Window::shared_2:
+      return run(std::integral_constant<Window, Window::shared_2>{});
+    case Window::shared_4:
+      return run(std::integral_constant<Window, Window::shared_4>{});
+    case Window::own_4:
+      return run(std::integral_constant<Window, Window::own_4>{});
+    case Window::none:
+      return run(std::integral_constant<Window, Window::none>{});
+  }
+}
+
+// ---- many channels: to = sum over the taps of a pixel ----
+
+template <int kTaps, class E, class U>
+void sum_taps(
+    const E* pixel,
+    const WeightOf<E>* weight,
+    int64_t taps,
+    int64_t channels,
+    Destination<U> to) {
+  const auto at = [&](int64_t c) {
+    Lanes<E> sum = load_lanes<E>(pixel + c);
+    if constexpr (!std::is_unsigned_v<E>) {
+      sum = sum * Lanes<E>(weight[0]);
+      const int64_t count = kTaps == 0 ? taps : kTaps;
+      for (int64_t t = 1; t < count; t++)
+        sum = at::vec::fmadd(load_lanes<E>(pixel + t * channels + c), Lanes<E>(weight[t]), sum);
+    }
+    return sum;
+  };
+  for_each_vector<E>(
+      channels,
+      [&](int64_t c) { to.template store<E>(c, at(c)); },
+      [&](int64_t c, int64_t rest) { to.template store<E>(c, at(c), rest); });
+}
+
+// The pixels [begin, begin + n) of an output row.
+template <class E, class U>
+void sum_pixels(
+    const E* line,
+    const HostTable<WeightOf<E>>& table,
+    int64_t channels,
+    int64_t begin,
+    int64_t n,
+    E empty,
+    void* to,
+    bool stream) {
+  Destination<U> out{static_cast<U*>(to), stream};
+  for (int64_t o = begin; o < begin + n; o++, out.to += channels) {
+    const E* pixel = line + table.start[o] * channels;
+    const auto* weight = &table.weights[o * table.width];
+    const int64_t taps = table.count[o];
+    switch (taps) {
+      case 0:
+        for_each_vector<E>(
+            channels,
+            [&](int64_t c) { out.template store<E>(c, broadcast_lanes(empty)); },
+            [&](int64_t c, int64_t rest) {
+              out.template store<E>(c, broadcast_lanes(empty), rest);
+            });
+        break;
+      case 1:
+        sum_taps<1>(pixel, weight, taps, channels, out);
+        break;
+      case 2:
+        sum_taps<2>(pixel, weight, taps, channels, out);
+        break;
+      case 4:
+        sum_taps<4>(pixel, weight, taps, channels, out);
+        break;
+      default:
+        sum_taps<0>(pixel, weight, taps, channels, out);
+    }
+  }
+}
+
+} // namespace torch_dnnl

@@ -1,0 +1,140 @@
+// The table of the W axis as vector code reads it: for every vector of elements of an
+// output row and every tap, where its elements are and what they weigh.
+//
+// The elements are fetched by permuting a window of the source row, which starts at a whole
+// number of vectors: a load then matches one store to the row that it reads, whose value it
+// gets from the store queue. Across two stores it would have to wait for both to reach the
+// cache, behind stores to the image that have to wait for memory.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "core/cache.h"
+#include "resample/cpu/host_table.h"
+#include "resample/cpu/lanes.h"
+
+namespace torch_dnnl {
+
+// For arrays that are read in whole vectors.
+template <class T>
+struct VectorAllocator {
+  using value_type = T;
+  static constexpr std::align_val_t kAlignment{64};
+
+  T* allocate(size_t n) {
+    return static_cast<T*>(::operator new(n * sizeof(T), kAlignment));
+  }
+  void deallocate(T* p, size_t) {
+    ::operator delete(p, kAlignment);
+  }
+  bool operator==(const VectorAllocator&) const = default;
+};
+
+enum class Window : int8_t {
+  shared_2, // two vectors hold what a block reads for all its taps
+  shared_4, // four
+  own_4,    // four vectors hold what a block reads for one tap
+  none,
+};
+
+template <class W>
+struct TapsKey {
+  SharedTable<W> table;
+  int64_t channels; // of a pixel: they are neighbours in a row
+
+  bool operator==(const TapsKey&) const = default;
+};
+
+template <class W>
+struct Taps {
+  static constexpr int64_t kBlock = kLanes<W>;
+  template <class T>
+  using Array = std::vector<T, VectorAllocator<T>>;
+
+  int64_t width; // taps of an element
+  int64_t elements, blocks;
+  Window window = Window::none;
+  std::vector<int64_t> base; // [blocks, width]
+  Array<int32_t> index;      // [blocks, width, kBlock], added to base
+  Array<W> weight;           // [blocks, width, kBlock]
+  Array<W> empty;            // [blocks, kBlock], all bits set in empty rows; or nothing
+
+  explicit Taps(const TapsKey<W>& key)
+      : width(key.table->width),
+        elements(key.table->out * key.channels),
+        blocks((elements + kBlock - 1) / kBlock),
+        base(blocks * width),
+        index(blocks * width * kBlock),
+        weight(blocks * width * kBlock) {
+    fill(*key.table, key.channels);
+    for (const auto& [kind, vectors] :
+         {std::pair{Window::shared_2, 2}, {Window::shared_4, 4}, {Window::own_4, 4}}) {
+      if (set_bases(kind == Window::own_4 ? 1 : width, vectors * kBlock)) {
+        window = kind;
+        return;
+      }
+    }
+  }
+
+  size_t bytes() const {
+    return base.size() * sizeof(int64_t) + index.size() * sizeof(int32_t) +
+        (weight.size() + empty.size()) * sizeof(W);
+  }
+
+ private:
+  // A row is filled up to `width` taps with repetitions of its last one, which share its weight
+  // (a weight of 0 would turn an infinite neighbour into NaN). Halves add up without rounding.
+  // Beyond the last element, too, indices are those of an element.
+  void fill(const HostTable<W>& table, int64_t channels) {
+    for (int64_t element = 0; element < blocks * kBlock; element++) {
+      const int64_t o = std::min(element / channels, table.out - 1), c = element % channels;
+      const int64_t last = std::max<int64_t>(table.count[o] - 1, 0);
+      const int64_t start = std::min(table.start[o], table.in - 1); // of an empty row, too
+      const int64_t at = element / kBlock * width * kBlock + element % kBlock;
+      if (table.count[o] == 0)
+        mark_empty(element);
+      W share = table.count[o] == 0 ? W(0) : table.weights[o * width + last];
+      for (int64_t t = 0; t < width; t++) {
+        if (t >= last && t < width - 1)
+          share /= 2;
+        index[at + t * kBlock] = static_cast<int32_t>((start + std::min(t, last)) * channels + c);
+        weight[at + t * kBlock] = t < last ? table.weights[o * width + t] : share;
+      }
+    }
+  }
+
+  void mark_empty(int64_t element) {
+    empty.resize(blocks * kBlock);
+    std::memset(&empty[element], 0xff, sizeof(W));
+  }
+
+  // Gives every `taps` taps of a block a common base; false if one of their windows were longer
+  // than `room`.
+  bool set_bases(int64_t taps, int64_t room) {
+    std::vector<int64_t> bases(base.size());
+    for (int64_t group = 0; group < blocks * width; group += taps) {
+      const auto begin = index.begin() + group * kBlock;
+      const auto [least, most] = std::minmax_element(begin, begin + taps * kBlock);
+      const int64_t first = *least / kBlock * kBlock;
+      if (*most - first >= room)
+        return false;
+      std::fill_n(bases.begin() + group, taps, first);
+    }
+    base = std::move(bases);
+    for (int64_t i = 0; i < blocks * width * kBlock; i++)
+      index[i] -= static_cast<int32_t>(base[i / kBlock]);
+    return true;
+  }
+};
+
+template <class W>
+std::shared_ptr<const Taps<W>> cached_taps(const SharedTable<W>& table, int64_t channels) {
+  static Cache<TapsKey<W>, Taps<W>> cache;
+  return cache.get({table, channels});
+}
+
+} // namespace torch_dnnl
