@@ -7,6 +7,8 @@
 #include <c10/util/SmallVector.h>
 
 #include <array>
+#include <cmath>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -103,7 +105,11 @@ inline AxisSpec check_options(const char* op, const ResampleOptions& options, si
   spec.antialias = options.antialias;
   spec.exclude_outside = options.exclude_outside;
   spec.cubic_coeff_a = options.cubic_coeff_a;
-  check_finite(op, "cubic_coeff_a", options.cubic_coeff_a);
+  TORCH_CHECK_VALUE(
+      std::abs(options.cubic_coeff_a) <= std::numeric_limits<float>::max(), // false for NaN
+      op,
+      ": expected cubic_coeff_a to be finite, in float32 too, got ",
+      options.cubic_coeff_a);
   check_finite(op, "extrapolation_value", options.extrapolation_value);
   TORCH_CHECK_NOT_IMPLEMENTED(
       !options.antialias || filter_support(spec.filter) > 0,

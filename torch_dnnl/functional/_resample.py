@@ -63,6 +63,13 @@ def _scaled(sizes: Sequence[int], factors: Sequence[float]) -> list[int]:
     return [to_int(size * factor) for size, factor in zip(sizes, factors, strict=True)]
 
 
+def _check_ints(sizes: Sequence[Any]) -> None:
+    """A TypeError, explained by the caller, for what the schema would silently make an int of."""
+    for n in sizes:
+        if type(n) is not int and (isinstance(n, bool) or not hasattr(n, "__index__")):
+            raise TypeError
+
+
 def interpolate(
     input: Tensor,
     size: int | Sequence[int] | None = None,
@@ -132,15 +139,19 @@ def interpolate(
                 raise ValueError  # explained below
             if not isinstance(size, (list, tuple)):
                 sizes = (size,) * (rank - 2)
+            _check_ints(sizes)
         else:
             factors = scale_factor
             if not isinstance(scale_factor, (list, tuple)):
                 factors = (scale_factor,) * (rank - 2)
             sizes = ()  # the operator computes them
-            if recompute_scale_factor or align_corners:
+            if recompute_scale_factor or align_corners or mode == "area":
                 sizes, factors = _scaled(input.shape[2:], factors), ()
-        if mode == "area" and rank == 5:
-            input = input.contiguous()  # torch's result is contiguous whatever the input is
+        if mode == "area":
+            if 0 in sizes:  # only here does torch give an empty result
+                return torch.nn.functional.interpolate(input, sizes, mode=mode)
+            if rank == 5:
+                input = input.contiguous()  # torch's result is contiguous whatever the input is
         if mode in ("bicubic", "lanczos") and input.dtype == torch.uint8:
             sizes = sizes or _scaled(input.shape[2:], factors)
             return _axis_by_axis(input, sizes, factors, attributes)
@@ -329,10 +340,12 @@ def resample(
         if size is None:
             first = 2 if data_format == "NCX" else 1
             sizes = _scaled(src.shape[first : first + spatial], factors)
-        elif not isinstance(size, (list, tuple)):
-            sizes = (size,) * spatial
-        elif not size:  # the operator would compute it
-            raise ValueError(f"resample: expected size to have {spatial} entries, got {size}")
+        else:
+            if not isinstance(size, (list, tuple)):
+                sizes = (size,) * spatial
+            elif not size:  # the operator would compute it
+                raise ValueError(f"resample: expected size to have {spatial} entries, got {size}")
+            _check_ints(sizes)
         if not (dtype is None or isinstance(dtype, torch.dtype)):
             raise TypeError  # explained below; the schema takes an int
         return _resample(  # type: ignore[no-any-return]
