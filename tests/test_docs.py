@@ -17,7 +17,12 @@ import torch_dnnl
 import torch_dnnl.functional as D
 
 ROOT = README.parent
-SNIPPETS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+SNIPPETS = [
+    pytest.param(snippet, id=f"{page.stem}{i}")
+    for page in PAGES
+    for i, snippet in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
+]
 
 
 def python(*command, cwd=ROOT):
@@ -31,12 +36,17 @@ def python(*command, cwd=ROOT):
     )
 
 
-def test_readme_has_an_example():
-    assert SNIPPETS
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_page(page):
+    """It has an example, and its links lead somewhere."""
+    text = page.read_text()
+    assert "```python\n" in text
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert "://" in target or (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS, ids=range(len(SNIPPETS)))
-def test_readme_snippet_runs(snippet, tmp_path):
+@pytest.mark.parametrize("snippet", SNIPPETS)
+def test_snippet_runs(snippet, tmp_path):
     result = python("-c", snippet, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stdout
@@ -80,6 +90,13 @@ def test_super_resolution_example(tmp_path):
     )
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "demo.png").stat().st_size > 10_000
+
+
+def test_gallery_example(tmp_path):
+    picture = tmp_path / "gallery.png"
+    result = python(str(ROOT / "examples" / "resize_gallery.py"), "--output", str(picture))
+    assert result.returncode == 0, result.stderr
+    assert picture.stat().st_size > 10_000
 
 
 def test_super_resolution_agrees_with_torch():
