@@ -122,12 +122,11 @@ TORCH_DNNL_HD inline Position source_coordinate(const AxisSpec& a, int64_t o) {
       return exact ? ratio((2 * index + 1) * in, 2 * out)
                    : position((static_cast<double>(o) + 0.5) / s, a.in);
     case Coordinates::half_pixel_symmetric:
-      if (!exact) {
-        const double adjustment = static_cast<double>(a.out) / (s * length);
-        const double offset = length / 2 * (1 - adjustment);
-        return position(offset + (static_cast<double>(o) + 0.5) / s - 0.5, a.in);
+      if (!exact) { // (I / 2) (1 - O / (s I)) + (o + 0.5) / s - 0.5, with one division
+        const double doubled = static_cast<double>(2 * o + 1 - a.out); // from the middle
+        return position((length - 1) / 2 + doubled / (2 * s), a.in);
       }
-      break; // the adjustment is 1: half_pixel
+      break; // s = O / I: half_pixel
     case Coordinates::pytorch_half_pixel:
       if (a.out == 1)
         return {0, 0.0};
