@@ -104,6 +104,18 @@ def test_super_resolution_agrees_with_torch():
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+def test_benchmarks_run(tmp_path):
+    table, bars = tmp_path / "rows.csv", tmp_path / "bars.png"
+    result = python(
+        str(ROOT / "benchmarks" / "run.py"),
+        *("--op", "overhead", "--pass", "backward", "--pass", "both", "--seconds", "0.001"),
+        *("--csv", str(table), "--plot", str(bars)),
+    )
+    assert result.returncode == 0, result.stderr
+    assert "geometric mean" in result.stdout.splitlines()[-1]
+    assert len(table.read_text().splitlines()) > 10 and bars.stat().st_size > 10_000
+
+
 PUBLIC = [f"{module.__name__}.{name}" for module in (D, torch_dnnl.nn) for name in module.__all__]
 
 
