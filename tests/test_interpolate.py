@@ -208,3 +208,12 @@ def test_area_of_nothing(shape):
         ours, theirs = (f(x, mode="area", **target) for f in (D.interpolate, F.interpolate))
         assert ours.shape == theirs.shape and ours.stride() == theirs.stride()
         assert ours.numel() == 0
+
+
+@pytest.mark.parametrize("antialias", [None, 0, 1])
+def test_antialias_is_a_truth_value(antialias):
+    x = torch.randn(1, 2, 9, 8)
+    ours, theirs = (
+        f(x, 5, mode="bilinear", antialias=antialias) for f in (D.interpolate, F.interpolate)
+    )
+    assert_matches(ours, theirs.double())

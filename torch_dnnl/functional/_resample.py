@@ -131,7 +131,7 @@ def interpolate(
         )
     try:
         rank = input.dim()
-        attributes = _INTERPOLATE[mode, rank, align_corners, antialias]
+        attributes = _INTERPOLATE[mode, rank, align_corners, bool(antialias)]  # None is False
         sizes: Any = size
         factors: Any = ()
         if size is not None:
@@ -158,7 +158,14 @@ def interpolate(
         return _resample(input, sizes, factors, *attributes)  # type: ignore[no-any-return]
     except Exception as error:
         _explain_interpolate(
-            error, input, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias
+            error,
+            input,
+            size,
+            scale_factor,
+            mode,
+            align_corners,
+            recompute_scale_factor,
+            bool(antialias),
         )
 
 
@@ -226,10 +233,7 @@ def _explain_interpolate(
             "interpolate: expected lanczos with antialias=True and without align_corners, got "
             f"{combination}"
         )
-    check_types(
-        "interpolate",
-        {"align_corners": (align_corners, "a bool or None"), "antialias": (antialias, "a bool")},
-    )
+    check_types("interpolate", {"align_corners": (align_corners, "a bool or None")})
     if mode not in _MODES or (mode, rank, align_corners, antialias) not in _INTERPOLATE:
         raise NotImplementedError(
             "interpolate: expected a 3-D to 5-D input and a mode for its rank (nearest, "
