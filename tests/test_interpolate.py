@@ -57,16 +57,12 @@ def test_interpolate_is_torchs(mode, rank, options):
         theirs = F.interpolate(x, mode=mode, **kwargs, **options)
         if options.get("antialias") and ours.shape[-1] == 1:
             continue  # torch mixes up the strides of its intermediate image: see the next test
-        # torch's gradients, and its nearest forward for channels_last, ignore the factor of an axis
-        # that keeps or doubles its size; its other forward kernels do not.
-        factor_lost = "scale_factor" in kwargs and any(
-            o in (i, 2 * i) for i, o in zip(shape[2:], ours.shape[2:])
-        )
-        if not (factor_lost and mode == "nearest"):
-            assert_matches(ours, theirs, 1e-5)
+        assert_matches(ours, theirs, 1e-5)
         assert ours.stride() == theirs.stride(), (shape, kwargs, options)
-        if factor_lost:
-            continue
+        if "scale_factor" in kwargs and any(
+            o in (i, 2 * i) for i, o in zip(shape[2:], ours.shape[2:])
+        ):
+            continue  # torch's gradients ignore the factor of such an axis
         grad = torch.randn_like(theirs)
         (a,), (b,) = (torch.autograd.grad(y, x, grad) for y in (ours, theirs))
         assert_matches(a, b, 1e-5)
@@ -80,18 +76,39 @@ def test_antialias_to_one_column():
     assert_matches(ours, F.interpolate(rows, (15, 1), mode="bilinear", antialias=True))
 
 
+# What decides which of its nearest kernels ATen uses: sizes from C to the last axis, and layout.
+KERNELS = {
+    "one": ((2,), None),
+    "small": ((2, 1), None),
+    "large": ((2, 130), None),
+    "large-few-channels-last": ((3, 130), torch.channels_last),
+    "large-channels-last": ((4, 130), torch.channels_last),
+    "volume": ((4, 1, 2), None),
+    "volume-channels-last": ((4, 1, 2), torch.channels_last_3d),
+}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8, torch.bfloat16, torch.float64])
-def test_nearest_takes_torchs_indices(mode, dtype):
+def test_nearest_takes_torchs_indices(mode, dtype, kernel):
     """Where rounded index arithmetic differs from exact arithmetic, torch's is matched."""
-    pairs = [(4, 41), (4, 61), (4, 436), (8, 436), (7, 7), (9, 18), (1000, 37), (37, 1000)]
+    (channels, *spatial), memory_format = KERNELS[kernel]
+    pairs = [(4, 41), (4, 61), (8, 111), (2, 82), (2, 47), (2, 55), (7, 7), (9, 18), (50, 37)]
+    if kernel != "small":
+        pairs += [(4, 436), (8, 436), (1000, 37), (37, 1000), (22, 163), (59, 161), (47, 129)]
     for length, size in pairs:
-        x = torch.arange(length, dtype=torch.float32).remainder(256).to(dtype)[None, None]
-        ours, theirs = D.interpolate(x, size, mode=mode), F.interpolate(x, size, mode=mode)
-        assert_same_indices(ours, theirs)
-        factor = size / length * 1.0007
-        ours = D.interpolate(x, scale_factor=factor, mode=mode)
-        assert_same_indices(ours, F.interpolate(x, scale_factor=factor, mode=mode))
+        row = torch.arange(length, dtype=torch.float32).remainder(256).to(dtype)
+        x = row.expand(1, channels, *spatial, length).contiguous()
+        x = x.contiguous(memory_format=memory_format or torch.contiguous_format)
+        factor = (*(1.0 for _ in spatial), size / length * 1.0007)
+        for target in (
+            {"size": (*spatial, size)},
+            {"scale_factor": factor},
+            {"scale_factor": factor, "recompute_scale_factor": True},
+        ):
+            ours, theirs = (f(x, mode=mode, **target) for f in (D.interpolate, F.interpolate))
+            assert_same_indices(ours, theirs)
 
 
 def assert_same_indices(ours, theirs):

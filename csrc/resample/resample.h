@@ -88,6 +88,8 @@ inline constexpr std::pair<std::string_view, Coordinates> coordinate_rules[] = {
     {"torch_antialias_corners", Coordinates::torch_antialias_corners},
     {"torch_nearest", Coordinates::torch_nearest},
     {"torch_nearest_exact", Coordinates::torch_nearest_exact},
+    {"torch_nearest_direct", Coordinates::torch_nearest_direct},
+    {"torch_nearest_exact_direct", Coordinates::torch_nearest_exact_direct},
 };
 inline constexpr std::pair<std::string_view, NearestMode> nearest_modes[] = {
     {"round_prefer_ceil", NearestMode::round_prefer_ceil},

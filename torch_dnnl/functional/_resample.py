@@ -70,6 +70,42 @@ def _check_ints(sizes: Sequence[Any]) -> None:
             raise TypeError
 
 
+def _is_channels_last(input: Tensor) -> bool:
+    """is_contiguous(memory_format=...), which does not exist under vmap."""
+    order = (1, *range(input.dim() - 1, 1, -1), 0)
+    expected: int = 1
+    for d in order:
+        if input.shape[d] != 1 and input.stride(d) != expected:
+            return False
+        expected *= input.shape[d]
+    return True
+
+
+def _nearest_as_aten(
+    input: Tensor, sizes: Sequence[int], factors: Sequence[float], mode: str
+) -> tuple[Sequence[float], _Attributes]:
+    """The factors and attributes of the kernel that ATen uses for a nearest mode.
+
+    It has two for images and volumes, whose indices differ at some sizes, and one on CUDA.
+    """
+    attributes = _INTERPOLATE[mode, input.dim(), None, False]
+    direct = ("nearest", f"{attributes[1]}_direct")
+    if input.is_cuda or torch.compiler.is_exporting():  # a program for every size has one rule
+        return factors, direct
+    spatial = input.shape[2:]
+    out = sizes or _scaled(spatial, factors)
+    small = len(out) == 2 and out[0] + out[1] <= 128
+    if not small and not (len(out) > 1 and input.shape[1] > 3 and _is_channels_last(input)):
+        return factors, attributes
+    if factors and mode == "nearest":
+        # This kernel ignores the factor of an axis that keeps or doubles its size.
+        factors = [
+            1.0 if o == i else 2.0 if o == 2 * i else f
+            for i, o, f in zip(spatial, out, factors, strict=True)
+        ]
+    return factors, direct
+
+
 def interpolate(
     input: Tensor,
     size: int | Sequence[int] | None = None,
@@ -147,6 +183,11 @@ def interpolate(
             sizes = ()  # the operator computes them
             if recompute_scale_factor or align_corners or mode == "area":
                 sizes, factors = _scaled(input.shape[2:], factors), ()
+        if mode == "nearest-exact" or (
+            mode == "nearest"
+            and (input.dtype == torch.float64 or any(f not in (1, 2) for f in factors))
+        ):
+            factors, attributes = _nearest_as_aten(input, sizes, factors, mode)
         if mode == "area":
             if 0 in sizes:  # only here does torch give an empty result
                 return torch.nn.functional.interpolate(input, sizes, mode=mode)
