@@ -40,6 +40,8 @@ def rows():
         for line in table.splitlines()[2:]:
             theirs, ours = (cell.strip() for cell in line.strip("|").split("|"))
             call, note = re.fullmatch(r"`(.*?)`(.*)", theirs).groups()
+            if library == "torch" and "lanczos" in call and "lanczos" not in F.interpolate.__doc__:
+                continue  # torch 2.11
             if find_spec(library):
                 yield pytest.param(call, note, ours.strip("`"), id=call)
 
