@@ -1,10 +1,11 @@
-"""What is timed: for each operator, our call, torch's best spelling of it, and the float64 answer.
-
-A case with gradients times forward and backward together.
+"""What is timed: for each operator, our call and the best spelling of it that a user of torch (or,
+where a name says so, of Pillow) has.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import product
 
 import torch
 import torch.nn.functional as F
@@ -17,13 +18,23 @@ import torch_dnnl.functional as D
 class Case:
     name: str
     ours: Callable[..., Tensor]
-    torchs: Callable[..., Tensor]
+    peer: Callable[..., object]
     tensors: tuple[Tensor, ...]
     operations: int = 0  # multiply-adds, where they are the limit
+    exact: Callable[..., Tensor] | None = None  # of float64 tensors; default: peer
+
+    @property
+    def differentiable(self) -> bool:
+        return all(t.is_floating_point() for t in self.tensors)
 
 
 def randn(*shape: int, device: str, memory_format: torch.memory_format) -> Tensor:
     return torch.randn(shape, device=device).contiguous(memory_format=memory_format)
+
+
+def randbytes(*shape: int, device: str, memory_format: torch.memory_format) -> Tensor:
+    image = torch.randint(256, shape, dtype=torch.uint8, device=device)
+    return image.contiguous(memory_format=memory_format)
 
 
 LAYOUTS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
@@ -60,22 +71,62 @@ def overhead(device: str) -> Iterator[Case]:
     )
 
 
+def interpolation(
+    name: str, x: Tensor, peer: Callable[..., object] | None = None, **kwargs
+) -> Case:
+    def torchs(x: Tensor) -> Tensor:
+        return F.interpolate(x, **kwargs)
+
+    return Case(name, lambda x: D.interpolate(x, **kwargs), peer or torchs, (x,), exact=torchs)
+
+
+def through_float32(**kwargs) -> Callable[[Tensor], Tensor]:
+    """torch has no antialias in bfloat16: the round trip that one writes instead."""
+    return lambda x: F.interpolate(x.float(), **kwargs).to(x.dtype)
+
+
 def resample(device: str) -> Iterator[Case]:
+    """Outputs of 8 MB, in every mode."""
+    double, odd = {"scale_factor": 2}, {"size": (127, 129)}
+    modes = [
+        ("nearest x2", 64, {**double, "mode": "nearest"}),
+        ("nearest-exact x2", 64, {**double, "mode": "nearest-exact"}),
+        ("bilinear x2", 64, {**double, "mode": "bilinear"}),
+        ("bilinear align x2", 64, {**double, "mode": "bilinear", "align_corners": True}),
+        ("bicubic x2", 64, {**double, "mode": "bicubic"}),
+        ("bilinear x0.5", 256, {"scale_factor": 0.5, "mode": "bilinear"}),
+        ("bilinear antialias", 200, {**odd, "mode": "bilinear", "antialias": True}),
+        ("bicubic antialias", 200, {**odd, "mode": "bicubic", "antialias": True}),
+        ("area", 200, {**odd, "mode": "area"}),
+    ]
+    for dtype, batch in ((torch.float32, 4), (torch.bfloat16, 8)):
+        for (layout, memory_format), (label, side, kwargs) in product(LAYOUTS.items(), modes):
+            x = randn(batch, 32, side, side, device=device, memory_format=memory_format).to(dtype)
+            name = f"{label} {layout} {'f32' if dtype == torch.float32 else 'bf16'}"
+            refused = "antialias" in kwargs and dtype == torch.bfloat16
+            yield interpolation(name, x, through_float32(**kwargs) if refused else None, **kwargs)
+
+
+def pillows(x: Tensor, side: int) -> Callable[[Tensor], object]:
+    from PIL import Image
+
+    image = Image.fromarray(x[0].permute(1, 2, 0).numpy())
+    return lambda _: image.resize((side, side), Image.Resampling.BILINEAR)
+
+
+def images(device: str) -> Iterator[Case]:
+    """Single photographs, in bytes and in float32."""
+    small = {"size": (224, 224), "mode": "bilinear", "antialias": True}
     for layout, memory_format in LAYOUTS.items():
-        x = randn(4, 16, 64, 64, device=device, memory_format=memory_format)
-        for label, kwargs in [
-            ("nearest x2", {"scale_factor": 2, "mode": "nearest"}),
-            ("bilinear x2", {"scale_factor": 2, "mode": "bilinear"}),
-            ("bicubic x2", {"scale_factor": 2, "mode": "bicubic"}),
-            ("bilinear antialias", {"size": (37, 45), "mode": "bilinear", "antialias": True}),
-            ("area", {"size": (37, 45), "mode": "area"}),
-        ]:
-            yield Case(
-                f"{label} {layout}",
-                lambda x, kwargs=kwargs: D.interpolate(x, **kwargs),
-                lambda x, kwargs=kwargs: F.interpolate(x, **kwargs),
-                (x,),
-            )
+        options = {"device": device, "memory_format": memory_format}
+        x = randbytes(1, 3, 256, 256, **options)
+        yield interpolation(f"256 to 224 antialias {layout} u8", x, **small)
+        if find_spec("PIL") and layout == "nhwc" and device == "cpu":
+            yield interpolation("256 to 224 antialias, Pillow", x, pillows(x, 224), **small)
+        for factor, (kind, make) in product((0.5, 2), (("f32", randn), ("u8", randbytes))):
+            x = make(1, 3, 1080, 1920, **options)
+            name = f"1080p x{factor:g} {layout} {kind}"
+            yield interpolation(name, x, scale_factor=factor, mode="bilinear")
 
 
 def reorder(device: str) -> Iterator[Case]:
@@ -121,4 +172,10 @@ def conv(device: str) -> Iterator[Case]:
             )
 
 
-OPERATORS = {"overhead": overhead, "resample": resample, "reorder": reorder, "conv": conv}
+OPERATORS = {
+    "overhead": overhead,
+    "resample": resample,
+    "images": images,
+    "reorder": reorder,
+    "conv": conv,
+}

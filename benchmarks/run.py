@@ -1,77 +1,127 @@
 """Times the operators beside torch's.
 
-    python benchmarks/run.py                      # everything
-    python benchmarks/run.py --op conv --gradient # forward and backward
-    python benchmarks/run.py --op reorder --csv results.csv
+    python benchmarks/run.py                                        # everything, forward
+    python benchmarks/run.py --op resample --pass forward --pass backward --plot resample.png
+    python benchmarks/run.py --op conv --pass both --csv conv.csv
 
-Each row: milliseconds of both, torch / ours, GB/s (inputs read once, outputs written once), their
-share of what a copy into a fresh tensor of the same bytes reaches in the same run, GFLOP/s where
-arithmetic is the limit, and both errors against float64. Last, the geometric mean of torch / ours
-and the worst case.
+Each row: milliseconds of both, peer / ours, GB/s (inputs read once, outputs written once, in either
+direction), their share of what a copy into a fresh tensor of the same bytes reaches in the same
+run, GFLOP/s where arithmetic is the limit, and both errors against float64. Last, the geometric
+mean of peer / ours and the worst case.
 """
 
 import argparse
 import csv
 import math
 import subprocess
+from collections.abc import Callable
 
+import numpy as np
 import torch
 from cases import OPERATORS, Case
 from measure import interleaved
 from torch import Tensor
 
 COLUMNS = (
-    ("case", "{:>32}"),
-    ("ours ms", "{:9.3f}"),
-    ("torch ms", "{:9.3f}"),
-    ("ratio", "{:7.2f}"),
-    ("GB/s", "{:7.2f}"),
-    ("of copy", "{:8.2f}"),
-    ("GFLOP/s", "{:8.1f}"),
-    ("error", "{:9.1e}"),
-    ("torch error", "{:12.1e}"),
+    ("case", 32, ""),
+    ("pass", 8, ""),
+    ("ours ms", 9, ".3f"),
+    ("peer ms", 9, ".3f"),
+    ("ratio", 7, ".2f"),
+    ("GB/s", 7, ".2f"),
+    ("of copy", 8, ".2f"),
+    ("GFLOP/s", 8, ".1f"),
+    ("error", 9, ".1e"),
+    ("peer error", 11, ".1e"),
 )
 
 
-def error(result: Tensor, exact: Tensor) -> float:
-    return ((result.double() - exact).norm() / exact.norm()).item()
-
-
-def with_gradient(function, tensors):
+def timed(function: Callable, tensors: tuple[Tensor, ...], what: str) -> Callable[[], object]:
+    """A call that makes one pass: "forward", "backward" alone, or "both"."""
+    if what == "forward":
+        return lambda: function(*tensors)
     leaves = [t.detach().requires_grad_() for t in tensors]
-    grad = torch.ones_like(function(*leaves))
+    result = function(*leaves)
+    # Small integers, which are the same in every type.
+    values = torch.arange(result.numel(), device=result.device) % 7 - 3
+    grad = torch.empty_like(result).copy_(values.view(result.shape))
+    if what == "backward":
+        return lambda: torch.autograd.grad(result, leaves, grad, retain_graph=True)
     return lambda: torch.autograd.grad(function(*leaves), leaves, grad)
 
 
-def row(case: Case, device: str, gradient: bool) -> dict[str, object]:
-    ours, theirs = case.ours(*case.tensors), case.torchs(*case.tensors)
-    exact = case.torchs(*(t.double() for t in case.tensors)).double()
-    size = sum(t.numel() * t.element_size() for t in (*case.tensors, ours))
+def flat(result: object) -> Tensor:
+    """All numbers of a result: a tensor, several, or an image."""
+    if isinstance(result, tuple):
+        return torch.cat([flat(part) for part in result])
+    if not isinstance(result, Tensor):
+        result = torch.from_numpy(np.array(result)).permute(2, 0, 1)
+    return result.double().flatten()
+
+
+def error(result: object, exact: object) -> float:
+    return ((flat(result) - flat(exact)).norm() / flat(exact).norm()).item()
+
+
+def row(case: Case, what: str, device: str, seconds: float) -> dict[str, object]:
+    ours, peer = (timed(f, case.tensors, what) for f in (case.ours, case.peer))
+    exact = timed(case.exact or case.peer, tuple(t.double() for t in case.tensors), what)()
+    tensors = (*case.tensors, case.ours(*case.tensors))
+    size = sum(t.numel() * t.element_size() for t in tensors) * (2 if what == "both" else 1)
+    operations = case.operations * {"forward": 1, "backward": 2, "both": 3}[what]
     half = torch.empty(size // 2, dtype=torch.uint8, device=device)
-    functions = [lambda: case.ours(*case.tensors), lambda: case.torchs(*case.tensors)]
-    if gradient:
-        functions = [with_gradient(f, case.tensors) for f in (case.ours, case.torchs)]
-    a, b, copy = interleaved(*functions, half.clone, device=device)
+    a, b, copy = interleaved(ours, peer, half.clone, device=device, budget=seconds)
     return {
         "case": case.name,
+        "pass": what,
         "ours ms": a * 1e3,
-        "torch ms": b * 1e3,
+        "peer ms": b * 1e3,
         "ratio": b / a,
         "GB/s": size / a / 1e9,
         "of copy": copy / a,
-        "GFLOP/s": 2 * case.operations / a / 1e9,
-        "error": error(ours, exact),
-        "torch error": error(theirs, exact),
+        "GFLOP/s": 2 * operations / a / 1e9,
+        "error": error(ours(), exact),
+        "peer error": error(peer(), exact),
     }
+
+
+def plot(path: str, rows: list[dict]) -> None:
+    """A bar for each row: how much faster than the peer, from 1."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(9, 1 + 0.2 * len(rows)), layout="constrained")
+    labels = [f"{r['op']}: {r['case']}, {r['pass']}" for r in rows]
+    colors = ["tab:green" if r["ratio"] >= 1 else "tab:red" for r in rows]
+    axis.barh(labels, [r["ratio"] - 1 for r in rows], left=1, color=colors)
+    axis.invert_yaxis()
+    axis.margins(y=0.01)
+    axis.set(xscale="log", xlabel="peer's time / ours")
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.axvline(1, color="black", linewidth=0.8)
+    figure.savefig(path, dpi=100)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time the operators beside torch's.")
     parser.add_argument("--op", choices=OPERATORS, action="append", help="default: all")
+    parser.add_argument(
+        "--pass", dest="passes", choices=("forward", "backward", "both"), action="append",
+        help='"backward" alone, or "both" together; default: forward',
+    )  # fmt: skip
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--gradient", action="store_true", help="forward and backward together")
+    parser.add_argument(
+        "--deterministic", action="store_true", help="torch's deterministic algorithms"
+    )
+    parser.add_argument("--seconds", type=float, default=3.0, help="for each row")
     parser.add_argument("--csv", help="also write the rows to this file")
+    parser.add_argument("--plot", help="also draw the ratios into this file")
     args = parser.parse_args()
+    if args.deterministic:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False
 
     name = (
         torch.cuda.get_device_name()
@@ -81,26 +131,31 @@ def main() -> None:
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
+    run = {"device": name, "commit": commit}
     print(f"torch {torch.__version__}, {args.device}, {name}, commit {commit}")
     rows = []
     for op in args.op or OPERATORS:
-        print(f"\n{op}" + (", forward and backward" if args.gradient else ""))
-        print(" ".join(f"{n:>{len(f.format(0)) if n != 'case' else 32}}" for n, f in COLUMNS))
+        print(f"\n{op}")
+        print(" ".join(f"{column:>{width}}" for column, width, _ in COLUMNS))
         ratios = []
         for case in OPERATORS[op](args.device):
-            values = row(case, args.device, args.gradient)
-            print(" ".join(f.format(values[n]) for n, f in COLUMNS), flush=True)
-            ratios.append(values["ratio"])
-            rows.append(
-                {"op": op, **values, "torch": torch.__version__, "device": name, "commit": commit}
-            )
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-        print(f"torch / ours: geometric mean {mean:.2f}, worst {min(ratios):.2f}")
+            for what in args.passes or ["forward"]:
+                if what != "forward" and not case.differentiable:
+                    continue
+                values = row(case, what, args.device, args.seconds)
+                print(" ".join(f"{values[c]:>{width}{f}}" for c, width, f in COLUMNS), flush=True)
+                ratios.append(values["ratio"])
+                rows.append({"op": op, **values, "torch": torch.__version__, **run})
+        if ratios:
+            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+            print(f"peer / ours: geometric mean {mean:.2f}, worst {min(ratios):.2f}")
     if args.csv:
         with open(args.csv, "w", newline="") as file:
             writer = csv.DictWriter(file, fieldnames=rows[0])
             writer.writeheader()
             writer.writerows(rows)
+    if args.plot:
+        plot(args.plot, rows)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ TORCH_LIBRARY(torch_dnnl, m) {
 
   // `size`: output sizes of the spatial dimensions, or empty for floor(input size *
   // scale). `scales`: one factor per spatial dimension, or empty for the exact ratio
-  // of the sizes. `coordinates`
-  // also takes ATen's variants: torch_linear, torch_nearest, torch_nearest_exact,
-  // torch_antialias_corners.
+  // of the sizes. `coordinates` also takes ATen's variants: torch_linear,
+  // torch_antialias_corners, torch_nearest, torch_nearest_exact, and these two with
+  // _direct.
   m.def("resample(Tensor src, SymInt[] size, float[] scales=[], str mode=\"linear\", "
         "str coordinates=\"half_pixel\", str nearest_mode=\"round_prefer_ceil\", "
         "bool antialias=False, float cubic_coeff_a=-0.75, bool exclude_outside=False, "

@@ -17,7 +17,12 @@ import torch_dnnl
 import torch_dnnl.functional as D
 
 ROOT = README.parent
-SNIPPETS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+SNIPPETS = [
+    pytest.param(snippet, id=f"{page.stem}{i}")
+    for page in PAGES
+    for i, snippet in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
+]
 
 
 def python(*command, cwd=ROOT):
@@ -31,12 +36,17 @@ def python(*command, cwd=ROOT):
     )
 
 
-def test_readme_has_an_example():
-    assert SNIPPETS
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_page(page):
+    """It has an example, and its links lead somewhere."""
+    text = page.read_text()
+    assert "```python\n" in text
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert "://" in target or (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS, ids=range(len(SNIPPETS)))
-def test_readme_snippet_runs(snippet, tmp_path):
+@pytest.mark.parametrize("snippet", SNIPPETS)
+def test_snippet_runs(snippet, tmp_path):
     result = python("-c", snippet, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stdout
@@ -82,9 +92,28 @@ def test_super_resolution_example(tmp_path):
     assert (tmp_path / "demo.png").stat().st_size > 10_000
 
 
+def test_gallery_example(tmp_path):
+    picture = tmp_path / "gallery.png"
+    result = python(str(ROOT / "examples" / "resize_gallery.py"), "--output", str(picture))
+    assert result.returncode == 0, result.stderr
+    assert picture.stat().st_size > 10_000
+
+
 def test_super_resolution_agrees_with_torch():
     result = python(str(ROOT / "examples" / "train_super_resolution.py"), "--check")
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_benchmarks_run(tmp_path):
+    table, bars = tmp_path / "rows.csv", tmp_path / "bars.png"
+    result = python(
+        str(ROOT / "benchmarks" / "run.py"),
+        *("--op", "overhead", "--pass", "backward", "--pass", "both", "--seconds", "0.001"),
+        *("--csv", str(table), "--plot", str(bars)),
+    )
+    assert result.returncode == 0, result.stderr
+    assert "geometric mean" in result.stdout.splitlines()[-1]
+    assert len(table.read_text().splitlines()) > 10 and bars.stat().st_size > 10_000
 
 
 PUBLIC = [f"{module.__name__}.{name}" for module in (D, torch_dnnl.nn) for name in module.__all__]

@@ -2,6 +2,7 @@
 argument. Never a crash, a hang or a result."""
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -78,6 +79,9 @@ CALLS = [
     bad("resample", IMAGE, "4", names="size", error=TypeError),
     bad("resample", IMAGE, (HUGE, HUGE), error=RuntimeError),
     bad("resample", IMAGE, (4, HUGE), error=RuntimeError),
+    bad("resample", IMAGE, (Fraction(9, 2), 4), names="size", error=TypeError),
+    bad("resample", IMAGE, True, names="size", error=TypeError),
+    bad("resample", IMAGE, 4, names="cubic_coeff_a", mode="cubic", cubic_coeff_a=1e39),
     # reorder
     bad("reorder", IMAGE, "abce", names="dst_format"),
     bad("reorder", IMAGE, "abc", names="dst_format"),
@@ -199,6 +203,13 @@ def test_bad_call(function, args, kwargs, error, names, device):
         ((IMAGE,), {"scale_factor": INF, "recompute_scale_factor": True}),
         ((IMAGE,), {"scale_factor": INF}),
         ((IMAGE, (4.5, 4)), {}),
+        ((IMAGE, (Fraction(9, 2), 4)), {}),
+        ((IMAGE, Fraction(4)), {}),
+        ((IMAGE, (True, 4)), {}),
+        ((IMAGE, True), {"mode": "area"}),
+        ((IMAGE, 4.0), {"mode": "bicubic"}),
+        ((IMAGE, -1), {"mode": "area"}),
+        ((IMAGE[:, :, :0], 4), {"mode": "area"}),
         ((IMAGE.bool(), 4), {"mode": "bilinear"}),
         ((IMAGE, 4), {"mode": "lanczos"}),
         ((torch.randn(1, 2, 0, 4), 4), {"mode": "bilinear"}),

@@ -1,8 +1,15 @@
-"""The worked examples of the ONNX operators Resize, QuantizeLinear and DequantizeLinear."""
+"""ONNX's Resize, QuantizeLinear and DequantizeLinear: the worked examples of their specification,
+and for Resize all combinations of its attributes by its formulas."""
 
+import itertools
+import math
+from importlib.util import find_spec
+
+import numpy as np
 import pytest
 import torch
 from op_db import assert_matches
+from oracles.resample import axis_matrix
 
 import torch_dnnl.functional as D
 
@@ -102,6 +109,115 @@ def test_resize(image, target, attributes, expected):
     where = "size" if isinstance(target[0], int) else "scale_factor"
     result = D.resample(x, **{where: target}, **options)[0, 0]
     assert_matches(result[: len(expected)], torch.tensor(expected, dtype=torch.float64), 2e-6)
+
+
+RULES = [
+    *("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric"),
+    *("tf_half_pixel_for_nn", "tf_crop_and_resize"),
+]
+SIZES = [(1, 1), (1, 5), (5, 1), (4, 7), (7, 4), (8, 16), (16, 8), (9, 3), (3, 20), (20, 3), (6, 6)]
+# Numbers of few bits, so that positions are exact in floating point too.
+SCALES = [
+    (7, 0.5),
+    (10, 0.75),
+    (5, 1.5),
+    (4, 2.25),
+    (13, 0.6181640625),
+    (6, 2.71875),
+    (9, 0.17578125),
+]
+REGIONS = [(0.0, 1.0), (0.25, 0.8125), (-0.25, 1.375), (0.875, 0.125)]
+FILTERS = [
+    *({"mode": "nearest", "nearest_mode": f"round_prefer_{way}"} for way in ("ceil", "floor")),
+    *({"mode": "nearest", "nearest_mode": way} for way in ("ceil", "floor")),
+    *(
+        {"mode": mode, "exclude_outside": exclude, "antialias": antialias, "cubic_coeff_a": a}
+        for mode, a in (("linear", -0.75), ("cubic", -0.75), ("cubic", -0.5))
+        for exclude, antialias in itertools.product((False, True), repeat=2)
+    ),
+]
+
+
+def attributes_of(rule):
+    """(input length, output length, scale or None, attributes): everything that one axis can be."""
+    for (length, target), filter in itertools.product(SIZES + SCALES, FILTERS):
+        if isinstance(target, int):
+            out, scale = target, None
+        else:
+            out, scale = math.floor(length * target), target
+        if rule != "tf_crop_and_resize":
+            yield length, out, scale, {"coordinates": rule, **filter}
+        elif scale is None:  # a scale gives ONNX another size there
+            for region in REGIONS:
+                yield length, out, None, {"coordinates": rule, "roi": region, **filter}
+
+
+def resized_identity(length, out, scale, attributes):
+    """The matrix of an axis, [out, length]; extrapolated rows are 7."""
+    identity = torch.eye(length, dtype=torch.float64)[None]
+    attributes = {"recompute_scale_factor": False, "extrapolation_value": 7.0, **attributes}
+    return D.resample(identity, None if scale else out, scale, **attributes)[0].T
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_attribute_of_resize(rule):
+    for length, out, scale, attributes in attributes_of(rule):
+        expected, outside = axis_matrix(length, out, scale, **attributes)
+        expected[outside] = 7
+        ours = resized_identity(length, out, scale, attributes)
+        assert_matches(ours, torch.from_numpy(expected), 1e-13)
+
+
+def reference_matrix(length, out, scale, attributes):
+    """resized_identity by ONNX's own implementation."""
+    from onnx import helper
+    from onnx.reference import ReferenceEvaluator
+
+    inputs = {"x": np.eye(length), "roi": None, "scales": None, "sizes": None}
+    if "roi" in attributes:
+        begin, end = attributes["roi"]
+        inputs["roi"] = np.array([0, begin, 1, end])
+    if scale:
+        inputs["scales"] = np.array([1, scale], dtype=np.float32)
+    else:
+        inputs["sizes"] = np.array([length, out])
+    node = helper.make_node(
+        "Resize",
+        ["" if value is None else name for name, value in inputs.items()],
+        ["y"],
+        coordinate_transformation_mode=attributes["coordinates"],
+        extrapolation_value=7.0,
+        **{k: int(v) if isinstance(v, bool) else v for k, v in attributes.items()
+           if k not in ("coordinates", "roi")},
+    )  # fmt: skip
+    inputs = {name: value for name, value in inputs.items() if value is not None}
+    types = [(name, helper.np_dtype_to_tensor_dtype(v.dtype)) for name, v in inputs.items()]
+    graph = helper.make_graph(
+        [node],
+        "resize",
+        [helper.make_tensor_value_info(name, kind, None) for name, kind in types],
+        [helper.make_tensor_value_info("y", types[0][1], None)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)])
+    return torch.tensor(ReferenceEvaluator(model).run(None, inputs)[0].T)
+
+
+def strays_from_specification(rule, out, scale):
+    if rule == "pytorch_half_pixel":
+        return out == 1 or scale == SCALES[-1][1]  # x = -0.5 instead of 0
+    # Its x is 0.9999999999999999 instead of 1.
+    return rule == "half_pixel_symmetric" and scale in (0.5, 0.75)
+
+
+if find_spec("onnx"):
+
+    @pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "tf_half_pixel_for_nn"])
+    def test_reference_evaluator(rule):
+        for length, out, scale, attributes in attributes_of(rule):
+            if not strays_from_specification(rule, out, scale):
+                theirs = reference_matrix(length, out, scale, attributes)
+                ours = resized_identity(length, out, scale, attributes)
+                assert_matches(ours, theirs, 1e-4)
 
 
 def quantize(x, scale, zero_point):

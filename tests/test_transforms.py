@@ -225,6 +225,19 @@ def test_export_of_a_factor_is_saved_for_any_size(rule, recompute):
     assert torch.equal(torch.export.load(file).module()(x), Half()(x))
 
 
+def test_export_of_nearest_is_for_any_size():
+    """Also beyond the 128 rows and columns where ATen changes kernels."""
+
+    class Grow(torch.nn.Module):
+        def forward(self, x):
+            return D.interpolate(x, scale_factor=1.5, mode="nearest-exact")
+
+    sizes = {"x": {2: torch.export.Dim.AUTO, 3: torch.export.Dim.AUTO}}
+    program = torch.export.export(Grow(), (torch.rand(2, 3, 8, 9),), dynamic_shapes=sizes)
+    x = torch.rand(2, 3, 80, 90)
+    assert torch.equal(program.module()(x), Grow()(x))
+
+
 @pytest.mark.parametrize("case", MATRIX, ids=by_name)
 def test_autocast(case):
     """Convolution computes in the autocast type; resample and reorder keep theirs."""

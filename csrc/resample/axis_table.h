@@ -32,6 +32,8 @@ enum class Coordinates : int8_t {
   torch_antialias_corners, // half-pixel centres, scaled by (I - 1) / (O - 1)
   torch_nearest,           // floor(o / s), rounded as ATen does
   torch_nearest_exact,     // floor((o + 0.5) / s), rounded as ATen does
+  torch_nearest_direct,    // the same two, as ATen's other kernels round
+  torch_nearest_exact_direct,
 };
 
 enum class NearestMode : int8_t { round_prefer_ceil, round_prefer_floor, floor, ceil };
@@ -49,7 +51,7 @@ struct AxisSpec {
   NearestMode nearest_mode = NearestMode::round_prefer_ceil;
   bool antialias = false;
   bool exclude_outside = false;
-  bool float64_index = false; // of the two torch_nearest rules
+  bool float64_index = false; // of torch_nearest and torch_nearest_exact
 
   bool operator==(const AxisSpec&) const = default;
 };
@@ -122,12 +124,11 @@ TORCH_DNNL_HD inline Position source_coordinate(const AxisSpec& a, int64_t o) {
       return exact ? ratio((2 * index + 1) * in, 2 * out)
                    : position((static_cast<double>(o) + 0.5) / s, a.in);
     case Coordinates::half_pixel_symmetric:
-      if (!exact) {
-        const double adjustment = static_cast<double>(a.out) / (s * length);
-        const double offset = length / 2 * (1 - adjustment);
-        return position(offset + (static_cast<double>(o) + 0.5) / s - 0.5, a.in);
+      if (!exact) { // (I / 2) (1 - O / (s I)) + (o + 0.5) / s - 0.5, with one division
+        const double doubled = static_cast<double>(2 * o + 1 - a.out); // from the middle
+        return position((length - 1) / 2 + doubled / (2 * s), a.in);
       }
-      break; // the adjustment is 1: half_pixel
+      break; // s = O / I: half_pixel
     case Coordinates::pytorch_half_pixel:
       if (a.out == 1)
         return {0, 0.0};
@@ -152,9 +153,9 @@ TORCH_DNNL_HD inline Position source_coordinate(const AxisSpec& a, int64_t o) {
                : position((static_cast<double>(o) + 0.5) / s - 0.5, a.in);
 }
 
-// ATen's nearest modes round positions to the image's own arithmetic type and
-// then to float32, nearest-exact with a fused multiply-add; interpolate promises
-// the same indices.
+// ATen's nearest modes round positions, and interpolate promises the same indices. One kind of
+// kernel computes them in the image's own arithmetic type, nearest-exact with a fused multiply-add,
+// and rounds them to float32; the other kind ("direct") is float32 throughout.
 template <class T>
 TORCH_DNNL_HD inline int64_t torch_nearest_index(const AxisSpec& a, int64_t o) {
   const T scale =
@@ -163,15 +164,25 @@ TORCH_DNNL_HD inline int64_t torch_nearest_index(const AxisSpec& a, int64_t o) {
   if (a.coordinates == Coordinates::torch_nearest_exact) {
     x = std::fma(scale, static_cast<T>(o) + T(0.5), T(-0.5));
     x = (x > 0 ? x : T(0)) + T(0.5);
+  } else if (a.coordinates == Coordinates::torch_nearest_exact_direct) {
+    x = scale * (static_cast<T>(o) + T(0.5));
   }
   const int64_t index = static_cast<int64_t>(std::floor(static_cast<float>(x)));
   return index < a.in - 1 ? index : a.in - 1;
 }
 
 TORCH_DNNL_HD inline int64_t nearest_index(const AxisSpec& a, int64_t o) {
-  if (a.coordinates == Coordinates::torch_nearest ||
-      a.coordinates == Coordinates::torch_nearest_exact) {
-    return a.float64_index ? torch_nearest_index<double>(a, o) : torch_nearest_index<float>(a, o);
+  switch (a.coordinates) {
+    case Coordinates::torch_nearest:
+    case Coordinates::torch_nearest_exact:
+      if (a.float64_index)
+        return torch_nearest_index<double>(a, o);
+      [[fallthrough]];
+    case Coordinates::torch_nearest_direct:
+    case Coordinates::torch_nearest_exact_direct:
+      return torch_nearest_index<float>(a, o);
+    default:
+      break;
   }
   const Position x = source_coordinate(a, o);
   bool up = false;

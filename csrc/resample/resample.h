@@ -7,6 +7,8 @@
 #include <c10/util/SmallVector.h>
 
 #include <array>
+#include <cmath>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -86,6 +88,8 @@ inline constexpr std::pair<std::string_view, Coordinates> coordinate_rules[] = {
     {"torch_antialias_corners", Coordinates::torch_antialias_corners},
     {"torch_nearest", Coordinates::torch_nearest},
     {"torch_nearest_exact", Coordinates::torch_nearest_exact},
+    {"torch_nearest_direct", Coordinates::torch_nearest_direct},
+    {"torch_nearest_exact_direct", Coordinates::torch_nearest_exact_direct},
 };
 inline constexpr std::pair<std::string_view, NearestMode> nearest_modes[] = {
     {"round_prefer_ceil", NearestMode::round_prefer_ceil},
@@ -103,7 +107,11 @@ inline AxisSpec check_options(const char* op, const ResampleOptions& options, si
   spec.antialias = options.antialias;
   spec.exclude_outside = options.exclude_outside;
   spec.cubic_coeff_a = options.cubic_coeff_a;
-  check_finite(op, "cubic_coeff_a", options.cubic_coeff_a);
+  TORCH_CHECK_VALUE(
+      std::abs(options.cubic_coeff_a) <= std::numeric_limits<float>::max(), // false for NaN
+      op,
+      ": expected cubic_coeff_a to be finite, in float32 too, got ",
+      options.cubic_coeff_a);
   check_finite(op, "extrapolation_value", options.extrapolation_value);
   TORCH_CHECK_NOT_IMPLEMENTED(
       !options.antialias || filter_support(spec.filter) > 0,

@@ -63,6 +63,49 @@ def _scaled(sizes: Sequence[int], factors: Sequence[float]) -> list[int]:
     return [to_int(size * factor) for size, factor in zip(sizes, factors, strict=True)]
 
 
+def _check_ints(sizes: Sequence[Any]) -> None:
+    """A TypeError, explained by the caller, for what the schema would silently make an int of."""
+    for n in sizes:
+        if type(n) is not int and (isinstance(n, bool) or not hasattr(n, "__index__")):
+            raise TypeError
+
+
+def _is_channels_last(input: Tensor) -> bool:
+    """is_contiguous(memory_format=...), which does not exist under vmap."""
+    order = (1, *range(input.dim() - 1, 1, -1), 0)
+    expected: int = 1
+    for d in order:
+        if input.shape[d] != 1 and input.stride(d) != expected:
+            return False
+        expected *= input.shape[d]
+    return True
+
+
+def _nearest_as_aten(
+    input: Tensor, sizes: Sequence[int], factors: Sequence[float], mode: str
+) -> tuple[Sequence[float], _Attributes]:
+    """The factors and attributes of the kernel that ATen uses for a nearest mode.
+
+    It has two for images and volumes, whose indices differ at some sizes, and one on CUDA.
+    """
+    attributes = _INTERPOLATE[mode, input.dim(), None, False]
+    direct = ("nearest", f"{attributes[1]}_direct")
+    if input.is_cuda or torch.compiler.is_exporting():  # a program for every size has one rule
+        return factors, direct
+    spatial = input.shape[2:]
+    out = sizes or _scaled(spatial, factors)
+    small = len(out) == 2 and out[0] + out[1] <= 128
+    if not small and not (len(out) > 1 and input.shape[1] > 3 and _is_channels_last(input)):
+        return factors, attributes
+    if factors and mode == "nearest":
+        # This kernel ignores the factor of an axis that keeps or doubles its size.
+        factors = [
+            1.0 if o == i else 2.0 if o == 2 * i else f
+            for i, o, f in zip(spatial, out, factors, strict=True)
+        ]
+    return factors, direct
+
+
 def interpolate(
     input: Tensor,
     size: int | Sequence[int] | None = None,
@@ -124,7 +167,7 @@ def interpolate(
         )
     try:
         rank = input.dim()
-        attributes = _INTERPOLATE[mode, rank, align_corners, antialias]
+        attributes = _INTERPOLATE[mode, rank, align_corners, bool(antialias)]  # None is False
         sizes: Any = size
         factors: Any = ()
         if size is not None:
@@ -132,22 +175,38 @@ def interpolate(
                 raise ValueError  # explained below
             if not isinstance(size, (list, tuple)):
                 sizes = (size,) * (rank - 2)
+            _check_ints(sizes)
         else:
             factors = scale_factor
             if not isinstance(scale_factor, (list, tuple)):
                 factors = (scale_factor,) * (rank - 2)
             sizes = ()  # the operator computes them
-            if recompute_scale_factor or align_corners:
+            if recompute_scale_factor or align_corners or mode == "area":
                 sizes, factors = _scaled(input.shape[2:], factors), ()
-        if mode == "area" and rank == 5:
-            input = input.contiguous()  # torch's result is contiguous whatever the input is
+        if mode == "nearest-exact" or (
+            mode == "nearest"
+            and (input.dtype == torch.float64 or any(f not in (1, 2) for f in factors))
+        ):
+            factors, attributes = _nearest_as_aten(input, sizes, factors, mode)
+        if mode == "area":
+            if 0 in sizes:  # only here does torch give an empty result
+                return torch.nn.functional.interpolate(input, sizes, mode=mode)
+            if rank == 5:
+                input = input.contiguous()  # torch's result is contiguous whatever the input is
         if mode in ("bicubic", "lanczos") and input.dtype == torch.uint8:
             sizes = sizes or _scaled(input.shape[2:], factors)
             return _axis_by_axis(input, sizes, factors, attributes)
         return _resample(input, sizes, factors, *attributes)  # type: ignore[no-any-return]
     except Exception as error:
         _explain_interpolate(
-            error, input, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias
+            error,
+            input,
+            size,
+            scale_factor,
+            mode,
+            align_corners,
+            recompute_scale_factor,
+            bool(antialias),
         )
 
 
@@ -215,10 +274,7 @@ def _explain_interpolate(
             "interpolate: expected lanczos with antialias=True and without align_corners, got "
             f"{combination}"
         )
-    check_types(
-        "interpolate",
-        {"align_corners": (align_corners, "a bool or None"), "antialias": (antialias, "a bool")},
-    )
+    check_types("interpolate", {"align_corners": (align_corners, "a bool or None")})
     if mode not in _MODES or (mode, rank, align_corners, antialias) not in _INTERPOLATE:
         raise NotImplementedError(
             "interpolate: expected a 3-D to 5-D input and a mode for its rank (nearest, "
@@ -329,10 +385,12 @@ def resample(
         if size is None:
             first = 2 if data_format == "NCX" else 1
             sizes = _scaled(src.shape[first : first + spatial], factors)
-        elif not isinstance(size, (list, tuple)):
-            sizes = (size,) * spatial
-        elif not size:  # the operator would compute it
-            raise ValueError(f"resample: expected size to have {spatial} entries, got {size}")
+        else:
+            if not isinstance(size, (list, tuple)):
+                sizes = (size,) * spatial
+            elif not size:  # the operator would compute it
+                raise ValueError(f"resample: expected size to have {spatial} entries, got {size}")
+            _check_ints(sizes)
         if not (dtype is None or isinstance(dtype, torch.dtype)):
             raise TypeError  # explained below; the schema takes an int
         return _resample(  # type: ignore[no-any-return]
