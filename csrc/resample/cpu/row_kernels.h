@@ -43,8 +43,13 @@ C10_ALWAYS_INLINE void for_each_vector(int64_t n, const F& f, const Tail& tail) 
 
 inline constexpr int64_t kMaxRows = 8; // at a time
 
+// How far ahead rows of an image are fetched, in bytes. Short rows end before the processor has
+// noticed that they are read in order: without this, shrinking took 2.5 times as long (measured
+// with 640-byte rows; 1 KB ahead is too late, 8 KB no better).
+inline constexpr int64_t kPrefetch = 4096;
+
 // kRows 0: `count`. Without kFirst the sum is added to what is there.
-template <int kRows, bool kFirst, class T, class C, class U>
+template <int kRows, bool kFirst, bool kFromImage, class T, class C, class U>
 void add_rows(const T* const* rows, const C* weights, int64_t count, int64_t n, Destination<U> to) {
   const auto at = [&](int64_t i, auto load) {
     Lanes<C> sum = load(rows[0] + i) * Lanes<C>(weights[0]);
@@ -58,7 +63,12 @@ void add_rows(const T* const* rows, const C* weights, int64_t count, int64_t n, 
   for_each_vector<C>(
       n,
       [&](int64_t i) {
-        to.template store<C>(i, at(i, [](const T* from) { return load_lanes<C>(from); }));
+        const auto load = [](const T* from) {
+          if constexpr (kFromImage)
+            __builtin_prefetch(reinterpret_cast<const char*>(from) + kPrefetch);
+          return load_lanes<C>(from);
+        };
+        to.template store<C>(i, at(i, load));
       },
       [&](int64_t i, int64_t rest) {
         const auto load = [&](const T* from) { return load_lanes<C>(from, rest); };
@@ -66,7 +76,7 @@ void add_rows(const T* const* rows, const C* weights, int64_t count, int64_t n, 
       });
 }
 
-template <class T, class C, class U>
+template <bool kFromImage, class T, class C, class U>
 void add_rows(
     const void* const* rows,
     const C* weights,
@@ -81,17 +91,17 @@ void add_rows(
   const Destination<U> destination{static_cast<U*>(to), stream};
   if constexpr (std::is_same_v<C, U>) {
     if (!first)
-      return add_rows<0, false>(typed, weights, count, n, destination);
+      return add_rows<0, false, kFromImage>(typed, weights, count, n, destination);
   }
   switch (count) {
     case 1:
-      return add_rows<1, true>(typed, weights, count, n, destination);
+      return add_rows<1, true, kFromImage>(typed, weights, count, n, destination);
     case 2:
-      return add_rows<2, true>(typed, weights, count, n, destination);
+      return add_rows<2, true, kFromImage>(typed, weights, count, n, destination);
     case 4:
-      return add_rows<4, true>(typed, weights, count, n, destination);
+      return add_rows<4, true, kFromImage>(typed, weights, count, n, destination);
     default:
-      return add_rows<0, true>(typed, weights, count, n, destination);
+      return add_rows<0, true, kFromImage>(typed, weights, count, n, destination);
   }
 }
 

@@ -389,8 +389,8 @@ void run_rows(const ResampleProblem& p, bool transposed) {
       Rows<C>(
           p,
           tables,
-          {add_rows<T, C, C>,
-           add_rows<C, C, U>,
+          {add_rows<true, T, C, C>,
+           add_rows<false, C, C, U>,
            gather_taps<C, C>,
            gather_taps<C, U>,
            sum_pixels<C, C>,
