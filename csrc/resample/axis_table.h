@@ -82,13 +82,21 @@ struct Position {
   double fraction; // in [0, 1)
 };
 
-TORCH_DNNL_HD inline Position ratio(__int128 numerator, __int128 denominator) {
-  __int128 floor = numerator / denominator;
+template <class Int>
+TORCH_DNNL_HD inline Position exact_ratio(Int numerator, Int denominator) {
+  Int floor = numerator / denominator;
   if (numerator % denominator < 0)
     floor -= 1;
-  const __int128 rest = numerator - floor * denominator;
+  const Int rest = numerator - floor * denominator;
   return {
       static_cast<int64_t>(floor), static_cast<double>(rest) / static_cast<double>(denominator)};
+}
+
+TORCH_DNNL_HD inline Position ratio(__int128 numerator, __int128 denominator) {
+  const int64_t n = static_cast<int64_t>(numerator), d = static_cast<int64_t>(denominator);
+  if (n == numerator && d == denominator)
+    return exact_ratio<int64_t>(n, d); // much faster, and nearly always enough
+  return exact_ratio<__int128>(numerator, denominator);
 }
 
 // A position far outside reads the edge just as one slightly outside does. Slightly: beyond the

@@ -257,7 +257,7 @@ class LanesWindow {
 
   Lanes<E> pick(const int32_t* index) const {
     if constexpr (kInRegisters) {
-      return permute(index);
+      return this->permute(index);
     } else {
       using Element = std::conditional_t<(sizeof(E) < 4), uint32_t, E>;
       Element elements[kLanes<E>];
