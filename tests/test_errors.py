@@ -138,6 +138,7 @@ CALLS = [
     bad("conv2d", IMAGE, WEIGHT, error=RuntimeError, padding=HUGE),
     bad("conv2d", IMAGE, WEIGHT, error=RuntimeError, dilation=HUGE),
     bad("conv2d", IMAGE, WEIGHT, error=RuntimeError, padding=2**40),
+    bad("conv2d", IMAGE, WEIGHT[:1, :1, :1, :1].expand(6, 3, 2**28, 2**28), error=RuntimeError),
     bad("conv2d", [1], WEIGHT, error=TypeError),
     # convolution
     bad("convolution", NXC, XIO, names="strides", strides=0),

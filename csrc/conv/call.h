@@ -296,6 +296,7 @@ class Call {
         tensor.dim(),
         "-D with sizes ",
         tensor.sym_sizes());
+    check_numel(op, argument, tensor);
     TORCH_CHECK_TYPE(
         contains(FloatingTypes{}, tensor.scalar_type()),
         op,

@@ -19,7 +19,7 @@ inline bool holds(const c10::SymBool& condition) {
   return condition.expect_true(__FILE__, __LINE__);
 }
 
-// TypeError unless both tensors live on one device.
+// ValueError unless both tensors live on one device.
 inline void check_same_device(
     const char* op,
     const char* argument,
@@ -83,6 +83,17 @@ inline void check_strided(const char* op, const char* argument, const at::Tensor
       argument,
       " to be a dense (strided) tensor, got layout ",
       tensor.layout());
+}
+
+// Expanded tensors may have any number of elements. Kernels multiply it by a few small factors.
+inline void check_numel(const char* op, const char* argument, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(
+      holds(tensor.sym_numel().sym_le(int64_t(1) << 48)),
+      op,
+      ": expected ",
+      argument,
+      " to have at most 2^48 elements, got sizes ",
+      tensor.sym_sizes());
 }
 
 // True for "NXC", false for "NCX"; ValueError for anything else.

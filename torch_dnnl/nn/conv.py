@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -22,6 +22,8 @@ class _PaddedConv(_ConvNd):
 
     A mixin that comes before torch's class among the bases.
     """
+
+    _function: Callable[..., Tensor]
 
     def __init__(
         self,
@@ -64,12 +66,11 @@ class _PaddedConv(_ConvNd):
             self.padding = padding
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        convolve = _FUNCTIONS[len(self.kernel_size)]
         padding: Any = self.padding
         if self.padding_mode != "zeros":
             input = torch.nn.functional.pad(input, self._pads(input), mode=self.padding_mode)
             padding = 0
-        return convolve(input, weight, bias, self.stride, padding, self.dilation, self.groups)
+        return self._function(input, weight, bias, self.stride, padding, self.dilation, self.groups)
 
     def _pads(self, input: Tensor) -> list[int]:
         """The pads in the order of `torch.nn.functional.pad`: the last dimension first."""
@@ -86,9 +87,6 @@ def _has_pairs(padding: object) -> bool:
     return isinstance(padding, (list, tuple)) and any(
         isinstance(entry, (list, tuple)) for entry in padding
     )
-
-
-_FUNCTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 
 
 class Conv1d(_PaddedConv, torch.nn.Conv1d):
@@ -108,6 +106,8 @@ class Conv1d(_PaddedConv, torch.nn.Conv1d):
     Definition: `torch.nn.Conv1d`.
     """
 
+    _function = staticmethod(functional.conv1d)
+
 
 class Conv2d(_PaddedConv, torch.nn.Conv2d):
     """`torch.nn.Conv2d` over `torch_dnnl.functional.conv2d`.
@@ -125,6 +125,8 @@ class Conv2d(_PaddedConv, torch.nn.Conv2d):
     Definition: `torch.nn.Conv2d`.
     """
 
+    _function = staticmethod(functional.conv2d)
+
 
 class Conv3d(_PaddedConv, torch.nn.Conv3d):
     """`torch.nn.Conv3d` over `torch_dnnl.functional.conv3d`.
@@ -141,6 +143,8 @@ class Conv3d(_PaddedConv, torch.nn.Conv3d):
 
     Definition: `torch.nn.Conv3d`.
     """
+
+    _function = staticmethod(functional.conv3d)
 
 
 class Conv(torch.nn.Module):
