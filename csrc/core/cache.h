@@ -25,10 +25,12 @@ class Cache {
     }
     // Built without the lock: a second thread that needs the same one builds it too.
     auto value = std::make_shared<const Value>(key);
+    if (value->bytes() > kMaxBytes)
+      return value;
     std::lock_guard<std::mutex> lock(mutex_);
     entries_.push_front({key, value});
     bytes_ += value->bytes();
-    while (entries_.size() > 1 && (bytes_ > kMaxBytes || entries_.size() > kMaxEntries)) {
+    while (bytes_ > kMaxBytes || entries_.size() > kMaxEntries) {
       bytes_ -= entries_.back().value->bytes();
       entries_.pop_back();
     }

@@ -57,6 +57,7 @@ struct Taps {
 
   int64_t width; // taps of an element
   int64_t elements, blocks;
+  size_t table_bytes;
   Window window = Window::none;
   std::vector<int64_t> base; // [blocks, width]
   Array<int32_t> index;      // [blocks, width, kBlock], added to base
@@ -67,6 +68,7 @@ struct Taps {
       : width(key.table->width),
         elements(key.table->out * key.channels),
         blocks((elements + kBlock - 1) / kBlock),
+        table_bytes(key.table->bytes()),
         base(blocks * width),
         index(blocks * width * kBlock),
         weight(blocks * width * kBlock) {
@@ -80,8 +82,9 @@ struct Taps {
     }
   }
 
+  // With the table, which the key keeps alive.
   size_t bytes() const {
-    return base.size() * sizeof(int64_t) + index.size() * sizeof(int32_t) +
+    return table_bytes + base.size() * sizeof(int64_t) + index.size() * sizeof(int32_t) +
         (weight.size() + empty.size()) * sizeof(W);
   }
 
