@@ -185,7 +185,9 @@ def interpolate(
                 sizes, factors = _scaled(input.shape[2:], factors), ()
         if mode == "nearest-exact" or (
             mode == "nearest"
-            and (input.dtype == torch.float64 or any(f not in (1, 2) for f in factors))
+            and (
+                input.dtype == torch.float64 or (factors and any(f not in (1, 2) for f in factors))
+            )
         ):
             factors, attributes = _nearest_as_aten(input, sizes, factors, mode)
         if mode == "area":

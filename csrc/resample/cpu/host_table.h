@@ -96,10 +96,19 @@ using Tables = std::array<SharedTable<W>, 3>;
 template <class W>
 Tables<W> cached_tables(const AxisSpec (&axes)[3], bool transposed) {
   static Cache<HostTableKey, HostTable<W>> cache;
-  return {
-      cache.get({axes[0], transposed}),
-      cache.get({axes[1], transposed}),
-      cache.get({axes[2], transposed})};
+  static const auto missing_axis = std::make_shared<const HostTable<W>>(HostTableKey{{}, false});
+  Tables<W> tables;
+  for (int a = 0; a < 3; a++) {
+    // Lookups take a lock: most images have equal axes, or lack some.
+    if (axes[a] == AxisSpec{}) {
+      tables[a] = missing_axis;
+    } else if (a > 0 && axes[a] == axes[a - 1]) {
+      tables[a] = tables[a - 1];
+    } else {
+      tables[a] = cache.get({axes[a], transposed});
+    }
+  }
+  return tables;
 }
 
 } // namespace torch_dnnl

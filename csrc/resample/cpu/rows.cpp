@@ -3,8 +3,6 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -361,8 +359,7 @@ bool only_moves(const ResampleProblem& p, const Tables<C>& tables) {
 
 // Elements are moved as integers of their size.
 template <class E>
-void run_moves(const ResampleProblem& p, bool transposed) {
-  const auto tables = cached_tables<WeightOf<E>>(p.axes, transposed);
+void run_moves(const ResampleProblem& p, const Tables<WeightOf<E>>& tables) {
   Rows<E>(p, tables, {nullptr, nullptr, nullptr, gather_taps<E, E>, nullptr, sum_pixels<E, E>})
       .run();
 }
@@ -380,9 +377,15 @@ void run_rows(const ResampleProblem& p, bool transposed) {
     using C = compute_t<T>;
     const auto tables = cached_tables<C>(p.axes, transposed);
     if (only_moves(p, tables)) {
-      constexpr std::array run = {
-          run_moves<uint8_t>, run_moves<uint16_t>, run_moves<uint32_t>, run_moves<uint64_t>};
-      return run[std::countr_zero(sizeof(T))](p, transposed);
+      if constexpr (sizeof(T) == 1) {
+        return run_moves<uint8_t>(p, tables);
+      } else if constexpr (sizeof(T) == 2) {
+        return run_moves<uint16_t>(p, tables);
+      } else if constexpr (sizeof(T) == 8) {
+        return run_moves<uint64_t>(p, tables);
+      } else {
+        return run_moves<uint32_t>(p, cached_tables<float>(p.axes, transposed)); // of int32, too
+      }
     }
     dispatch(ImageTypes{}, p.dst_dtype, [&](auto dst_tag) {
       using U = typename decltype(dst_tag)::type;
