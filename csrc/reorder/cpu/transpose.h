@@ -1,0 +1,29 @@
+// Transposing a matrix of elements of 1, 2, 4 or 8 bytes in registers.
+//
+// A register holds one, two or four lanes of 16 bytes, and a tile is as many matrices of
+// n x n elements (n of them are 16 bytes), one per lane and one below the other. Interleaving the
+// lower and the upper half of n vectors log2(n) times transposes each lane; the lanes of a result
+// are then pieces of one column and lie together. So a tile is read 16 bytes at a time and written
+// whole registers at a time.
+#pragma once
+
+#include <cstdint>
+
+namespace torch_dnnl::reorder_cpu {
+
+struct Matrix {
+  // Row r, contiguous, is at from + row_offset[r]; column c, contiguous, goes to
+  // to + column_offset[c]. In bytes.
+  const char* from;
+  const int64_t* row_offset;
+  int64_t rows;
+  char* to;
+  const int64_t* column_offset;
+  int64_t columns;
+  // Whether 16 bytes may be read at the beginning of rows that are shorter.
+  bool may_overread;
+};
+
+void transpose(const Matrix& matrix, int64_t element_size);
+
+} // namespace torch_dnnl::reorder_cpu

@@ -1,0 +1,229 @@
+#include "reorder/cpu/transposed_tile.h"
+
+#include <algorithm>
+
+#include "reorder/cpu/transpose.h"
+
+namespace torch_dnnl::reorder_cpu {
+namespace {
+
+// Of a tile in the wider type, and so of the buffer: half of a small second-level cache.
+constexpr int64_t kTileBytes = 65536;
+// Rows and columns that fill the registers of the transpose.
+constexpr int64_t kEnough = 16;
+// Rows that fill lines of the cache, in all types but the narrowest.
+constexpr int64_t kManyRows = 64;
+constexpr int64_t kLane = 16; // bytes
+
+bool contains(const c10::SmallVector<size_t, 8>& list, size_t axis) {
+  return std::find(list.begin(), list.end(), axis) != list.end();
+}
+
+int64_t product(const c10::SmallVector<size_t, 8>& list, const Extents& extents) {
+  int64_t result = 1;
+  for (const size_t axis : list) {
+    result *= extents[axis];
+  }
+  return result;
+}
+
+// The axis that has a stride in `array`; axes.size() if none.
+size_t find_axis(const Axes& axes, Array array, int64_t stride) {
+  const auto has_stride = [&](const Axis& axis) { return axis.stride[array] == stride; };
+  return std::find_if(axes.begin(), axes.end(), has_stride) - axes.begin();
+}
+
+} // namespace
+
+bool needs_transpose(const Box& box) {
+  const Axis& inner = box.axes.back();
+  return inner.stride[kDst] == 1 && inner.stride[kSrc] != 1 &&
+      find_axis(box.axes, kSrc, 1) < box.axes.size();
+}
+
+TransposedTile::TransposedTile(const Box& box, const ReorderProblem& p, const Rows& rows)
+    : box_(box), rows_(rows), extents_(box.axes.size(), 1), buffer_stride_(box.axes.size(), 0) {
+  choose_rows_and_columns();
+  const int64_t src_size = c10::elementSize(p.src_dtype), dst_size = c10::elementSize(p.dst_dtype);
+  budget_ = kTileBytes / std::max(src_size, dst_size);
+  choose_extents();
+  if (is_move(p)) {
+    // Short rows are brought together first, as they are not read in vectors from anywhere.
+    const bool short_rows = product(columns_, extents_) < kLane / dst_size;
+    side_ = short_rows && product(rows_of_tile_, extents_) >= kLane / dst_size ? Side::kSrc
+                                                                               : Side::kNeither;
+  } else {
+    // What is accumulated lies as dst does.
+    side_ = dst_size > src_size || p.accumulate != nullptr ? Side::kDst : Side::kSrc;
+  }
+  moved_size_ = side_ == Side::kDst ? src_size : dst_size;
+  add_axes_of_runs();
+  choose_strides();
+}
+
+// Adds the axis that continues the contiguous run of a list in `array`.
+bool TransposedTile::extend(List& list, Array array, const List& other) const {
+  int64_t run = 1;
+  for (const size_t axis : list) {
+    run *= box_.axes[axis].extent;
+  }
+  const size_t next = find_axis(box_.axes, array, run);
+  if (next == box_.axes.size() || contains(list, next) || contains(other, next)) {
+    return false;
+  }
+  list.push_back(next);
+  return true;
+}
+
+void TransposedTile::choose_rows_and_columns() {
+  rows_of_tile_.push_back(box_.axes.size() - 1);
+  columns_.push_back(find_axis(box_.axes, kSrc, 1));
+  Extents whole;
+  for (const Axis& axis : box_.axes) {
+    whole.push_back(axis.extent);
+  }
+  bool more = true;
+  while (more) {
+    more = product(columns_, whole) < kEnough && extend(columns_, kSrc, rows_of_tile_);
+    more |= product(rows_of_tile_, whole) < kEnough && extend(rows_of_tile_, kDst, columns_);
+  }
+}
+
+// Only the outermost axes of the rows and of the columns are cut, so that the offsets in a smaller
+// tile are the first ones of those in a whole tile.
+void TransposedTile::choose_extents() {
+  for (const List* list : {&rows_of_tile_, &columns_}) {
+    for (const size_t axis : *list) {
+      extents_[axis] = box_.axes[axis].extent;
+    }
+  }
+  const auto cut = [&](const List& list, int64_t limit) {
+    int64_t& outermost = extents_[list.back()];
+    const int64_t inner = product(list, extents_) / outermost;
+    outermost = std::min(outermost, std::max<int64_t>(limit / inner, 1));
+  };
+  cut(rows_of_tile_, std::max(kManyRows, budget_ / product(columns_, extents_)));
+  cut(columns_, std::max(kEnough, budget_ / product(rows_of_tile_, extents_)));
+}
+
+// What is converted should be contiguous for long: the axes that continue the runs of src, or of
+// dst, become part of the tile as far as it may grow.
+void TransposedTile::add_axes_of_runs() {
+  const Array array = side_ == Side::kDst ? kDst : kSrc;
+  int64_t elements = product(rows_of_tile_, extents_) * product(columns_, extents_);
+  for (int64_t run = 1; side_ != Side::kNeither;) {
+    const size_t next = find_axis(box_.axes, array, run);
+    if (next == box_.axes.size()) {
+      break;
+    }
+    const int64_t extent = box_.axes[next].extent;
+    if (!contains(rows_of_tile_, next) && !contains(columns_, next)) {
+      if (elements * extent > budget_) {
+        break;
+      }
+      others_.push_back(next);
+      elements *= extents_[next] = extent;
+    } else if (extents_[next] < extent) {
+      break;
+    }
+    run *= extent;
+  }
+}
+
+void TransposedTile::choose_strides() {
+  // The order of the buffer is that of src, the columns innermost, or that of dst.
+  List order;
+  for (const List* list : {&columns_, &rows_of_tile_, &others_}) {
+    order.append(list->begin(), list->end());
+  }
+  const auto begin = order.begin() + (side_ == Side::kDst ? 0 : columns_.size());
+  const Array array = side_ == Side::kDst ? kDst : kSrc;
+  std::stable_sort(begin, order.end(), [&](size_t a, size_t b) {
+    return box_.axes[a].stride[array] < box_.axes[b].stride[array];
+  });
+  int64_t stride = 1;
+  for (const size_t axis : order) {
+    buffer_stride_[axis] = stride;
+    stride *= extents_[axis];
+  }
+  buffer_axes_.append(order.rbegin(), order.rend());
+
+  Extents from, to; // of the transpose, in bytes
+  for (size_t a = 0; a < box_.axes.size(); a++) {
+    const Offsets& strides = box_.axes[a].stride;
+    from.push_back((side_ == Side::kSrc ? buffer_stride_[a] : strides[kSrc]) * moved_size_);
+    to.push_back((side_ == Side::kDst ? buffer_stride_[a] : strides[kDst]) * moved_size_);
+  }
+  row_offset_ = offsets(rows_of_tile_, from);
+  column_offset_ = offsets(columns_, to);
+  for (const size_t axis : others_) {
+    Axis loop{extents_[axis], {}};
+    loop.stride[kSrc] = from[axis];
+    loop.stride[kDst] = to[axis];
+    loops_.push_back(loop);
+  }
+}
+
+// At each position of the axes in the list, the first of which is the innermost.
+std::vector<int64_t> TransposedTile::offsets(const List& list, const Extents& stride) const {
+  std::vector<int64_t> result{0};
+  result.reserve(product(list, extents_));
+  for (const size_t axis : list) {
+    const size_t count = result.size();
+    for (int64_t i = 1; i < extents_[axis]; i++) {
+      for (size_t k = 0; k < count; k++) {
+        result.push_back(result[k] + i * stride[axis]);
+      }
+    }
+  }
+  return result;
+}
+
+// The box that is converted: between the buffer and src or dst.
+Box TransposedTile::conversion(const Box& part) const {
+  Box box;
+  box.offset = part.offset;
+  for (const size_t a : buffer_axes_) {
+    box.axes.push_back(part.axes[a]);
+    box.axes.back().stride[side_ == Side::kSrc ? kDst : kSrc] = buffer_stride_[a];
+  }
+  merge(box.axes);
+  return box;
+}
+
+void TransposedTile::transpose_part(const Box& part, const char* from, char* to) const {
+  int64_t rows = 1, columns = 1;
+  for (const size_t axis : rows_of_tile_) {
+    rows *= part.axes[axis].extent;
+  }
+  for (const size_t axis : columns_) {
+    columns *= part.axes[axis].extent;
+  }
+  for_each_position(loops_, Offsets{}, [&](const Offsets& at) {
+    transpose(
+        {from + at[kSrc],
+         row_offset_.data(),
+         rows,
+         to + at[kDst],
+         column_offset_.data(),
+         columns,
+         side_ == Side::kSrc},
+        moved_size_);
+  });
+}
+
+void TransposedTile::run(const Box& part, const char* src, char* dst) const {
+  alignas(64) char buffer[kTileBytes + kLane];
+  switch (side_) {
+    case Side::kNeither:
+      return transpose_part(part, src, dst);
+    case Side::kSrc:
+      rows_.run(conversion(part), src, buffer);
+      return transpose_part(part, buffer, dst);
+    case Side::kDst:
+      transpose_part(part, src, buffer);
+      return rows_.run(conversion(part), buffer, dst);
+  }
+}
+
+} // namespace torch_dnnl::reorder_cpu
