@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/dispatch.h"
+#include "core/numeric.h"
 #include "reorder/cpu/elements.h"
-#include "reorder/reorder.h"
 
 namespace torch_dnnl::reorder_cpu {
 namespace {
 
-// Elements that go through all steps together.
+// Elements that are computed together.
 constexpr int64_t kPiece = 1024;
 
 const Axis unit_axis{1, {}};
@@ -35,7 +34,7 @@ void move_short(const char* src, int64_t src_step, char* dst, int64_t dst_step, 
   }
 }
 
-// `count` runs of `bytes` bytes.
+// `count` runs of `bytes` bytes, with steps in bytes.
 void move_runs(
     int64_t bytes,
     const char* src,
@@ -65,6 +64,15 @@ void move_runs(
   }
 }
 
+// Contiguous elements to elements with a step.
+void move_row(const char* src, char* dst, int64_t count, int64_t dst_step, int64_t size) {
+  if (dst_step == 1) {
+    std::memcpy(dst, src, count * size);
+  } else {
+    move_runs(size, src, size, dst, dst_step * size, count);
+  }
+}
+
 } // namespace
 
 void MoveRows::run(const Box& box, const char* src, char* dst) const {
@@ -89,17 +97,24 @@ bool is_move(const ReorderProblem& p) {
   return p.compute_dtype == c10::kLong && p.src_dtype == p.dst_dtype;
 }
 
+// Part of a plane: `rows` times `run` elements.
 template <class C>
 struct ConvertRows<C>::Piece {
   const char* src;
   Offsets at;
   const Axis &inner, &next;
-  int64_t run, rows; // of these axes
+  int64_t run, rows;
+  bool is_packed; // everything is brought together into one row
+
+  Plane plane(Array array) const {
+    return {run, rows, inner.stride[array], next.stride[array]};
+  }
 };
 
 template <class C>
 ConvertRows<C>::ConvertRows(const ReorderProblem& p)
     : inputs_{},
+      dst_dtype_(p.dst_dtype),
       beta_(std::is_integral_v<C> ? C(0) : static_cast<C>(p.beta)),
       round_before_zero_point_(p.round_before_zero_point) {
   set(kSrc, p.src, p.src_dtype);
@@ -110,13 +125,6 @@ ConvertRows<C>::ConvertRows(const ReorderProblem& p)
   set(kScale, p.scale);
   set(kDstScale, p.dst_scale);
   set(kDstZeroPoint, p.dst_zero_point);
-  dst_size_ = c10::elementSize(p.dst_dtype);
-  dispatch(ReorderTypes{}, p.dst_dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    if constexpr (std::is_integral_v<T> || !std::is_integral_v<C>) {
-      narrow_ = narrow_plane<T>;
-    }
-  });
 }
 
 template <class C>
@@ -124,14 +132,9 @@ void ConvertRows<C>::set(Array array, const void* data, c10::ScalarType dtype) {
   Input& input = inputs_[array];
   input.present = true;
   input.data = static_cast<const char*>(data);
-  with_type(dtype, [&](auto tag) {
-    using T = decltype(tag);
-    if constexpr (std::is_integral_v<T> || !std::is_integral_v<C>) {
-      input.size = sizeof(T);
-      input.is_computed = std::is_same_v<T, C>;
-      input.widen = widen_plane<T>;
-    }
-  });
+  input.dtype = dtype;
+  input.size = c10::elementSize(dtype);
+  with_type(dtype, [&](auto tag) { input.widen = widen_plane<decltype(tag)>; });
 }
 
 template <class C>
@@ -149,123 +152,137 @@ template <class T>
 void ConvertRows<C>::widen_plane(const char* from, const Plane& plane, C* to) {
   const T* row = reinterpret_cast<const T*>(from);
   for (int64_t j = 0; j < plane.rows; j++, row += plane.row_step, to += plane.run) {
-    if (plane.step == 1) {
-      widen_row(row, to, plane.run);
+    widen_row(row, plane.step, to, plane.run);
+  }
+}
+
+template <class C>
+const char* ConvertRows<C>::begin(Array array, const Piece& piece) const {
+  const char* data = array == kSrc ? piece.src : inputs_[array].data;
+  return data + piece.at[array] * inputs_[array].size;
+}
+
+// Whether the steps can take an array as it lies in long rows.
+template <class C>
+bool ConvertRows<C>::is_in_place(Array array, const Axis& inner) const {
+  const bool is_operand = array != kSrc && array != kDst;
+  const bool is_right_type =
+      !is_operand || inputs_[array].dtype == c10::CppTypeToScalarType<C>::value;
+  return is_right_type && (inner.stride[array] == 1 || (is_operand && inner.stride[array] == 0));
+}
+
+// Long rows as they are, with short buffers for operands; or kPiece elements, brought together.
+template <class C>
+void ConvertRows<C>::choose_piece(const Axis& inner, const Axis& next, Piece& piece) const {
+  piece.is_packed =
+      inner.extent < kShortestRun || !is_in_place(kSrc, inner) || !is_in_place(kDst, inner);
+  piece.run = inner.extent;
+  piece.rows = next.extent;
+  const auto limit = [&](int64_t run, int64_t rows) {
+    piece.run = std::min(piece.run, run);
+    piece.rows = std::min(piece.rows, rows);
+  };
+  if (piece.is_packed) {
+    limit(kPiece, std::max<int64_t>(kPiece / inner.extent, 1));
+    return;
+  }
+  for (const Array array : {kAccumulate, kSrcZeroPoint, kScale, kDstScale, kDstZeroPoint}) {
+    if (inputs_[array].data == nullptr || is_in_place(array, inner)) {
+      continue;
+    }
+    if (inner.stride[array] == 0) {
+      limit(piece.run, kPiece);
+    } else if (next.stride[array] == 0) {
+      limit(kPiece, piece.rows);
     } else {
-      for (int64_t i = 0; i < plane.run; i++) {
-        to[i] = widened<C>(row[i * plane.step]);
-      }
+      limit(kPiece, std::max<int64_t>(kPiece / inner.extent, 1));
     }
   }
 }
 
 template <class C>
-template <class T>
-void ConvertRows<C>::narrow_plane(const C* from, const Plane& plane, char* to) {
-  T* row = reinterpret_cast<T*>(to);
-  for (int64_t j = 0; j < plane.rows; j++, row += plane.row_step, from += plane.run) {
-    if (plane.step == 1) {
-      narrow_row(from, row, plane.run);
-    } else {
-      for (int64_t i = 0; i < plane.run; i++) {
-        row[i * plane.step] = narrowed<T>(from[i]);
-      }
-    }
-  }
-}
-
-// A plane that is one row is taken as one.
-template <class C>
-typename ConvertRows<C>::Plane ConvertRows<C>::plane_of(Array array, const Piece& piece) {
-  const int64_t step = piece.inner.stride[array], row_step = piece.next.stride[array];
-  if (row_step == piece.run * step) {
-    return {piece.run * piece.rows, 1, step, 0};
-  }
-  return {piece.run, piece.rows, step, row_step};
-}
-
-// The elements as C, in place if they are.
-template <class C>
-const C* ConvertRows<C>::load(Array array, const Piece& piece, C* buffer) const {
+typename Steps<C>::Operand
+ConvertRows<C>::operand(Array array, const Piece& piece, C* buffer) const {
   const Input& input = inputs_[array];
-  const char* from = (array == kSrc ? piece.src : input.data) + piece.at[array] * input.size;
-  const Plane plane = plane_of(array, piece);
-  if (input.is_computed && plane.rows == 1 && plane.step == 1) {
-    return reinterpret_cast<const C*>(from);
+  if (input.data == nullptr) {
+    return {input.present, nullptr, 0, 0, input.number};
+  }
+  const char* from = begin(array, piece);
+  Plane plane = piece.plane(array);
+  if (plane.step == 0 && (plane.row_step == 0 || plane.rows == 1)) {
+    C number;
+    input.widen(from, {1, 1, 1, 1}, &number);
+    return {true, nullptr, 0, 0, number};
+  }
+  if (piece.is_packed) {
+    input.widen(from, plane, buffer);
+    return {true, buffer, 1, 0, 0};
+  }
+  if (is_in_place(array, piece.inner)) {
+    return {true, reinterpret_cast<const C*>(from), plane.step, plane.row_step, 0};
+  }
+  if (plane.step == 0) { // a value for each row
+    input.widen(from, {plane.rows, 1, plane.row_step, 0}, buffer);
+    return {true, buffer, 0, 1, 0};
+  }
+  if (plane.row_step == 0) { // the same row again and again
+    plane.rows = 1;
   }
   input.widen(from, plane, buffer);
-  return buffer;
-}
-
-// f(value, element of the array); `value` and `result` may be the same.
-template <class C>
-template <class F>
-const C*
-ConvertRows<C>::step(Array array, const Piece& piece, const C* value, C* result, const F& f) const {
-  const Input& input = inputs_[array];
-  const int64_t n = piece.run * piece.rows;
-  if (input.data == nullptr || (piece.inner.stride[array] == 0 && piece.next.stride[array] == 0)) {
-    C number = input.number;
-    if (input.data != nullptr) {
-      input.widen(input.data + piece.at[array] * input.size, {1, 1, 1, 1}, &number);
-    }
-#pragma GCC ivdep
-    for (int64_t i = 0; i < n; i++) {
-      result[i] = f(value[i], number);
-    }
-  } else {
-    alignas(64) C buffer[kPiece];
-    const C* other = load(array, piece, buffer);
-#pragma GCC ivdep
-    for (int64_t i = 0; i < n; i++) {
-      result[i] = f(value[i], other[i]);
-    }
-  }
-  return result;
+  return {true, buffer, 1, plane.rows == 1 ? 0 : plane.run, 0};
 }
 
 template <class C>
 void ConvertRows<C>::run_piece(const Piece& piece, char* dst) const {
-  alignas(64) C result[kPiece];
-  const C* value = load(kSrc, piece, result);
-  if constexpr (!std::is_integral_v<C>) {
-    if (inputs_[kSrcZeroPoint].present) {
-      value = step(kSrcZeroPoint, piece, value, result, [](C x, C zero) { return x - zero; });
-    }
-    if (inputs_[kScale].present) {
-      value = step(kScale, piece, value, result, [](C x, C scale) { return scale * x; });
-    }
-    if (inputs_[kAccumulate].present) {
-      const C beta = beta_;
-      value =
-          step(kAccumulate, piece, value, result, [beta](C x, C sum) { return x + beta * sum; });
-    }
-    if (inputs_[kDstScale].present) {
-      value = step(kDstScale, piece, value, result, [](C x, C scale) { return x / scale; });
-    }
-    if (inputs_[kDstZeroPoint].present) {
-      value = round_before_zero_point_
-          ? step(
-                kDstZeroPoint,
-                piece,
-                value,
-                result,
-                [](C x, C zero) { return round_even(x) + zero; })
-          : step(kDstZeroPoint, piece, value, result, [](C x, C zero) { return x + zero; });
-    }
+  alignas(64) C buffers[6][kPiece];
+  const Plane src_plane = piece.plane(kSrc), dst_plane = piece.plane(kDst);
+  const int64_t size = c10::elementSize(dst_dtype_);
+  char* to = dst + piece.at[kDst] * size;
+  Steps<C> steps{
+      piece.run,
+      piece.rows,
+      begin(kSrc, piece),
+      to,
+      src_plane.row_step,
+      dst_plane.row_step,
+      inputs_[kSrc].dtype,
+      dst_dtype_,
+      operand(kSrcZeroPoint, piece, buffers[1]),
+      operand(kScale, piece, buffers[2]),
+      operand(kAccumulate, piece, buffers[3]),
+      operand(kDstScale, piece, buffers[4]),
+      operand(kDstZeroPoint, piece, buffers[5]),
+      beta_,
+      round_before_zero_point_};
+  if (!piece.is_packed) {
+    return reorder_cpu::run(steps);
   }
-  narrow_(value, plane_of(kDst, piece), dst + piece.at[kDst] * dst_size_);
+  alignas(64) char result[kPiece * sizeof(double)];
+  inputs_[kSrc].widen(steps.src, src_plane, buffers[0]);
+  steps.src = reinterpret_cast<const char*>(buffers[0]);
+  steps.src_dtype = c10::CppTypeToScalarType<C>::value;
+  steps.dst = result;
+  steps.run *= steps.rows;
+  steps.rows = 1;
+  reorder_cpu::run(steps);
+  const char* from = result;
+  for (int64_t j = 0; j < piece.rows; j++) {
+    move_row(from, to, piece.run, dst_plane.step, size);
+    from += piece.run * size;
+    to += dst_plane.row_step * size;
+  }
 }
 
 template <class C>
 void ConvertRows<C>::run(const Box& box, const char* src, char* dst) const {
   for_each_plane(box, [&](const Offsets& at, const Axis& inner, const Axis& next) {
-    const int64_t run = std::min(inner.extent, kPiece);
-    const int64_t rows = kPiece / run;
-    for (int64_t j = 0; j < next.extent; j += rows) {
-      for (int64_t i = 0; i < inner.extent; i += run) {
-        Piece piece{
-            src, at, inner, next, std::min(run, inner.extent - i), std::min(rows, next.extent - j)};
+    Piece whole{src, at, inner, next, 0, 0, false};
+    choose_piece(inner, next, whole);
+    for (int64_t j = 0; j < next.extent; j += whole.rows) {
+      for (int64_t i = 0; i < inner.extent; i += whole.run) {
+        Piece piece = whole;
+        piece.run = std::min(whole.run, inner.extent - i);
+        piece.rows = std::min(whole.rows, next.extent - j);
         advance(piece.at, next.stride, j);
         advance(piece.at, inner.stride, i);
         run_piece(piece, dst);

@@ -1,8 +1,9 @@
-// The arithmetic of a reorder over the rows of a box: load, compute, round, store. All of it is
-// vectorised along the rows, a step at a time, in pieces that stay in the first-level cache.
+// A reorder of the rows of a box, in the order of the box: elements are moved, or loaded, computed
+// with, rounded and stored.
 #pragma once
 
 #include "reorder/cpu/box.h"
+#include "reorder/cpu/steps.h"
 
 namespace torch_dnnl::reorder_cpu {
 
@@ -28,7 +29,7 @@ class MoveRows final : public Rows {
 // Whether elements are only moved.
 bool is_move(const ReorderProblem& p);
 
-// C: what is computed in; float, double, or int32_t from integer to integer.
+// Runs the steps of the arithmetic, see steps.h.
 template <class C>
 class ConvertRows final : public Rows {
  public:
@@ -36,37 +37,34 @@ class ConvertRows final : public Rows {
   void run(const Box& box, const char* src, char* dst) const override;
 
  private:
-  // The two innermost loops.
+  // An array over a part of the two innermost loops.
   struct Plane {
     int64_t run, rows, step, row_step;
   };
   struct Input {
     bool present;
     const char* data; // null: `number`
-    int64_t size;     // of an element
-    bool is_computed; // the type is C
     C number;
+    c10::ScalarType dtype;
+    int64_t size; // of an element
     void (*widen)(const char* from, const Plane& plane, C* to);
   };
   struct Piece;
 
-  const C* load(Array array, const Piece& piece, C* buffer) const;
-  template <class F>
-  const C* step(Array array, const Piece& piece, const C* value, C* result, const F& f) const;
-  void run_piece(const Piece& piece, char* dst) const;
-
   template <class T>
   static void widen_plane(const char* from, const Plane& plane, C* to);
-  template <class T>
-  static void narrow_plane(const C* from, const Plane& plane, char* to);
   static Plane plane_of(Array array, const Piece& piece);
 
   void set(Array array, const void* data, c10::ScalarType dtype);
   void set(Array array, const ReorderProblem::Operand& operand);
+  const char* begin(Array array, const Piece& piece) const;
+  typename Steps<C>::Operand operand(Array array, const Piece& piece, C* buffer) const;
+  bool is_in_place(Array array, const Axis& inner) const;
+  void choose_piece(const Axis& inner, const Axis& next, Piece& piece) const;
+  void run_piece(const Piece& piece, char* dst) const;
 
   Input inputs_[kArrays];
-  int64_t dst_size_;
-  void (*narrow_)(const C* from, const Plane& plane, char* to);
+  c10::ScalarType dst_dtype_;
   C beta_;
   bool round_before_zero_point_;
 };

@@ -13,7 +13,7 @@ namespace reorder_cpu {
 namespace {
 
 // Elements of a tile, and below which a thread costs more than it brings.
-constexpr int64_t kTile = 16384, kTask = 32768;
+constexpr int64_t kTile = 65536, kTask = 32768;
 
 // f(part) for the parts of a box whose axes are at most `tile` long.
 template <class F>
