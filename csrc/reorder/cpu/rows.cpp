@@ -75,7 +75,7 @@ void move_row(const char* src, char* dst, int64_t count, int64_t dst_step, int64
 
 } // namespace
 
-void MoveRows::run(const Box& box, const char* src, char* dst) const {
+void MoveRows::run(const Box& box, const char* src, char* dst, bool /*is_streamed*/) const {
   const int64_t size = element_size_;
   for_each_plane(box, [&](const Offsets& at, const Axis& inner, const Axis& next) {
     const char* from = src + at[kSrc] * size;
@@ -233,7 +233,7 @@ ConvertRows<C>::operand(Array array, const Piece& piece, C* buffer) const {
 }
 
 template <class C>
-void ConvertRows<C>::run_piece(const Piece& piece, char* dst) const {
+void ConvertRows<C>::run_piece(const Piece& piece, char* dst, bool is_streamed) const {
   alignas(64) C buffers[6][kPiece];
   const Plane src_plane = piece.plane(kSrc), dst_plane = piece.plane(kDst);
   const int64_t size = c10::elementSize(dst_dtype_);
@@ -253,7 +253,8 @@ void ConvertRows<C>::run_piece(const Piece& piece, char* dst) const {
       operand(kDstScale, piece, buffers[4]),
       operand(kDstZeroPoint, piece, buffers[5]),
       beta_,
-      round_before_zero_point_};
+      round_before_zero_point_,
+      is_streamed && !piece.is_packed};
   if (!piece.is_packed) {
     return reorder_cpu::run(steps);
   }
@@ -274,7 +275,7 @@ void ConvertRows<C>::run_piece(const Piece& piece, char* dst) const {
 }
 
 template <class C>
-void ConvertRows<C>::run(const Box& box, const char* src, char* dst) const {
+void ConvertRows<C>::run(const Box& box, const char* src, char* dst, bool is_streamed) const {
   for_each_plane(box, [&](const Offsets& at, const Axis& inner, const Axis& next) {
     Piece whole{src, at, inner, next, 0, 0, false};
     choose_piece(inner, next, whole);
@@ -285,7 +286,7 @@ void ConvertRows<C>::run(const Box& box, const char* src, char* dst) const {
         piece.rows = std::min(whole.rows, next.extent - j);
         advance(piece.at, next.stride, j);
         advance(piece.at, inner.stride, i);
-        run_piece(piece, dst);
+        run_piece(piece, dst, is_streamed);
       }
     }
   });

@@ -13,14 +13,14 @@ class Rows {
 
   // Of a merged box, whose innermost axis are the rows. `src` and `dst` are where it begins; where
   // it begins in the other arrays, its offsets say.
-  virtual void run(const Box& box, const char* src, char* dst) const = 0;
+  virtual void run(const Box& box, const char* src, char* dst, bool is_streamed) const = 0;
 };
 
 // Moves elements of 1, 2, 4 or 8 bytes.
 class MoveRows final : public Rows {
  public:
   explicit MoveRows(int64_t element_size) : element_size_(element_size) {}
-  void run(const Box& box, const char* src, char* dst) const override;
+  void run(const Box& box, const char* src, char* dst, bool is_streamed) const override;
 
  private:
   int64_t element_size_;
@@ -34,7 +34,7 @@ template <class C>
 class ConvertRows final : public Rows {
  public:
   explicit ConvertRows(const ReorderProblem& p);
-  void run(const Box& box, const char* src, char* dst) const override;
+  void run(const Box& box, const char* src, char* dst, bool is_streamed) const override;
 
  private:
   // An array over a part of the two innermost loops.
@@ -61,7 +61,7 @@ class ConvertRows final : public Rows {
   typename Steps<C>::Operand operand(Array array, const Piece& piece, C* buffer) const;
   bool is_in_place(Array array, const Axis& inner) const;
   void choose_piece(const Axis& inner, const Axis& next, Piece& piece) const;
-  void run_piece(const Piece& piece, char* dst) const;
+  void run_piece(const Piece& piece, char* dst, bool is_streamed) const;
 
   Input inputs_[kArrays];
   c10::ScalarType dst_dtype_;

@@ -6,6 +6,7 @@
 
 #include "core/dispatch.h"
 #include "reorder/cpu/elements.h"
+#include "reorder/cpu/streaming.h"
 #include "reorder/cpu/vector.h"
 #include "reorder/reorder.h"
 
@@ -109,6 +110,12 @@ void run_rows(const Steps<float>& s) {
     const FloatRow row(s, j);
     const Src* from = reinterpret_cast<const Src*>(s.src) + j * s.src_row_step;
     Dst* to = reinterpret_cast<Dst*>(s.dst) + j * s.dst_row_step;
+    // Where the next row is, the processor cannot guess.
+    for (int64_t line = 0; line < 4; line++) {
+      __builtin_prefetch(reinterpret_cast<const char*>(from + s.src_row_step) + line * kCacheLine);
+    }
+    // The last block may begin anywhere.
+    const bool is_streamed = s.is_streamed && is_line(to) && s.run % kBlock == 0;
     const auto run_block = [&](int64_t i) {
       Block x;
       x.update([&](Floats, int k) { return widen(from + i + k * kWidth); });
@@ -117,7 +124,7 @@ void run_rows(const Steps<float>& s) {
       }
 #pragma GCC unroll 4
       for (int k = 0; k < kVectors; k++) {
-        narrow(x.vector[k], to + i + k * kWidth);
+        narrow(x.vector[k], to + i + k * kWidth, is_streamed);
       }
     };
     for (int64_t i = 0; i < s.run; i += kBlock) {
@@ -162,6 +169,7 @@ void run_short_row(Steps<float> s, int64_t row) {
   s.dst = dst;
   s.run = kBlock;
   s.rows = 1;
+  s.is_streamed = false;
   run_rows(s);
   std::memcpy(result, dst, bytes);
 }

@@ -29,6 +29,7 @@ struct Steps {
   Operand src_zero_point, scale, accumulate, dst_scale, dst_zero_point;
   C beta;
   bool round_before_zero_point;
+  bool is_streamed; // as far as rows are whole lines
 };
 
 // Rows that are shorter are slow; they should be brought together.

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "reorder/cpu/rows.h"
+#include "reorder/cpu/streaming.h"
 #include "reorder/cpu/transposed_tile.h"
 
 namespace torch_dnnl {
@@ -37,6 +38,7 @@ void for_each_tile(const Box& box, const Extents& tile, const F& f) {
       }
       f(part);
     }
+    finish_streaming();
   });
 }
 
@@ -61,14 +63,17 @@ void run_box(const ReorderProblem& p, const Rows& rows, const Box& box) {
     });
   };
   if (needs_transpose(box)) {
-    const TransposedTile tile(box, p, rows);
+    const bool is_streamed = box.elements() * dst_size >= kStreamedBytes;
+    const TransposedTile tile(box, p, rows, is_streamed);
     tiled(tile.extents(), [&](const Box& part, const char* from, char* to) {
       tile.run(part, from, to);
     });
   } else {
+    const int64_t read = src_size + (p.accumulate ? c10::elementSize(p.accumulate_dtype) : 0);
+    const bool is_streamed = box.elements() * (read + dst_size) >= kStreamedInOrderBytes;
     tiled(row_tiles(box), [&](Box part, const char* from, char* to) {
       merge(part.axes);
-      rows.run(part, from, to);
+      rows.run(part, from, to, is_streamed);
     });
   }
 }

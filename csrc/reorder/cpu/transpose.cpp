@@ -3,26 +3,51 @@
 #include <algorithm>
 #include <cstring>
 
-#if defined(__SSE2__)
-// GCC's own header leaves a register undefined on purpose.
+// GCC's own vector header leaves a register undefined on purpose.
 #pragma GCC diagnostic ignored "-Wuninitialized"
-#include <immintrin.h>
-#endif
+#include "reorder/cpu/streaming.h"
 
 namespace torch_dnnl::reorder_cpu {
 namespace {
 
-template <int kSize>
+// Where rows are.
+struct EvenRows {
+  const char* from;
+  int64_t step;
+
+  const char* operator[](int64_t row) const {
+    return from + row * step;
+  }
+};
+struct AnyRows {
+  const char* from;
+  const int64_t* offset;
+
+  const char* operator[](int64_t row) const {
+    return from + offset[row];
+  }
+};
+
+// Where columns go.
+struct Columns {
+  char* to;
+  const int64_t* offset;
+
+  char* operator[](int64_t column) const {
+    return to + offset[column];
+  }
+};
+
+template <int kSize, class Rows>
 void transpose_elements(
-    const Matrix& m,
+    const Rows& rows,
     int64_t first_row,
     int64_t last_row,
-    int64_t first_column,
-    int64_t last_column) {
-  for (int64_t c = first_column; c < last_column; c++) {
-    char* to = m.to + m.column_offset[c];
+    const Columns& columns,
+    int64_t count) {
+  for (int64_t c = 0; c < count; c++) {
     for (int64_t r = first_row; r < last_row; r++) {
-      std::memcpy(to + r * kSize, m.from + m.row_offset[r] + c * kSize, kSize);
+      std::memcpy(columns[c] + r * kSize, rows[r] + c * kSize, kSize);
     }
   }
 }
@@ -66,12 +91,10 @@ struct Register<1> {
   using Type = __m128i;
   TORCH_DNNL_UNPACK(_mm_unpack)
 
-  // Lane l from offset[l * step].
-  static Type load(const char* from, const int64_t* offset, int) {
-    return load_lane(from + offset[0]);
-  }
-  static void store(char* to, Type x) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), x);
+  // Lane l from rows[row + l * step], `at` bytes after its beginning.
+  template <class Rows>
+  static Type load(const Rows& rows, int64_t row, int, int64_t at) {
+    return load_lane(rows[row] + at);
   }
 };
 #if defined(CPU_CAPABILITY_AVX2) || defined(CPU_CAPABILITY_AVX512)
@@ -80,12 +103,10 @@ struct Register<2> {
   using Type = __m256i;
   TORCH_DNNL_UNPACK(_mm256_unpack)
 
-  static Type load(const char* from, const int64_t* offset, int step) {
-    return _mm256_inserti128_si256(
-        _mm256_castsi128_si256(load_lane(from + offset[0])), load_lane(from + offset[step]), 1);
-  }
-  static void store(char* to, Type x) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x);
+  template <class Rows>
+  static Type load(const Rows& rows, int64_t row, int step, int64_t at) {
+    const Type x = _mm256_castsi128_si256(load_lane(rows[row] + at));
+    return _mm256_inserti128_si256(x, load_lane(rows[row + step] + at), 1);
   }
 };
 #endif
@@ -96,29 +117,33 @@ struct Register<4> {
   using Type = __m512i;
   TORCH_DNNL_UNPACK(_mm512_unpack)
 
-  static Type load(const char* from, const int64_t* offset, int step) {
-    Type x = _mm512_castsi128_si512(load_lane(from + offset[0]));
-    x = _mm512_inserti32x4(x, load_lane(from + offset[step]), 1);
-    x = _mm512_inserti32x4(x, load_lane(from + offset[2 * step]), 2);
-    return _mm512_inserti32x4(x, load_lane(from + offset[3 * step]), 3);
-  }
-  static void store(char* to, Type x) {
-    _mm512_storeu_si512(to, x);
+  template <class Rows>
+  static Type load(const Rows& rows, int64_t row, int step, int64_t at) {
+    Type x = _mm512_castsi128_si512(load_lane(rows[row] + at));
+    x = _mm512_inserti32x4(x, load_lane(rows[row + step] + at), 1);
+    x = _mm512_inserti32x4(x, load_lane(rows[row + 2 * step] + at), 2);
+    return _mm512_inserti32x4(x, load_lane(rows[row + 3 * step] + at), 3);
   }
 };
 #endif
 
 #undef TORCH_DNNL_UNPACK
 
-// kLanes * n rows from `row`, n columns of which `count` are wanted.
-template <int kSize, int kLanes>
-inline void transpose_tile(const Matrix& m, int64_t row, int64_t column, int64_t count) {
+// kLanes * n rows from `row`, n columns from `column`, of which `count` are wanted.
+template <int kSize, int kLanes, class Rows>
+inline void transpose_tile(
+    const Rows& rows,
+    int64_t row,
+    const Columns& columns,
+    int64_t column,
+    int64_t count,
+    bool is_streamed = false) {
   using R = Register<kLanes>;
   constexpr int n = 16 / kSize;
   typename R::Type x[n], y[n];
 #pragma GCC unroll 16
   for (int i = 0; i < n; i++) {
-    x[i] = R::load(m.from + column * kSize, m.row_offset + row + i, n);
+    x[i] = R::load(rows, row + i, n, column * kSize);
   }
 #pragma GCC unroll 4
   for (int half = n / 2; half > 0; half /= 2) {
@@ -131,68 +156,91 @@ inline void transpose_tile(const Matrix& m, int64_t row, int64_t column, int64_t
       x[i] = y[i];
     }
   }
-  const int64_t* offset = m.column_offset + column;
-  char* to = m.to + row * kSize;
-  if (count == n) {
 #pragma GCC unroll 16
-    for (int i = 0; i < n; i++) {
-      R::store(to + offset[i], x[i]);
-    }
-  } else {
-#pragma GCC unroll 16
-    for (int i = 0; i < n; i++) {
-      if (i < count) {
-        R::store(to + offset[i], x[i]);
-      }
+  for (int i = 0; i < n; i++) {
+    if (i < count) {
+      store(x[i], columns[column + i] + row * kSize, is_streamed);
     }
   }
 }
 
 // Whole columns of tiles, from `row` on; the last one overlaps the one before it.
-template <int kSize, int kLanes>
-void transpose_rows(const Matrix& m, int64_t row) {
+template <int kSize, int kLanes, class Rows>
+void transpose_rows(const Matrix& m, Rows rows, Columns columns, int64_t row) {
   constexpr int64_t n = 16 / kSize;
-  int64_t c = 0;
-  for (; c + n <= m.columns; c += n) {
-    transpose_tile<kSize, kLanes>(m, row, c, n);
+  const int64_t count = m.columns;
+  for (int64_t c = 0; c + n <= count; c += n) {
+    transpose_tile<kSize, kLanes>(rows, row, columns, c, n);
   }
-  if (c == m.columns) {
+  if (count % n == 0) {
     return;
   }
-  if (m.columns > n) {
-    transpose_tile<kSize, kLanes>(m, row, m.columns - n, n);
+  if (count > n) {
+    transpose_tile<kSize, kLanes>(rows, row, columns, count - n, n);
   } else if (m.may_overread) {
-    transpose_tile<kSize, kLanes>(m, row, 0, m.columns);
+    transpose_tile<kSize, kLanes>(rows, row, columns, 0, count);
   } else {
-    transpose_elements<kSize>(m, row, row + kLanes * n, 0, m.columns);
+    transpose_elements<kSize>(rows, row, row + kLanes * n, columns, count);
+  }
+}
+
+// Rows that are a cache line in dst, from `row` on. The pieces of a line are stored one after the
+// other.
+template <int kSize, class Rows>
+void transpose_line(const Matrix& m, Rows rows, Columns columns, int64_t row) {
+  constexpr int64_t n = 16 / kSize, tile = kMostLanes * n;
+  const bool is_streamed = m.is_streamed;
+  const int64_t count = m.columns;
+  for (int64_t next = 0; next < count; next += n) {
+    const int64_t c = std::min(next, count - n);
+    for (int64_t r = row; r < row + kCacheLine / kSize; r += tile) {
+      transpose_tile<kSize, kMostLanes>(rows, r, columns, c, n, is_streamed);
+    }
   }
 }
 
 // The rows from `row` on, in tiles of at most kLanes lanes.
-template <int kSize, int kLanes>
-void transpose_from(const Matrix& m, int64_t row) {
+template <int kSize, int kLanes, class Rows>
+void transpose_from(const Matrix& m, const Rows& rows, const Columns& columns, int64_t row) {
   constexpr int64_t n = 16 / kSize;
   for (; row + kLanes * n <= m.rows; row += kLanes * n) {
-    transpose_rows<kSize, kLanes>(m, row);
+    transpose_rows<kSize, kLanes>(m, rows, columns, row);
   }
   if constexpr (kLanes > 1) {
-    transpose_from<kSize, kLanes / 2>(m, row);
+    transpose_from<kSize, kLanes / 2>(m, rows, columns, row);
   } else if (row < m.rows && m.rows >= n) {
-    transpose_rows<kSize, 1>(m, m.rows - n);
+    transpose_rows<kSize, 1>(m, rows, columns, m.rows - n);
   } else {
-    transpose_elements<kSize>(m, row, m.rows, 0, m.columns);
+    transpose_elements<kSize>(rows, row, m.rows, columns, m.columns);
   }
 }
 
 #endif
 
+template <int kSize, class Rows>
+void transpose_all(const Matrix& m, const Rows& rows) {
+  const Columns columns{m.to, m.column_offset};
+#if defined(__SSE2__)
+  int64_t row = 0;
+  if (m.columns >= 16 / kSize) {
+    constexpr int64_t line = kCacheLine / kSize;
+    for (; row + line <= m.rows; row += line) {
+      transpose_line<kSize>(m, rows, columns, row);
+    }
+  }
+  transpose_from<kSize, kMostLanes>(m, rows, columns, row);
+#else
+  transpose_elements<kSize>(rows, 0, m.rows, columns, m.columns);
+#endif
+}
+
 template <int kSize>
 void transpose_all(const Matrix& m) {
-#if defined(__SSE2__)
-  transpose_from<kSize, kMostLanes>(m, 0);
-#else
-  transpose_elements<kSize>(m, 0, m.rows, 0, m.columns);
-#endif
+  if (m.row_offset == nullptr) {
+    transpose_all<kSize>(m, EvenRows{m.from, m.row_step});
+  } else {
+    transpose_all<kSize>(m, AnyRows{m.from, m.row_offset});
+  }
 }
 
 } // namespace

@@ -12,16 +12,19 @@
 namespace torch_dnnl::reorder_cpu {
 
 struct Matrix {
-  // Row r, contiguous, is at from + row_offset[r]; column c, contiguous, goes to
-  // to + column_offset[c]. In bytes.
+  // Row r, contiguous, is at from + row_offset[r], or at from + r * row_step if there are no
+  // offsets; column c, contiguous, goes to to + column_offset[c]. In bytes.
   const char* from;
-  const int64_t* row_offset;
+  const int64_t* row_offset; // or null
+  int64_t row_step;
   int64_t rows;
   char* to;
   const int64_t* column_offset;
   int64_t columns;
   // Whether 16 bytes may be read at the beginning of rows that are shorter.
   bool may_overread;
+  // Whether whole lines of columns are streamed; they begin where lines do.
+  bool is_streamed;
 };
 
 void transpose(const Matrix& matrix, int64_t element_size);

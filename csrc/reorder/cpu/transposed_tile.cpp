@@ -2,12 +2,14 @@
 
 #include <algorithm>
 
+#include "reorder/cpu/streaming.h"
 #include "reorder/cpu/transpose.h"
 
 namespace torch_dnnl::reorder_cpu {
 namespace {
 
-// Of a tile in the wider type, and so of the buffer: half of a small second-level cache.
+// Of the elements of a tile that are transposed, and so of the buffer: less than half of a small
+// second-level cache.
 constexpr int64_t kTileBytes = 65536;
 // Rows and columns that fill the registers of the transpose.
 constexpr int64_t kEnough = 16;
@@ -41,24 +43,38 @@ bool needs_transpose(const Box& box) {
       find_axis(box.axes, kSrc, 1) < box.axes.size();
 }
 
-TransposedTile::TransposedTile(const Box& box, const ReorderProblem& p, const Rows& rows)
-    : box_(box), rows_(rows), extents_(box.axes.size(), 1), buffer_stride_(box.axes.size(), 0) {
-  choose_rows_and_columns();
+TransposedTile::TransposedTile(
+    const Box& box,
+    const ReorderProblem& p,
+    const Rows& rows,
+    bool is_streamed)
+    : box_(box),
+      rows_(rows),
+      is_streamed_(is_streamed),
+      extents_(box.axes.size(), 1),
+      buffer_stride_(box.axes.size(), 0) {
   const int64_t src_size = c10::elementSize(p.src_dtype), dst_size = c10::elementSize(p.dst_dtype);
-  budget_ = kTileBytes / std::max(src_size, dst_size);
-  choose_extents();
   if (is_move(p)) {
-    // Short rows are brought together first, as they are not read in vectors from anywhere.
-    const bool short_rows = product(columns_, extents_) < kLane / dst_size;
-    side_ = short_rows && product(rows_of_tile_, extents_) >= kLane / dst_size ? Side::kSrc
-                                                                               : Side::kNeither;
+    side_ = Side::kNeither;
   } else {
     // What is accumulated lies as dst does.
     side_ = dst_size > src_size || p.accumulate != nullptr ? Side::kDst : Side::kSrc;
   }
   moved_size_ = side_ == Side::kDst ? src_size : dst_size;
+  budget_ = kTileBytes / moved_size_;
+  choose_rows_and_columns();
+  choose_extents();
+  const int64_t lane = kLane / moved_size_;
+  if (is_move(p) && product(columns_, extents_) < lane &&
+      product(rows_of_tile_, extents_) >= lane) {
+    // Short rows are brought together first, as they are not read in vectors from anywhere.
+    side_ = Side::kSrc;
+  }
   add_axes_of_runs();
   choose_strides();
+  if (side_ != Side::kDst) {
+    is_streamed_ &= has_whole_lines();
+  }
 }
 
 // Adds the axis that continues the contiguous run of a list in `array`.
@@ -118,12 +134,11 @@ void TransposedTile::add_axes_of_runs() {
     }
     const int64_t extent = box_.axes[next].extent;
     if (!contains(rows_of_tile_, next) && !contains(columns_, next)) {
-      if (elements * extent > budget_) {
-        break;
-      }
+      extents_[next] = std::clamp<int64_t>(budget_ / elements, 1, extent);
+      elements *= extents_[next];
       others_.push_back(next);
-      elements *= extents_[next] = extent;
-    } else if (extents_[next] < extent) {
+    }
+    if (extents_[next] < extent) {
       break;
     }
     run *= extent;
@@ -155,13 +170,27 @@ void TransposedTile::choose_strides() {
     to.push_back((side_ == Side::kDst ? buffer_stride_[a] : strides[kDst]) * moved_size_);
   }
   row_offset_ = offsets(rows_of_tile_, from);
+  row_step_ = from[rows_of_tile_.front()];
   column_offset_ = offsets(columns_, to);
   for (const size_t axis : others_) {
-    Axis loop{extents_[axis], {}};
+    Axis loop{};
     loop.stride[kSrc] = from[axis];
     loop.stride[kDst] = to[axis];
     loops_.push_back(loop);
   }
+}
+
+// Whether all columns of all tiles begin where lines do, if dst does.
+bool TransposedTile::has_whole_lines() const {
+  for (size_t a = 0; a < box_.axes.size(); a++) {
+    const bool is_row = contains(rows_of_tile_, a);
+    const int64_t elements = box_.axes[a].stride[kDst] * (is_row ? extents_[a] : 1);
+    const bool is_whole = is_row && extents_[a] == box_.axes[a].extent;
+    if (!is_whole && elements * moved_size_ % kCacheLine != 0) {
+      return false;
+    }
+  }
+  return true;
 }
 
 // At each position of the axes in the list, the first of which is the innermost.
@@ -199,15 +228,21 @@ void TransposedTile::transpose_part(const Box& part, const char* from, char* to)
   for (const size_t axis : columns_) {
     columns *= part.axes[axis].extent;
   }
-  for_each_position(loops_, Offsets{}, [&](const Offsets& at) {
+  Axes loops = loops_;
+  for (size_t i = 0; i < loops.size(); i++) {
+    loops[i].extent = part.axes[others_[i]].extent;
+  }
+  for_each_position(loops, Offsets{}, [&](const Offsets& at) {
     transpose(
         {from + at[kSrc],
-         row_offset_.data(),
+         rows_of_tile_.size() == 1 ? nullptr : row_offset_.data(),
+         row_step_,
          rows,
          to + at[kDst],
          column_offset_.data(),
          columns,
-         side_ == Side::kSrc},
+         side_ == Side::kSrc,
+         is_streamed_ && side_ != Side::kDst && is_line(to)},
         moved_size_);
   });
 }
@@ -218,11 +253,11 @@ void TransposedTile::run(const Box& part, const char* src, char* dst) const {
     case Side::kNeither:
       return transpose_part(part, src, dst);
     case Side::kSrc:
-      rows_.run(conversion(part), src, buffer);
+      rows_.run(conversion(part), src, buffer, /*is_streamed=*/false);
       return transpose_part(part, buffer, dst);
     case Side::kDst:
       transpose_part(part, src, buffer);
-      return rows_.run(conversion(part), buffer, dst);
+      return rows_.run(conversion(part), buffer, dst, is_streamed_);
   }
 }
 

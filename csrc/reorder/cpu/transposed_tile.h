@@ -21,7 +21,7 @@ enum class Side {
 
 class TransposedTile {
  public:
-  TransposedTile(const Box& box, const ReorderProblem& p, const Rows& rows);
+  TransposedTile(const Box& box, const ReorderProblem& p, const Rows& rows, bool is_streamed);
 
   // Of a tile, along each axis.
   const Extents& extents() const {
@@ -40,6 +40,7 @@ class TransposedTile {
   void choose_extents();
   void add_axes_of_runs();
   void choose_strides();
+  bool has_whole_lines() const;
   std::vector<int64_t> offsets(const List& list, const Extents& stride) const;
   Box conversion(const Box& part) const;
   void transpose_part(const Box& part, const char* from, char* to) const;
@@ -48,13 +49,15 @@ class TransposedTile {
   const Rows& rows_;
   int64_t moved_size_; // of the elements that are transposed
   int64_t budget_;     // elements
+  bool is_streamed_;
   Side side_;
   Extents extents_;
   List rows_of_tile_, columns_, others_; // axes of the tile, innermost first
   List buffer_axes_;                     // the same, outermost first in the buffer
   Extents buffer_stride_;                // along the axes of the box, in elements
-  Axes loops_;                           // over the others, with strides in bytes
+  Axes loops_;                           // over the others, with strides in bytes, without extents
   std::vector<int64_t> row_offset_, column_offset_;
+  int64_t row_step_; // if the rows are one axis
 };
 
 } // namespace torch_dnnl::reorder_cpu

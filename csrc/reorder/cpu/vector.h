@@ -9,13 +9,10 @@
 #include <limits>
 #include <type_traits>
 
-#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
-// GCC's own header leaves a register undefined on purpose.
+// GCC's own vector header leaves a register undefined on purpose.
 #pragma GCC diagnostic ignored "-Wuninitialized"
-#include <immintrin.h>
-#endif
-
 #include "core/numeric.h"
+#include "reorder/cpu/streaming.h"
 
 namespace torch_dnnl::reorder_cpu {
 
@@ -42,15 +39,17 @@ inline Ints load_words(const uint16_t* from) {
 inline Floats load_halves(const c10::Half* from) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
-inline void store_bytes(Ints x, uint8_t* to) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(__m512i(x)));
+inline void store_bytes(Ints x, uint8_t* to, bool streamed) {
+  store(_mm512_cvtepi32_epi8(__m512i(x)), to, streamed);
 }
-inline void store_words(Ints x, uint16_t* to) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(__m512i(x)));
+inline void store_words(Ints x, uint16_t* to, bool streamed) {
+  store(_mm512_cvtepi32_epi16(__m512i(x)), to, streamed);
 }
-inline void store_halves(Floats x, c10::Half* to) {
-  _mm256_storeu_si256(
-      reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+inline void store_halves(Floats x, c10::Half* to, bool streamed) {
+  store(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT), to, streamed);
+}
+inline void store_all(Floats x, void* to, bool streamed) {
+  store(__m512i(x), to, streamed);
 }
 inline Ints to_ints(Floats x) {
   return Ints(_mm512_cvtps_epi32(x));
@@ -79,15 +78,18 @@ inline __m128i words_of(Ints x) {
   const __m256i low = _mm256_and_si256(__m256i(x), _mm256_set1_epi32(0xFFFF));
   return _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
 }
-inline void store_words(Ints x, uint16_t* to) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), words_of(x));
+inline void store_words(Ints x, uint16_t* to, bool streamed) {
+  store(words_of(x), to, streamed);
 }
-inline void store_bytes(Ints x, uint8_t* to) {
+inline void store_bytes(Ints x, uint8_t* to, bool /*streamed*/) {
   const __m128i words = words_of(x & 0xFF);
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(words, words));
 }
-inline void store_halves(Floats x, c10::Half* to) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+inline void store_halves(Floats x, c10::Half* to, bool streamed) {
+  store(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT), to, streamed);
+}
+inline void store_all(Floats x, void* to, bool streamed) {
+  store(__m256i(x), to, streamed);
 }
 inline Ints to_ints(Floats x) {
   return Ints(_mm256_cvtps_epi32(x));
@@ -119,20 +121,23 @@ inline Ints load_words(const uint16_t* from) {
 inline Floats load_halves(const c10::Half* from) {
   return each_lane<Floats>([&](int i) { return static_cast<float>(from[i]); });
 }
-inline void store_bytes(Ints x, uint8_t* to) {
+inline void store_bytes(Ints x, uint8_t* to, bool /*streamed*/) {
   for (int i = 0; i < kWidth; i++) {
     to[i] = static_cast<uint8_t>(x[i]);
   }
 }
-inline void store_words(Ints x, uint16_t* to) {
+inline void store_words(Ints x, uint16_t* to, bool /*streamed*/) {
   for (int i = 0; i < kWidth; i++) {
     to[i] = static_cast<uint16_t>(x[i]);
   }
 }
-inline void store_halves(Floats x, c10::Half* to) {
+inline void store_halves(Floats x, c10::Half* to, bool /*streamed*/) {
   for (int i = 0; i < kWidth; i++) {
     to[i] = static_cast<c10::Half>(x[i]);
   }
+}
+inline void store_all(Floats x, void* to, bool /*streamed*/) {
+  std::memcpy(to, &x, sizeof(x));
 }
 // Adding 2^23 leaves no room for a fraction; the sign is that of x.
 inline Floats round_even(Floats x) {
@@ -227,11 +232,10 @@ inline Floats widen(const T* from) {
 }
 
 template <class T>
-inline void narrow(Floats x, T* to) {
+inline void narrow(Floats x, T* to, bool streamed) {
   auto* bytes = reinterpret_cast<uint8_t*>(to);
   if constexpr (std::is_same_v<T, float>) {
-    x = canonical(x);
-    std::memcpy(to, &x, sizeof(x));
+    store_all(canonical(x), to, streamed);
   } else if constexpr (std::is_same_v<T, int32_t>) {
     // What is too small, and NaN, becomes the smallest integer by itself where vectors convert.
     const Floats rounded = round_even(x);
@@ -239,21 +243,22 @@ inline void narrow(Floats x, T* to) {
     Ints result = to_ints(inside ? rounded : Floats{});
     result = rounded >= 0x1p31f ? all(std::numeric_limits<int32_t>::max()) : result;
     result = rounded < -0x1p31f ? all(std::numeric_limits<int32_t>::min()) : result;
-    std::memcpy(to, &result, sizeof(result));
+    store_all(Floats(result), to, streamed);
   } else if constexpr (std::is_integral_v<T>) {
     constexpr float low = std::numeric_limits<T>::min(), high = std::numeric_limits<T>::max();
     const Floats limited = at_least(at_most(x, all(high)), all(low));
-    store_bytes(to_ints(x == x ? limited : Floats{}), bytes);
+    store_bytes(to_ints(x == x ? limited : Floats{}), bytes, streamed);
   } else if constexpr (std::is_same_v<T, c10::BFloat16>) {
     const Ints bits = Ints(canonical(x));
     // Rounding does not carry out of a canonical NaN.
-    store_words((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, reinterpret_cast<uint16_t*>(to));
+    store_words(
+        (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, reinterpret_cast<uint16_t*>(to), streamed);
   } else if constexpr (std::is_same_v<T, c10::Half>) {
-    store_halves(canonical(x), to);
+    store_halves(canonical(x), to, streamed);
   } else if constexpr (std::is_same_v<T, c10::Float8_e4m3fn>) {
-    store_bytes(narrow_float8<3, 7>(x, 448.0f), bytes);
+    store_bytes(narrow_float8<3, 7>(x, 448.0f), bytes, streamed);
   } else if constexpr (std::is_same_v<T, c10::Float8_e5m2>) {
-    store_bytes(narrow_float8<2, 15>(x, 57344.0f), bytes);
+    store_bytes(narrow_float8<2, 15>(x, 57344.0f), bytes, streamed);
   } else {
     static_assert(std::is_same_v<T, double>);
     x = canonical(x);
