@@ -28,15 +28,20 @@ constexpr int kVectors = 4;
 constexpr int64_t kBlock = kVectors * kWidth;
 static_assert(kBlock <= kShortestRun);
 
+template <class F>
+C10_ALWAYS_INLINE void for_each_vector(const F& f) {
+#pragma GCC unroll 4
+  for (int k = 0; k < kVectors; k++) {
+    f(k);
+  }
+}
+
 struct Block {
   Floats vector[kVectors];
 
   template <class F>
   C10_ALWAYS_INLINE void update(const F& f) {
-#pragma GCC unroll 4
-    for (int k = 0; k < kVectors; k++) {
-      vector[k] = f(vector[k], k);
-    }
+    for_each_vector([&](int k) { vector[k] = f(vector[k], k); });
   }
 };
 
@@ -117,14 +122,14 @@ void run_rows(const Steps<float>& s) {
     // The last block may begin anywhere.
     const bool is_streamed = s.is_streamed && is_line(to) && s.run % kBlock == 0;
     const auto run_block = [&](int64_t i) {
-      Block x;
-      x.update([&](Floats, int k) { return widen(from + i + k * kWidth); });
       if constexpr (kArithmetic) {
+        Block x;
+        x.update([&](Floats, int k) { return widen(from + i + k * kWidth); });
         row.compute(i, x);
-      }
-#pragma GCC unroll 4
-      for (int k = 0; k < kVectors; k++) {
-        narrow(x.vector[k], to + i + k * kWidth, is_streamed);
+        for_each_vector([&](int k) { narrow(x.vector[k], to + i + k * kWidth, is_streamed); });
+      } else {
+        for_each_vector(
+            [&](int k) { narrow(widen(from + i + k * kWidth), to + i + k * kWidth, is_streamed); });
       }
     };
     for (int64_t i = 0; i < s.run; i += kBlock) {

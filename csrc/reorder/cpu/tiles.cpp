@@ -13,8 +13,8 @@ namespace torch_dnnl {
 namespace reorder_cpu {
 namespace {
 
-// Elements of a tile, and below which a thread costs more than it brings.
-constexpr int64_t kTile = 65536, kTask = 32768;
+// Elements for which a thread costs no more than it brings.
+constexpr int64_t kTask = 32768;
 
 // f(part) for the parts of a box whose axes are at most `tile` long.
 template <class F>
@@ -42,10 +42,10 @@ void for_each_tile(const Box& box, const Extents& tile, const F& f) {
   });
 }
 
-// Whole inner axes, as many as are kTile elements.
+// Whole inner axes: a few tiles for each thread.
 Extents row_tiles(const Box& box) {
   Extents tile(box.axes.size(), 1);
-  int64_t rest = kTile;
+  int64_t rest = std::max(kTask, box.elements() / (4 * at::get_num_threads()));
   for (size_t a = tile.size(); a-- > 0 && rest > 1;) {
     tile[a] = std::min(box.axes[a].extent, rest);
     rest /= tile[a];
