@@ -18,21 +18,39 @@ inline double round_even(double x) {
   return std::fabs(x) < 0x1p52 ? (x + magic) - magic : x;
 }
 
-// As store() of core/numeric.h, after the NaN that come from arithmetic have become one.
+// The float32 that is narrowed to T as the float64 would be; see narrow_to_odd() of core/numeric.h.
+template <class T>
+inline float single_for(double x) {
+  const float nearest = static_cast<float>(x);
+  if constexpr (is_float8_v<T>) {
+    return nearest; // float8 is rounded from float32
+  } else {
+    const double back = nearest;
+    uint32_t bits = std::bit_cast<uint32_t>(nearest);
+    bits -= std::fabs(back) > std::fabs(x) ? 1 : 0;
+    bits |= back < x || back > x ? 1 : 0;
+    return std::bit_cast<float>(bits);
+  }
+}
+
+// As store() of core/numeric.h, after the NaN that come from arithmetic have become one. Not of
+// float64 to bfloat16, float16 and float8, which go through single_for().
 template <class T, class C>
 inline T narrowed(C x) {
-  if constexpr (std::is_same_v<T, C>) {
-    return x == x ? x : std::numeric_limits<T>::quiet_NaN();
-  } else if constexpr (std::is_integral_v<T> && std::is_floating_point_v<C>) {
-    static_assert(std::is_same_v<C, double>);
-    constexpr double low = std::numeric_limits<T>::min(), high = std::numeric_limits<T>::max();
-    double limited = x > high ? high : x;
-    limited = limited < low ? low : limited;
-    limited = x == x ? limited : 0;
-    // Rounds, and leaves the integer in the lowest bits.
-    return static_cast<T>(std::bit_cast<uint64_t>(limited + 0x1.8p52));
+  if constexpr (std::is_floating_point_v<T>) {
+    const T value = static_cast<T>(x);
+    return value == value ? value : std::numeric_limits<T>::quiet_NaN();
   } else {
-    return convert<T>(x);
+    constexpr C low = std::numeric_limits<T>::min(), high = std::numeric_limits<T>::max();
+    C limited = x > high ? high : x;
+    limited = limited < low ? low : limited;
+    if constexpr (std::is_integral_v<C>) {
+      return static_cast<T>(limited);
+    } else {
+      limited = x == x ? limited : 0;
+      // Rounds, and leaves the integer in the lowest bits.
+      return static_cast<T>(std::bit_cast<uint64_t>(limited + 0x1.8p52));
+    }
   }
 }
 

@@ -24,24 +24,18 @@ using FloatSources = TypeList<
     int8_t,
     uint8_t>;
 
-constexpr int kVectors = 4;
 constexpr int64_t kBlock = kVectors * kWidth;
 static_assert(kBlock <= kShortestRun);
-
-template <class F>
-C10_ALWAYS_INLINE void for_each_vector(const F& f) {
-#pragma GCC unroll 4
-  for (int k = 0; k < kVectors; k++) {
-    f(k);
-  }
-}
 
 struct Block {
   Floats vector[kVectors];
 
   template <class F>
   C10_ALWAYS_INLINE void update(const F& f) {
-    for_each_vector([&](int k) { vector[k] = f(vector[k], k); });
+#pragma GCC unroll 4
+    for (int k = 0; k < kVectors; k++) {
+      vector[k] = f(vector[k], k);
+    }
   }
 };
 
@@ -122,15 +116,12 @@ void run_rows(const Steps<float>& s) {
     // The last block may begin anywhere.
     const bool is_streamed = s.is_streamed && is_line(to) && s.run % kBlock == 0;
     const auto run_block = [&](int64_t i) {
+      Block x;
+      x.update([&](Floats, int k) { return widen(from + i + k * kWidth); });
       if constexpr (kArithmetic) {
-        Block x;
-        x.update([&](Floats, int k) { return widen(from + i + k * kWidth); });
         row.compute(i, x);
-        for_each_vector([&](int k) { narrow(x.vector[k], to + i + k * kWidth, is_streamed); });
-      } else {
-        for_each_vector(
-            [&](int k) { narrow(widen(from + i + k * kWidth), to + i + k * kWidth, is_streamed); });
       }
+      narrow(x.vector, to + i, is_streamed);
     };
     for (int64_t i = 0; i < s.run; i += kBlock) {
       run_block(std::min(i, s.run - kBlock));
@@ -242,11 +233,31 @@ class StepByStep {
   void store() const {
     dispatch(ReorderTypes{}, s_.dst_dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
-      if constexpr (std::is_integral_v<T> || !std::is_integral_v<C>) {
-        T* to = reinterpret_cast<T*>(s_.dst) + row_ * s_.dst_row_step;
-        narrow_row(value_, to + begin_, size_);
+      T* to = reinterpret_cast<T*>(s_.dst) + row_ * s_.dst_row_step + begin_;
+      if constexpr (std::is_integral_v<T> || std::is_same_v<C, double>) {
+        if constexpr (std::is_arithmetic_v<T>) {
+          narrow_row(value_, to, size_);
+        } else {
+          store_singles(to);
+        }
       }
     });
+  }
+
+  template <class T>
+  void store_singles(T* to) const {
+    alignas(64) float singles[kPiece];
+    for (int64_t i = 0; i < size_; i++) {
+      singles[i] = single_for<T>(value_[i]);
+    }
+    Steps<float> steps{};
+    steps.run = size_;
+    steps.rows = 1;
+    steps.src = reinterpret_cast<const char*>(singles);
+    steps.dst = reinterpret_cast<char*>(to);
+    steps.src_dtype = c10::kFloat;
+    steps.dst_dtype = s_.dst_dtype;
+    reorder_cpu::run(steps);
   }
 
   const Steps<C>& s_;

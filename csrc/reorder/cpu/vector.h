@@ -24,8 +24,19 @@ inline constexpr int kWidth = 8;
 inline constexpr int kWidth = 4;
 #endif
 
+// Vectors that are narrowed together, into whole registers.
+inline constexpr int kVectors = 4;
+
 typedef float Floats __attribute__((vector_size(4 * kWidth)));
 typedef int32_t Ints __attribute__((vector_size(4 * kWidth)));
+
+// All lanes.
+inline Floats all(float x) {
+  return x - Floats{}; // -0 too
+}
+inline Ints all(int32_t x) {
+  return Ints{} + x;
+}
 
 // Of as many elements as a vector has lanes. to_ints() and round_even() go to the nearest integer,
 // ties to even; the former of what an integer can hold.
@@ -39,14 +50,23 @@ inline Ints load_words(const uint16_t* from) {
 inline Floats load_halves(const c10::Half* from) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
-inline void store_bytes(Ints x, uint8_t* to, bool streamed) {
-  store(_mm512_cvtepi32_epi8(__m512i(x)), to, streamed);
+inline void store_words(Ints a, Ints b, void* to, bool streamed) {
+  const __m512i order = _mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0);
+  const __m512i words = _mm512_packs_epi32(__m512i(a), __m512i(b));
+  store(_mm512_permutexvar_epi64(order, words), to, streamed);
 }
-inline void store_words(Ints x, uint16_t* to, bool streamed) {
-  store(_mm512_cvtepi32_epi16(__m512i(x)), to, streamed);
+template <bool kSigned>
+inline void store_bytes(const Ints (&x)[kVectors], void* to, bool streamed) {
+  const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+  const __m512i low = _mm512_packs_epi32(__m512i(x[0]), __m512i(x[1]));
+  const __m512i high = _mm512_packs_epi32(__m512i(x[2]), __m512i(x[3]));
+  const __m512i bytes = kSigned ? _mm512_packs_epi16(low, high) : _mm512_packus_epi16(low, high);
+  store(_mm512_permutexvar_epi32(order, bytes), to, streamed);
 }
-inline void store_halves(Floats x, c10::Half* to, bool streamed) {
-  store(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT), to, streamed);
+inline void store_halves(Floats a, Floats b, void* to, bool streamed) {
+  const __m512i low = _mm512_castsi256_si512(_mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+  const __m256i high = _mm512_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT);
+  store(_mm512_inserti64x4(low, high, 1), to, streamed);
 }
 inline void store_all(Floats x, void* to, bool streamed) {
   store(__m512i(x), to, streamed);
@@ -74,19 +94,22 @@ inline Ints load_words(const uint16_t* from) {
 inline Floats load_halves(const c10::Half* from) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
-inline __m128i words_of(Ints x) {
-  const __m256i low = _mm256_and_si256(__m256i(x), _mm256_set1_epi32(0xFFFF));
-  return _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+inline void store_words(Ints a, Ints b, void* to, bool streamed) {
+  const __m256i words = _mm256_packs_epi32(__m256i(a), __m256i(b));
+  store(_mm256_permute4x64_epi64(words, 0xD8), to, streamed);
 }
-inline void store_words(Ints x, uint16_t* to, bool streamed) {
-  store(words_of(x), to, streamed);
+template <bool kSigned>
+inline void store_bytes(const Ints (&x)[kVectors], void* to, bool streamed) {
+  const __m256i order = _mm256_set_epi32(7, 3, 6, 2, 5, 1, 4, 0);
+  const __m256i low = _mm256_packs_epi32(__m256i(x[0]), __m256i(x[1]));
+  const __m256i high = _mm256_packs_epi32(__m256i(x[2]), __m256i(x[3]));
+  const __m256i bytes = kSigned ? _mm256_packs_epi16(low, high) : _mm256_packus_epi16(low, high);
+  store(_mm256_permutevar8x32_epi32(bytes, order), to, streamed);
 }
-inline void store_bytes(Ints x, uint8_t* to, bool /*streamed*/) {
-  const __m128i words = words_of(x & 0xFF);
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(words, words));
-}
-inline void store_halves(Floats x, c10::Half* to, bool streamed) {
-  store(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT), to, streamed);
+inline void store_halves(Floats a, Floats b, void* to, bool streamed) {
+  const __m256i low = _mm256_castsi128_si256(_mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+  const __m128i high = _mm256_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT);
+  store(_mm256_inserti128_si256(low, high, 1), to, streamed);
 }
 inline void store_all(Floats x, void* to, bool streamed) {
   store(__m256i(x), to, streamed);
@@ -121,20 +144,33 @@ inline Ints load_words(const uint16_t* from) {
 inline Floats load_halves(const c10::Half* from) {
   return each_lane<Floats>([&](int i) { return static_cast<float>(from[i]); });
 }
-inline void store_bytes(Ints x, uint8_t* to, bool /*streamed*/) {
+inline void store_words(Ints a, Ints b, void* to, bool /*streamed*/) {
+  uint16_t words[2 * kWidth];
   for (int i = 0; i < kWidth; i++) {
-    to[i] = static_cast<uint8_t>(x[i]);
+    words[i] = static_cast<uint16_t>(a[i]);
+    words[kWidth + i] = static_cast<uint16_t>(b[i]);
   }
+  std::memcpy(to, words, sizeof(words));
 }
-inline void store_words(Ints x, uint16_t* to, bool /*streamed*/) {
-  for (int i = 0; i < kWidth; i++) {
-    to[i] = static_cast<uint16_t>(x[i]);
+template <bool kSigned>
+inline void store_bytes(const Ints (&x)[kVectors], void* to, bool /*streamed*/) {
+  constexpr int32_t low = kSigned ? -128 : 0;
+  uint8_t bytes[kVectors * kWidth];
+  for (int k = 0; k < kVectors; k++) {
+    const Ints limited = x[k] < low ? all(low) : x[k];
+    for (int i = 0; i < kWidth; i++) {
+      bytes[k * kWidth + i] = static_cast<uint8_t>(limited[i]);
+    }
   }
+  std::memcpy(to, bytes, sizeof(bytes));
 }
-inline void store_halves(Floats x, c10::Half* to, bool /*streamed*/) {
+inline void store_halves(Floats a, Floats b, void* to, bool /*streamed*/) {
+  c10::Half halves[2 * kWidth];
   for (int i = 0; i < kWidth; i++) {
-    to[i] = static_cast<c10::Half>(x[i]);
+    halves[i] = static_cast<c10::Half>(a[i]);
+    halves[kWidth + i] = static_cast<c10::Half>(b[i]);
   }
+  std::memcpy(to, halves, sizeof(halves));
 }
 inline void store_all(Floats x, void* to, bool /*streamed*/) {
   std::memcpy(to, &x, sizeof(x));
@@ -155,14 +191,6 @@ inline Floats at_least(Floats x, Floats limit) {
   return x < limit ? limit : x;
 }
 #endif
-
-// All lanes.
-inline Floats all(float x) {
-  return x - Floats{}; // -0 too
-}
-inline Ints all(int32_t x) {
-  return Ints{} + x;
-}
 
 template <class V>
 inline V load_vector(const void* from) {
@@ -231,40 +259,55 @@ inline Floats widen(const T* from) {
   }
 }
 
+// What is too large for an integer, or NaN, must not reach an instruction that converts; what is
+// too small becomes the smallest int32.
+inline Ints to_limited_ints(Floats x, float high) {
+  const Floats limited = at_least(at_most(x, all(high)), all(-0x1p31f));
+  return to_ints(x == x ? limited : Floats{});
+}
+
 template <class T>
-inline void narrow(Floats x, T* to, bool streamed) {
-  auto* bytes = reinterpret_cast<uint8_t*>(to);
+inline void narrow(const Floats (&x)[kVectors], T* to, bool streamed) {
   if constexpr (std::is_same_v<T, float>) {
-    store_all(canonical(x), to, streamed);
-  } else if constexpr (std::is_same_v<T, int32_t>) {
-    // What is too small, and NaN, becomes the smallest integer by itself where vectors convert.
-    const Floats rounded = round_even(x);
-    const Ints inside = rounded >= -0x1p31f && rounded < 0x1p31f;
-    Ints result = to_ints(inside ? rounded : Floats{});
-    result = rounded >= 0x1p31f ? all(std::numeric_limits<int32_t>::max()) : result;
-    result = rounded < -0x1p31f ? all(std::numeric_limits<int32_t>::min()) : result;
-    store_all(Floats(result), to, streamed);
-  } else if constexpr (std::is_integral_v<T>) {
-    constexpr float low = std::numeric_limits<T>::min(), high = std::numeric_limits<T>::max();
-    const Floats limited = at_least(at_most(x, all(high)), all(low));
-    store_bytes(to_ints(x == x ? limited : Floats{}), bytes, streamed);
-  } else if constexpr (std::is_same_v<T, c10::BFloat16>) {
-    const Ints bits = Ints(canonical(x));
-    // Rounding does not carry out of a canonical NaN.
-    store_words(
-        (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, reinterpret_cast<uint16_t*>(to), streamed);
-  } else if constexpr (std::is_same_v<T, c10::Half>) {
-    store_halves(canonical(x), to, streamed);
-  } else if constexpr (std::is_same_v<T, c10::Float8_e4m3fn>) {
-    store_bytes(narrow_float8<3, 7>(x, 448.0f), bytes, streamed);
-  } else if constexpr (std::is_same_v<T, c10::Float8_e5m2>) {
-    store_bytes(narrow_float8<2, 15>(x, 57344.0f), bytes, streamed);
-  } else {
-    static_assert(std::is_same_v<T, double>);
-    x = canonical(x);
-    for (int i = 0; i < kWidth; i++) {
-      to[i] = static_cast<double>(x[i]);
+    for (int k = 0; k < kVectors; k++) {
+      store_all(canonical(x[k]), to + k * kWidth, streamed);
     }
+  } else if constexpr (std::is_same_v<T, double>) {
+    for (int i = 0; i < kVectors * kWidth; i++) {
+      to[i] = static_cast<double>(canonical(x[i / kWidth])[i % kWidth]);
+    }
+  } else if constexpr (std::is_same_v<T, int32_t>) {
+    for (int k = 0; k < kVectors; k++) {
+      const Ints ints = to_limited_ints(x[k], 0x1.fffffep30f);
+      const Ints result = x[k] >= 0x1p31f ? all(std::numeric_limits<int32_t>::max()) : ints;
+      store_all(Floats(result), to + k * kWidth, streamed);
+    }
+  } else if constexpr (std::is_same_v<T, c10::BFloat16>) {
+    Ints words[kVectors];
+    for (int k = 0; k < kVectors; k++) {
+      // Rounding does not carry out of a canonical NaN.
+      const Ints bits = Ints(canonical(x[k]));
+      words[k] = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+    }
+    for (int k = 0; k < kVectors; k += 2) {
+      store_words(words[k], words[k + 1], to + k * kWidth, streamed);
+    }
+  } else if constexpr (std::is_same_v<T, c10::Half>) {
+    for (int k = 0; k < kVectors; k += 2) {
+      store_halves(canonical(x[k]), canonical(x[k + 1]), to + k * kWidth, streamed);
+    }
+  } else {
+    Ints codes[kVectors];
+    for (int k = 0; k < kVectors; k++) {
+      if constexpr (std::is_same_v<T, c10::Float8_e4m3fn>) {
+        codes[k] = narrow_float8<3, 7>(x[k], 448.0f);
+      } else if constexpr (std::is_same_v<T, c10::Float8_e5m2>) {
+        codes[k] = narrow_float8<2, 15>(x[k], 57344.0f);
+      } else {
+        codes[k] = to_limited_ints(x[k], std::numeric_limits<T>::max());
+      }
+    }
+    store_bytes<std::is_same_v<T, int8_t>>(codes, to, streamed);
   }
 }
 
