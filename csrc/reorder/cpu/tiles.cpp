@@ -62,7 +62,7 @@ void run_box(const ReorderProblem& p, const Rows& rows, const Box& box) {
       run(part, src + part.offset[kSrc] * src_size, dst + part.offset[kDst] * dst_size);
     });
   };
-  if (needs_transpose(box)) {
+  if (needs_transpose(box, p)) {
     const bool is_streamed = box.elements() * dst_size >= kStreamedBytes;
     const TransposedTile tile(box, p, rows, is_streamed);
     tiled(tile.extents(), [&](const Box& part, const char* from, char* to) {

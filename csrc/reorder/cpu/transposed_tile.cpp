@@ -35,12 +35,33 @@ size_t find_axis(const Axes& axes, Array array, int64_t stride) {
   return std::find_if(axes.begin(), axes.end(), has_stride) - axes.begin();
 }
 
+Side side_of(const ReorderProblem& p) {
+  if (is_move(p)) {
+    return Side::kNeither;
+  }
+  // What is accumulated lies as dst does.
+  const bool widens = c10::elementSize(p.dst_dtype) > c10::elementSize(p.src_dtype);
+  return widens || p.accumulate != nullptr ? Side::kDst : Side::kSrc;
+}
+
+int64_t moved_size_of(const ReorderProblem& p) {
+  return c10::elementSize(side_of(p) == Side::kDst ? p.src_dtype : p.dst_dtype);
+}
+
+// See TransposedTile::group_.
+int64_t group_of(const Box& box, int64_t element_size) {
+  const Axis& inner = box.axes.back();
+  const int64_t bytes = inner.extent * element_size;
+  const bool is_shared = inner.stride[kSrc] == 1 && inner.stride[kDst] == 1;
+  return is_shared && (bytes == 2 || bytes == 4 || bytes == 8) ? inner.extent : 1;
+}
+
 } // namespace
 
-bool needs_transpose(const Box& box) {
-  const Axis& inner = box.axes.back();
-  return inner.stride[kDst] == 1 && inner.stride[kSrc] != 1 &&
-      find_axis(box.axes, kSrc, 1) < box.axes.size();
+bool needs_transpose(const Box& box, const ReorderProblem& p) {
+  const int64_t group = group_of(box, moved_size_of(p));
+  const size_t row = find_axis(box.axes, kDst, group), column = find_axis(box.axes, kSrc, group);
+  return row != column && row < box.axes.size() && column < box.axes.size();
 }
 
 TransposedTile::TransposedTile(
@@ -50,21 +71,16 @@ TransposedTile::TransposedTile(
     bool is_streamed)
     : box_(box),
       rows_(rows),
+      side_(side_of(p)),
+      moved_size_(moved_size_of(p)),
+      group_(group_of(box, moved_size_)),
+      budget_(kTileBytes / (moved_size_ * group_)),
       is_streamed_(is_streamed),
       extents_(box.axes.size(), 1),
       buffer_stride_(box.axes.size(), 0) {
-  const int64_t src_size = c10::elementSize(p.src_dtype), dst_size = c10::elementSize(p.dst_dtype);
-  if (is_move(p)) {
-    side_ = Side::kNeither;
-  } else {
-    // What is accumulated lies as dst does.
-    side_ = dst_size > src_size || p.accumulate != nullptr ? Side::kDst : Side::kSrc;
-  }
-  moved_size_ = side_ == Side::kDst ? src_size : dst_size;
-  budget_ = kTileBytes / moved_size_;
   choose_rows_and_columns();
   choose_extents();
-  const int64_t lane = kLane / moved_size_;
+  const int64_t lane = kLane / (moved_size_ * group_);
   if (is_move(p) && product(columns_, extents_) < lane &&
       product(rows_of_tile_, extents_) >= lane) {
     // Short rows are brought together first, as they are not read in vectors from anywhere.
@@ -79,7 +95,7 @@ TransposedTile::TransposedTile(
 
 // Adds the axis that continues the contiguous run of a list in `array`.
 bool TransposedTile::extend(List& list, Array array, const List& other) const {
-  int64_t run = 1;
+  int64_t run = group_;
   for (const size_t axis : list) {
     run *= box_.axes[axis].extent;
   }
@@ -92,8 +108,8 @@ bool TransposedTile::extend(List& list, Array array, const List& other) const {
 }
 
 void TransposedTile::choose_rows_and_columns() {
-  rows_of_tile_.push_back(box_.axes.size() - 1);
-  columns_.push_back(find_axis(box_.axes, kSrc, 1));
+  rows_of_tile_.push_back(find_axis(box_.axes, kDst, group_));
+  columns_.push_back(find_axis(box_.axes, kSrc, group_));
   Extents whole;
   for (const Axis& axis : box_.axes) {
     whole.push_back(axis.extent);
@@ -126,16 +142,16 @@ void TransposedTile::choose_extents() {
 // dst, become part of the tile as far as it may grow.
 void TransposedTile::add_axes_of_runs() {
   const Array array = side_ == Side::kDst ? kDst : kSrc;
-  int64_t elements = product(rows_of_tile_, extents_) * product(columns_, extents_);
-  for (int64_t run = 1; side_ != Side::kNeither;) {
+  int64_t groups = product(rows_of_tile_, extents_) * product(columns_, extents_);
+  for (int64_t run = group_; side_ != Side::kNeither;) {
     const size_t next = find_axis(box_.axes, array, run);
     if (next == box_.axes.size()) {
       break;
     }
     const int64_t extent = box_.axes[next].extent;
     if (!contains(rows_of_tile_, next) && !contains(columns_, next)) {
-      extents_[next] = std::clamp<int64_t>(budget_ / elements, 1, extent);
-      elements *= extents_[next];
+      extents_[next] = std::clamp<int64_t>(budget_ / groups, 1, extent);
+      groups *= extents_[next];
       others_.push_back(next);
     }
     if (extents_[next] < extent) {
@@ -156,12 +172,18 @@ void TransposedTile::choose_strides() {
   std::stable_sort(begin, order.end(), [&](size_t a, size_t b) {
     return box_.axes[a].stride[array] < box_.axes[b].stride[array];
   });
-  int64_t stride = 1;
+  int64_t stride = group_;
   for (const size_t axis : order) {
     buffer_stride_[axis] = stride;
     stride *= extents_[axis];
   }
   buffer_axes_.append(order.rbegin(), order.rend());
+  if (group_ > 1) {
+    const size_t inner = box_.axes.size() - 1;
+    extents_[inner] = group_;
+    buffer_stride_[inner] = 1;
+    buffer_axes_.push_back(inner);
+  }
 
   Extents from, to; // of the transpose, in bytes
   for (size_t a = 0; a < box_.axes.size(); a++) {
@@ -183,7 +205,7 @@ void TransposedTile::choose_strides() {
 // Whether all columns of all tiles begin where lines do, if dst does.
 bool TransposedTile::has_whole_lines() const {
   for (size_t a = 0; a < box_.axes.size(); a++) {
-    const bool is_row = contains(rows_of_tile_, a);
+    const bool is_row = contains(rows_of_tile_, a) || box_.axes[a].stride[kDst] < group_;
     const int64_t elements = box_.axes[a].stride[kDst] * (is_row ? extents_[a] : 1);
     const bool is_whole = is_row && extents_[a] == box_.axes[a].extent;
     if (!is_whole && elements * moved_size_ % kCacheLine != 0) {
@@ -243,7 +265,7 @@ void TransposedTile::transpose_part(const Box& part, const char* from, char* to)
          columns,
          side_ == Side::kSrc,
          is_streamed_ && side_ != Side::kDst && is_line(to)},
-        moved_size_);
+        moved_size_ * group_);
   });
 }
 

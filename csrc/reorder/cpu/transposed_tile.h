@@ -1,4 +1,6 @@
-// A tile of a box whose innermost axes differ between src and dst.
+// A tile of a box whose innermost axes differ between src and dst, or the next ones if the
+// innermost one is the same and so short that its elements can be moved as one ("OIhw4i16o4i" from
+// "Ohwi").
 #pragma once
 
 #include <vector>
@@ -10,7 +12,7 @@ namespace torch_dnnl::reorder_cpu {
 using Extents = c10::SmallVector<int64_t, 8>; // along the axes of a box
 
 // Whether dst is contiguous along one axis and src along another.
-bool needs_transpose(const Box& box);
+bool needs_transpose(const Box& box, const ReorderProblem& p);
 
 // What the transpose reads and writes, where the conversion is.
 enum class Side {
@@ -47,12 +49,13 @@ class TransposedTile {
 
   const Box& box_;
   const Rows& rows_;
-  int64_t moved_size_; // of the elements that are transposed
-  int64_t budget_;     // elements
-  bool is_streamed_;
   Side side_;
+  int64_t moved_size_; // of the elements that are transposed
+  int64_t group_;      // of elements that are moved as one: the innermost axis, or 1
+  int64_t budget_;     // groups in a tile
+  bool is_streamed_;
   Extents extents_;
-  List rows_of_tile_, columns_, others_; // axes of the tile, innermost first
+  List rows_of_tile_, columns_, others_; // axes of the tile, innermost first, without that one
   List buffer_axes_;                     // the same, outermost first in the buffer
   Extents buffer_stride_;                // along the axes of the box, in elements
   Axes loops_;                           // over the others, with strides in bytes, without extents
