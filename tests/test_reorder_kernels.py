@@ -149,3 +149,46 @@ def test_kernels_of_scales_along_rows_and_columns():
                 for source in (src, src.contiguous(memory_format=torch.channels_last)):
                     expected = oracle(source, tag, **options)
                     assert_same_bits(D.reorder(source, tag, **options), expected, tag, options)
+
+
+def test_kernels_of_images_and_weights():
+    """Few channels; blocks of 2 and 4 that the source has too; more of a dimension than a tile."""
+    torch.manual_seed(0)
+    image = torch.randint(0, 256, (2, 37, 45, 3), dtype=torch.uint8)
+    for channels in (1, 2, 3, 4, 5):
+        nhwc = image[..., :channels].permute(0, 3, 1, 2)
+        for dtype in (torch.uint8, torch.bfloat16, torch.float32, torch.float64):
+            for src, tag in [(nhwc, "nchw"), (nhwc.contiguous(), "nhwc"), (nhwc, "nChw16c")]:
+                src = src.to(dtype)
+                assert_same_bits(D.reorder(src, tag), oracle(src, tag), channels, dtype, tag)
+        scaled = {"dtype": torch.float32, "scale": 1 / 255, "src_zero_point": 3}
+        assert_same_bits(D.reorder(nhwc, "nchw", **scaled), oracle(nhwc, "nchw", **scaled))
+    for size in [(64, 48, 1, 1), (80, 36, 3, 3), (16, 300, 7, 1)]:
+        weights = torch.randn(size) * 50
+        for src in (weights, weights.contiguous(memory_format=torch.channels_last)):
+            for tag in ("OIhw4i16o4i", "OIhw8i16o2i", "OIhw16i16o", "Ohwi32o", "OIhw8o4i"):
+                for dtype in (torch.int8, torch.bfloat16, torch.float32):
+                    options = {"dtype": dtype, "dst_scale": torch.rand(size[0], 1, 1, 1) + 0.5}
+                    actual = D.reorder(src, tag, **options)
+                    assert_same_bits(actual, oracle(src, tag, **options), size, tag, dtype)
+                    back = {"src_format": tag, "size": size}
+                    plain = D.reorder(actual, "oihw", **back)
+                    assert_same_bits(plain, oracle(actual, "oihw", **back), size, tag, dtype)
+
+
+@pytest.mark.parametrize("width", [136, 135])  # columns that begin where cache lines do, or not
+def test_kernels_with_results_larger_than_caches(width):
+    torch.manual_seed(0)
+    src = torch.randn(1, 64, 130, width)
+    nhwc = src.contiguous(memory_format=torch.channels_last)
+    for x, tag in [(src, "nhwc"), (nhwc, "nchw"), (src, "nChw16c"), (src, "nChw8c")]:
+        assert_same_bits(D.reorder(x, tag), oracle(x, tag), tag)
+        assert_same_bits(
+            D.reorder(x.half(), tag, dtype=torch.float32), oracle(x.half().float(), tag)
+        )
+        wide = x.repeat(2, 1, 1, 1)
+        options = {"dtype": torch.bfloat16, "scale": 3.0}
+        assert_same_bits(D.reorder(wide, tag, **options), oracle(wide, tag, **options), tag)
+    many = src.repeat(3, 1, 1, 1)
+    other = torch.randn_like(many)
+    assert_same_bits(D.reorder(many, accumulate=other, beta=0.5), many + 0.5 * other)

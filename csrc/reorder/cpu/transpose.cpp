@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include <c10/macros/Macros.h>
+
 // GCC's own vector header leaves a register undefined on purpose.
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #include "reorder/cpu/streaming.h"
@@ -44,8 +46,9 @@ void transpose_elements(
     int64_t first_row,
     int64_t last_row,
     const Columns& columns,
-    int64_t count) {
-  for (int64_t c = 0; c < count; c++) {
+    int64_t first_column,
+    int64_t last_column) {
+  for (int64_t c = first_column; c < last_column; c++) {
     for (int64_t r = first_row; r < last_row; r++) {
       std::memcpy(columns[c] + r * kSize, rows[r] + c * kSize, kSize);
     }
@@ -129,6 +132,24 @@ struct Register<4> {
 
 #undef TORCH_DNNL_UNPACK
 
+// Transposes the lanes of n registers; `y` is scratch.
+template <int kSize, class R>
+C10_ALWAYS_INLINE void
+transpose_lanes(typename R::Type (&x)[16 / kSize], typename R::Type (&y)[16 / kSize]) {
+  constexpr int n = 16 / kSize;
+#pragma GCC unroll 4
+  for (int half = n / 2; half > 0; half /= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < n / 2; i++) {
+      R::template unpack<kSize>(x[i], x[i + n / 2], y[2 * i], y[2 * i + 1]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < n; i++) {
+      x[i] = y[i];
+    }
+  }
+}
+
 // kLanes * n rows from `row`, n columns from `column`, of which `count` are wanted.
 template <int kSize, int kLanes, class Rows>
 inline void transpose_tile(
@@ -145,17 +166,7 @@ inline void transpose_tile(
   for (int i = 0; i < n; i++) {
     x[i] = R::load(rows, row + i, n, column * kSize);
   }
-#pragma GCC unroll 4
-  for (int half = n / 2; half > 0; half /= 2) {
-#pragma GCC unroll 8
-    for (int i = 0; i < n / 2; i++) {
-      R::template unpack<kSize>(x[i], x[i + n / 2], y[2 * i], y[2 * i + 1]);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < n; i++) {
-      x[i] = y[i];
-    }
-  }
+  transpose_lanes<kSize, R>(x, y);
 #pragma GCC unroll 16
   for (int i = 0; i < n; i++) {
     if (i < count) {
@@ -180,7 +191,7 @@ void transpose_rows(const Matrix& m, Rows rows, Columns columns, int64_t row) {
   } else if (m.may_overread) {
     transpose_tile<kSize, kLanes>(rows, row, columns, 0, count);
   } else {
-    transpose_elements<kSize>(rows, row, row + kLanes * n, columns, count);
+    transpose_elements<kSize>(rows, row, row + kLanes * n, columns, 0, count);
   }
 }
 
@@ -211,10 +222,34 @@ void transpose_from(const Matrix& m, const Rows& rows, const Columns& columns, i
   } else if (row < m.rows && m.rows >= n) {
     transpose_rows<kSize, 1>(m, rows, columns, m.rows - n);
   } else {
-    transpose_elements<kSize>(rows, row, m.rows, columns, m.columns);
+    transpose_elements<kSize>(rows, row, m.rows, columns, 0, m.columns);
   }
 }
 
+#endif
+
+#if defined(__SSE2__)
+// Fewer rows than fill a lane, to columns that follow each other without a gap: what is stored
+// beyond a column is overwritten by the next one.
+template <int kSize, class Rows>
+void transpose_few_rows(const Matrix& m, const Rows& rows, const Columns& columns) {
+  using R = Register<1>;
+  constexpr int n = 16 / kSize;
+  int64_t c = 0;
+  for (; m.column_step * (m.columns - c) >= 16 + m.column_step * (n - 1); c += n) {
+    R::Type x[n], y[n];
+#pragma GCC unroll 16
+    for (int i = 0; i < n; i++) {
+      x[i] = i < m.rows ? load_lane(rows[i] + c * kSize) : _mm_setzero_si128();
+    }
+    transpose_lanes<kSize, R>(x, y);
+#pragma GCC unroll 16
+    for (int i = 0; i < n; i++) {
+      store(x[i], columns[c + i], false);
+    }
+  }
+  transpose_elements<kSize>(rows, 0, m.rows, columns, c, m.columns);
+}
 #endif
 
 template <int kSize, class Rows>
@@ -223,6 +258,9 @@ void transpose_all(const Matrix& m, const Rows& rows) {
 #if defined(__SSE2__)
   int64_t row = 0;
   if (m.columns >= 16 / kSize) {
+    if (m.rows < 16 / kSize && m.column_step == m.rows * kSize) {
+      return transpose_few_rows<kSize>(m, rows, columns);
+    }
     constexpr int64_t line = kCacheLine / kSize;
     for (; row + line <= m.rows; row += line) {
       transpose_line<kSize>(m, rows, columns, row);
@@ -230,17 +268,26 @@ void transpose_all(const Matrix& m, const Rows& rows) {
   }
   transpose_from<kSize, kMostLanes>(m, rows, columns, row);
 #else
-  transpose_elements<kSize>(rows, 0, m.rows, columns, m.columns);
+  transpose_elements<kSize>(rows, 0, m.rows, columns, 0, m.columns);
 #endif
 }
 
 template <int kSize>
-void transpose_all(const Matrix& m) {
-  if (m.row_offset == nullptr) {
-    transpose_all<kSize>(m, EvenRows{m.from, m.row_step});
-  } else {
-    transpose_all<kSize>(m, AnyRows{m.from, m.row_offset});
+void transpose_all(Matrix m) {
+  if (m.row_offset != nullptr) {
+    return transpose_all<kSize>(m, AnyRows{m.from, m.row_offset});
   }
+  const EvenRows rows{m.from, m.row_step};
+  const int64_t missing = 16 - m.columns * kSize;
+  if (missing > 0 && !m.may_overread && m.row_step > 0) {
+    // What follows a short row is memory of this array as far as later rows reach.
+    const int64_t last = std::min(m.rows, (missing + m.row_step - 1) / m.row_step);
+    const Columns columns{m.to, m.column_offset};
+    transpose_elements<kSize>(rows, m.rows - last, m.rows, columns, 0, m.columns);
+    m.rows -= last;
+    m.may_overread = true;
+  }
+  transpose_all<kSize>(m, rows);
 }
 
 } // namespace

@@ -20,6 +20,7 @@ struct Matrix {
   int64_t rows;
   char* to;
   const int64_t* column_offset;
+  int64_t column_step; // if they are evenly apart, else 0
   int64_t columns;
   // Whether 16 bytes may be read at the beginning of rows that are shorter.
   bool may_overread;

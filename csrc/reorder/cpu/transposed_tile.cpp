@@ -81,9 +81,9 @@ TransposedTile::TransposedTile(
   choose_rows_and_columns();
   choose_extents();
   const int64_t lane = kLane / (moved_size_ * group_);
-  if (is_move(p) && product(columns_, extents_) < lane &&
+  if (is_move(p) && rows_of_tile_.size() > 1 && product(columns_, extents_) < lane &&
       product(rows_of_tile_, extents_) >= lane) {
-    // Short rows are brought together first, as they are not read in vectors from anywhere.
+    // Short rows from anywhere are not read in vectors, so they are brought together first.
     side_ = Side::kSrc;
   }
   add_axes_of_runs();
@@ -194,6 +194,7 @@ void TransposedTile::choose_strides() {
   row_offset_ = offsets(rows_of_tile_, from);
   row_step_ = from[rows_of_tile_.front()];
   column_offset_ = offsets(columns_, to);
+  column_step_ = columns_.size() == 1 ? to[columns_.front()] : 0;
   for (const size_t axis : others_) {
     Axis loop{};
     loop.stride[kSrc] = from[axis];
@@ -262,6 +263,7 @@ void TransposedTile::transpose_part(const Box& part, const char* from, char* to)
          rows,
          to + at[kDst],
          column_offset_.data(),
+         column_step_,
          columns,
          side_ == Side::kSrc,
          is_streamed_ && side_ != Side::kDst && is_line(to)},

@@ -60,7 +60,7 @@ class TransposedTile {
   Extents buffer_stride_;                // along the axes of the box, in elements
   Axes loops_;                           // over the others, with strides in bytes, without extents
   std::vector<int64_t> row_offset_, column_offset_;
-  int64_t row_step_; // if the rows are one axis
+  int64_t row_step_, column_step_; // if they are one axis; else, of columns, 0
 };
 
 } // namespace torch_dnnl::reorder_cpu
