@@ -129,26 +129,197 @@ def images(device: str) -> Iterator[Case]:
             yield interpolation(name, x, scale_factor=factor, mode="bilinear")
 
 
+def blocked(x: Tensor, block: int) -> Tensor:
+    return x.unflatten(1, (-1, block)).permute(0, 1, 3, 4, 2).contiguous()
+
+
+def unblocked(x: Tensor) -> Tensor:
+    return x.permute(0, 1, 4, 2, 3).reshape(x.size(0), -1, x.size(2), x.size(3))
+
+
+def blocked_weights(w: Tensor) -> Tensor:
+    """OIhw to OIhw16i16o."""
+    o, i, h, w_ = w.shape
+    return w.view(o // 16, 16, i // 16, 16, h, w_).permute(0, 2, 4, 5, 3, 1).contiguous()
+
+
+def blocked_int8_weights(w: Tensor) -> Tensor:
+    """OIhw to OIhw4i16o4i."""
+    o, i, h, w_ = w.shape
+    return w.view(o // 16, 16, i // 16, 4, 4, h, w_).permute(0, 2, 5, 6, 3, 1, 4).contiguous()
+
+
+def quantized(x: Tensor, scale: Tensor | float, zero_point: Tensor | float, low: int) -> Tensor:
+    return (x / scale).round_().add_(zero_point).clamp_(low, low + 255)
+
+
+SHORT = {
+    torch.float32: "f32",
+    torch.bfloat16: "bf16",
+    torch.float16: "f16",
+    torch.float8_e4m3fn: "f8",
+    torch.uint8: "u8",
+}
+
+
+def layouts(x: Tensor) -> Iterator[Case]:
+    """NCHW and NHWC; float32, bfloat16, uint8."""
+    for dtype in (torch.float32, torch.bfloat16, torch.uint8):
+        nchw = (x * 40 + 128).to(dtype)
+        nhwc = nchw.contiguous(memory_format=torch.channels_last)
+        name = SHORT[dtype]
+        yield Case(
+            f"nchw to nhwc {name}",
+            lambda x: D.reorder(x, "nhwc"),
+            lambda x: x.contiguous(memory_format=torch.channels_last),
+            (nchw,),
+        )
+        yield Case(
+            f"nhwc to nchw {name}",
+            lambda x: D.reorder(x, "nchw"),
+            lambda x: x.contiguous(),
+            (nhwc,),
+        )
+
+
+def conversions(x: Tensor) -> Iterator[Case]:
+    """Between float32 and the narrower types, with and without a change of layout."""
+    cl = torch.channels_last
+    for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn):
+        narrow = x.to(dtype)
+        name = SHORT[dtype]
+        yield Case(
+            f"f32 to {name}",
+            lambda x, dtype=dtype: D.reorder(x, dtype=dtype),
+            lambda x, dtype=dtype: x.to(dtype),
+            (x,),
+        )
+        yield Case(
+            f"{name} to f32",
+            lambda x: D.reorder(x, dtype=torch.float32),
+            lambda x: x.to(torch.float32),
+            (narrow,),
+        )
+        yield Case(
+            f"f32 nchw to {name} nhwc",
+            lambda x, dtype=dtype: D.reorder(x, "nhwc", dtype=dtype),
+            lambda x, dtype=dtype: x.to(dtype).contiguous(memory_format=cl),
+            (x,),
+        )
+        yield Case(
+            f"{name} nchw to f32 nhwc",
+            lambda x: D.reorder(x, "nhwc", dtype=torch.float32),
+            lambda x: x.to(torch.float32, memory_format=cl),
+            (narrow,),
+        )
+
+
+def blocks(x: Tensor) -> Iterator[Case]:
+    """Into and out of blocked layouts."""
+    for block in (8, 16):
+        tag = f"nChw{block}c"
+        yield Case(
+            f"nchw to {tag}",
+            lambda x, tag=tag: D.reorder(x, tag),
+            lambda x, block=block: blocked(x, block),
+            (x,),
+        )
+        yield Case(
+            f"{tag} to nchw",
+            lambda x, tag=tag: D.reorder(x, "nchw", src_format=tag),
+            unblocked,
+            (blocked(x, block),),
+        )
+    w = torch.randn(512, 512, 3, 3, device=x.device)
+    scale = torch.rand(512, 1, 1, 1, device=x.device) * 0.02 + 0.01
+    yield Case("oihw to OIhw16i16o", lambda w: D.reorder(w, "OIhw16i16o"), blocked_weights, (w,))
+    yield Case(
+        "OIhw16i16o to oihw",
+        lambda w: D.reorder(w, "oihw", src_format="OIhw16i16o"),
+        lambda w: w.permute(0, 5, 1, 4, 2, 3).reshape(512, 512, 3, 3),
+        (blocked_weights(w),),
+    )
+    yield Case(
+        "oihw to OIhw4i16o4i int8",
+        lambda w: D.reorder(w, "OIhw4i16o4i", dtype=torch.int8, dst_scale=scale),
+        lambda w: blocked_int8_weights(quantized(w, scale, 0, -128).to(torch.int8)),
+        (w,),
+    )
+
+
+def quantization(x: Tensor) -> Iterator[Case]:
+    """To uint8 and back, in torch's rounding; sums."""
+    cl = torch.channels_last
+    scale = torch.rand(1, 64, 1, 1, device=x.device) * 0.05 + 0.01
+    zero = torch.randint(100, 150, (1, 64, 1, 1), device=x.device, dtype=torch.int32)
+    uint8 = {"dtype": torch.uint8, "round_before_zero_point": True}
+    per_tensor = {"dst_scale": 0.03, "dst_zero_point": 128, **uint8}
+    per_channel = {"dst_scale": scale, "dst_zero_point": zero, **uint8}
+    codes = torch.quantize_per_tensor(x, 0.03, 128, torch.quint8)
+    by_tensor = lambda x: quantized(x.double(), 0.03, 128, 0)  # noqa: E731
+    by_channel = lambda x: quantized(x.double(), scale, zero, 0)  # noqa: E731
+    yield Case(
+        "quantize per tensor",
+        lambda x: D.reorder(x, **per_tensor),
+        lambda x: torch.quantize_per_tensor(x, 0.03, 128, torch.quint8),
+        (x,),
+        exact=by_tensor,
+    )
+    yield Case(
+        "quantize per tensor, to nhwc",
+        lambda x: D.reorder(x, "nhwc", **per_tensor),
+        lambda x: torch.quantize_per_tensor(x, 0.03, 128, torch.quint8).contiguous(
+            memory_format=cl
+        ),
+        (x,),
+        exact=by_tensor,
+    )
+    # (torch.quantize_per_channel takes several times as long as this.)
+    yield Case(
+        "quantize per channel",
+        lambda x: D.reorder(x, **per_channel),
+        lambda x: quantized(x, scale, zero, 0).to(torch.uint8),
+        (x,),
+        exact=by_channel,
+    )
+    yield Case(
+        "quantize per channel, to nhwc",
+        lambda x: D.reorder(x, "nhwc", **per_channel),
+        lambda x: quantized(x, scale, zero, 0).to(torch.uint8).contiguous(memory_format=cl),
+        (x,),
+        exact=by_channel,
+    )
+    yield Case(
+        "dequantize",
+        lambda x: D.reorder(x, dtype=torch.float32, scale=0.03, src_zero_point=128),
+        lambda x: codes.dequantize(),
+        (codes.int_repr(),),
+    )
+    yield Case(
+        "dequantize nhwc to nchw",
+        lambda x: D.reorder(x, "nchw", dtype=torch.float32, scale=0.03, src_zero_point=128),
+        lambda x: x.contiguous().to(torch.float32).sub_(128).mul_(0.03),
+        (codes.int_repr().contiguous(memory_format=cl),),
+    )
+    y = torch.randn_like(x)
+    yield Case(
+        "sum",
+        lambda x, y: D.reorder(x, accumulate=y, beta=0.5),
+        lambda x, y: torch.add(x, y, alpha=0.5),
+        (x, y),
+    )
+    yield Case(
+        "sum nchw to nhwc",
+        lambda x, y: D.reorder(x, "nhwc", accumulate=y, beta=0.5),
+        lambda x, y: x.contiguous(memory_format=cl).add_(y, alpha=0.5),
+        (x, y.contiguous(memory_format=cl)),
+    )
+
+
 def reorder(device: str) -> Iterator[Case]:
-    x = torch.randn(4, 64, 56, 56, device=device)
-    yield Case(
-        "nchw to nhwc",
-        lambda x: D.reorder(x, "nhwc"),
-        lambda x: x.contiguous(memory_format=torch.channels_last),
-        (x,),
-    )
-    yield Case(
-        "float32 to bfloat16",
-        lambda x: D.reorder(x, dtype=torch.bfloat16),
-        lambda x: x.to(torch.bfloat16),
-        (x,),
-    )
-    yield Case(
-        "nchw to nChw16c",
-        lambda x: D.reorder(x, "nChw16c"),
-        lambda x: x.unflatten(1, (-1, 16)).permute(0, 1, 3, 4, 2).contiguous(),
-        (x,),
-    )
+    x = torch.randn(4, 64, 112, 112, device=device)
+    for group in (layouts, conversions, blocks, quantization):
+        yield from group(x)
 
 
 def conv(device: str) -> Iterator[Case]:

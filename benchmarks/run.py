@@ -56,6 +56,8 @@ def flat(result: object) -> Tensor:
         return torch.cat([flat(part) for part in result])
     if not isinstance(result, Tensor):
         result = torch.from_numpy(np.array(result)).permute(2, 0, 1)
+    if result.is_quantized:
+        result = result.int_repr()
     return result.double().flatten()
 
 

@@ -1,0 +1,272 @@
+#include "reorder/cpu/box.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace torch_dnnl::reorder_cpu {
+namespace {
+
+// More boxes than this do not come from formats that anybody uses; the reference is good enough.
+constexpr size_t kMaxBoxes = 64;
+
+struct Digit {
+  int64_t step, extent;
+};
+// A part of one dimension: the coordinates begin + sum of digit * step.
+struct Piece {
+  int64_t begin;
+  c10::SmallVector<Digit, 4> digits;
+};
+using Steps = c10::SmallVector<int64_t, 8>; // ascending, of one dimension
+using Pieces = c10::SmallVector<Piece, 4>;
+
+constexpr std::pair<Array, ReorderProblem::Operand ReorderProblem::*> operands[] = {
+    {kSrcZeroPoint, &ReorderProblem::src_zero_point},
+    {kScale, &ReorderProblem::scale},
+    {kDstScale, &ReorderProblem::dst_scale},
+    {kDstZeroPoint, &ReorderProblem::dst_zero_point}};
+
+Steps sorted(Steps steps) {
+  std::sort(steps.begin(), steps.end());
+  steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
+  return steps;
+}
+
+// The steps of the common digits.
+Steps common_steps(const ReorderProblem& p, int64_t dim) {
+  Steps steps{1};
+  const auto add = [&](int64_t step) {
+    if (step < p.size[dim]) {
+      steps.push_back(step);
+    }
+  };
+  for (int64_t k = 0; k < p.src_digits; k++) {
+    if (p.src_digit[k].dim == dim) {
+      add(p.src_digit[k].step);
+    }
+  }
+  for (int64_t k = 0; k < p.dst_digits; k++) {
+    if (p.dst_digit[k].dim == dim) {
+      add(p.dst_digit[k].step);
+    }
+  }
+  for (const auto& [array, member] : operands) {
+    const ReorderProblem::Operand& operand = p.*member;
+    if (operand.data != nullptr && operand.stride[dim] != 0) {
+      add(operand.group[dim]);
+    }
+  }
+  return steps.size() == 1 ? steps : sorted(std::move(steps));
+}
+
+bool is_chain(const Steps& steps) {
+  for (size_t i = 1; i < steps.size(); i++) {
+    if (steps[i] % steps[i - 1] != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// `count` steps of size steps[level], and the whole digits below.
+Piece piece_of(const Steps& steps, int64_t begin, size_t level, int64_t count) {
+  Piece piece{begin, {}};
+  piece.digits.push_back({steps[level], count});
+  for (; level > 0; level--) {
+    piece.digits.push_back({steps[level - 1], steps[level] / steps[level - 1]});
+  }
+  return piece;
+}
+
+// [0, size): as many of the largest step as fit, then of the next one, and so on.
+Pieces value_pieces(const Steps& steps, int64_t size) {
+  Pieces pieces;
+  int64_t begin = 0;
+  for (size_t level = steps.size(); begin < size;) {
+    level--;
+    if (const int64_t count = (size - begin) / steps[level]; count > 0) {
+      pieces.push_back(piece_of(steps, begin, level, count));
+      begin += count * steps[level];
+    }
+  }
+  return pieces;
+}
+
+// The padding that follows `size` elements: from the smallest step of dst up.
+Pieces padding_pieces(const ReorderProblem& p, int64_t dim) {
+  Steps steps{1};
+  int64_t padded = 1;
+  for (int64_t k = 0; k < p.dst_digits; k++) {
+    if (p.dst_digit[k].dim == dim) {
+      steps.push_back(p.dst_digit[k].step);
+      padded *= p.dst_digit[k].extent;
+    }
+  }
+  Pieces pieces;
+  if (padded > p.size[dim]) {
+    steps = sorted(std::move(steps));
+    steps.push_back(padded);
+    for (int64_t begin = p.size[dim]; begin < padded;) {
+      size_t level = 0;
+      while (begin % steps[level + 1] == 0) {
+        level++;
+      }
+      const int64_t count = (steps[level + 1] - begin % steps[level + 1]) / steps[level];
+      pieces.push_back(piece_of(steps, begin, level, count));
+      begin += count * steps[level];
+    }
+  }
+  return pieces;
+}
+
+Axis axis_of(const ReorderProblem& p, int64_t dim, const Digit& digit) {
+  Axis axis{digit.extent, {}};
+  const auto is_part = [&](const ReorderProblem::Digit& whole) {
+    return whole.dim == dim && whole.step <= digit.step && digit.step < whole.step * whole.extent;
+  };
+  for (int64_t k = 0; k < p.src_digits; k++) {
+    if (is_part(p.src_digit[k])) {
+      axis.stride[kSrc] = digit.step / p.src_digit[k].step * p.src_digit[k].stride;
+    }
+  }
+  for (int64_t k = 0; k < p.dst_digits; k++) {
+    if (is_part(p.dst_digit[k])) {
+      const int64_t count = digit.step / p.dst_digit[k].step;
+      axis.stride[kDst] = count * p.dst_digit[k].stride;
+      axis.stride[kAccumulate] = count * p.accumulate_stride[k];
+    }
+  }
+  for (const auto& [array, member] : operands) {
+    const ReorderProblem::Operand& operand = p.*member;
+    if (operand.data != nullptr && operand.group[dim] <= digit.step) {
+      axis.stride[array] = digit.step / operand.group[dim] * operand.stride[dim];
+    }
+  }
+  return axis;
+}
+
+Offsets offset_of(const ReorderProblem& p, int64_t dim, int64_t begin) {
+  Offsets offset{};
+  if (begin == 0) {
+    return offset;
+  }
+  const auto value = [&](const ReorderProblem::Digit& digit) {
+    return digit.dim == dim ? begin / digit.step % digit.extent : 0;
+  };
+  for (int64_t k = 0; k < p.src_digits; k++) {
+    offset[kSrc] += value(p.src_digit[k]) * p.src_digit[k].stride;
+  }
+  for (int64_t k = 0; k < p.dst_digits; k++) {
+    offset[kDst] += value(p.dst_digit[k]) * p.dst_digit[k].stride;
+    offset[kAccumulate] += value(p.dst_digit[k]) * p.accumulate_stride[k];
+  }
+  for (const auto& [array, member] : operands) {
+    const ReorderProblem::Operand& operand = p.*member;
+    if (operand.data != nullptr) {
+      offset[array] = begin / operand.group[dim] * operand.stride[dim];
+    }
+  }
+  return offset;
+}
+
+void append(const ReorderProblem& p, int64_t dim, const Piece& piece, Box& box) {
+  advance(box.offset, offset_of(p, dim, piece.begin), 1);
+  for (const Digit& digit : piece.digits) {
+    if (digit.extent > 1) {
+      box.axes.push_back(axis_of(p, dim, digit));
+    }
+  }
+}
+
+void sort_and_merge(Box& box) {
+  std::stable_sort(box.axes.begin(), box.axes.end(), [](const Axis& a, const Axis& b) {
+    return a.stride[kDst] > b.stride[kDst];
+  });
+  merge(box.axes);
+}
+
+// A piece of the padding of `dim`, over the whole of every other dimension.
+Box padding_box(const ReorderProblem& p, int64_t dim, const Piece& piece) {
+  Box box;
+  append(p, dim, piece, box);
+  for (int64_t k = 0; k < p.dst_digits; k++) {
+    const ReorderProblem::Digit& digit = p.dst_digit[k];
+    if (digit.dim != dim && digit.extent > 1) {
+      box.axes.push_back({digit.extent, {}});
+      box.axes.back().stride[kDst] = digit.stride;
+    }
+  }
+  // Only dst matters.
+  const int64_t offset = box.offset[kDst];
+  box.offset = {};
+  box.offset[kDst] = offset;
+  for (Axis& axis : box.axes) {
+    const int64_t stride = axis.stride[kDst];
+    axis.stride = {};
+    axis.stride[kDst] = stride;
+  }
+  sort_and_merge(box);
+  return box;
+}
+
+} // namespace
+
+void merge(Axes& axes) {
+  if (axes.empty()) {
+    axes.push_back({1, {}});
+  }
+  size_t last = axes.size() - 1; // of what is merged so far, from the innermost axis outwards
+  for (size_t i = last; i-- > 0;) {
+    bool same = true;
+    for (int a = 0; a < kArrays; a++) {
+      same &= axes[i].stride[a] == axes[last].extent * axes[last].stride[a];
+    }
+    if (same) {
+      axes[last].extent *= axes[i].extent;
+    } else {
+      axes[--last] = axes[i];
+    }
+  }
+  axes.erase(axes.begin(), axes.begin() + last);
+}
+
+bool has_boxes(const ReorderProblem& p) {
+  size_t boxes = 1;
+  for (int64_t dim = 0; dim < p.dims; dim++) {
+    const Steps steps = common_steps(p, dim);
+    if (!is_chain(steps)) {
+      return false;
+    }
+    if (steps.size() > 1) {
+      boxes *= value_pieces(steps, p.size[dim]).size();
+    }
+  }
+  return boxes <= kMaxBoxes;
+}
+
+Boxes boxes_of(const ReorderProblem& p) {
+  Boxes boxes;
+  boxes.values.emplace_back();
+  for (int64_t dim = 0; dim < p.dims; dim++) {
+    const Pieces pieces = value_pieces(common_steps(p, dim), p.size[dim]);
+    const size_t before = boxes.values.size();
+    for (size_t i = 1; i < pieces.size(); i++) {
+      for (size_t b = 0; b < before; b++) {
+        boxes.values.push_back(Box(boxes.values[b]));
+        append(p, dim, pieces[i], boxes.values.back());
+      }
+    }
+    for (size_t b = 0; b < before; b++) {
+      append(p, dim, pieces[0], boxes.values[b]);
+    }
+    for (const Piece& piece : padding_pieces(p, dim)) {
+      boxes.padding.push_back(padding_box(p, dim, piece));
+    }
+  }
+  for (Box& box : boxes.values) {
+    sort_and_merge(box);
+  }
+  return boxes;
+}
+
+} // namespace torch_dnnl::reorder_cpu

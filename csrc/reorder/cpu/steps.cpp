@@ -1,0 +1,287 @@
+#include "reorder/cpu/steps.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/dispatch.h"
+#include "reorder/cpu/elements.h"
+#include "reorder/cpu/streaming.h"
+#include "reorder/cpu/vector.h"
+#include "reorder/reorder.h"
+
+namespace torch_dnnl::reorder_cpu {
+namespace {
+
+// What is computed in float32 comes from these.
+using FloatSources = TypeList<
+    float,
+    c10::BFloat16,
+    c10::Half,
+    c10::Float8_e4m3fn,
+    c10::Float8_e5m2,
+    int32_t,
+    int8_t,
+    uint8_t>;
+
+constexpr int64_t kBlock = kVectors * kWidth;
+static_assert(kBlock <= kShortestRun);
+
+struct Block {
+  Floats vector[kVectors];
+
+  template <class F>
+  C10_ALWAYS_INLINE void update(const F& f) {
+#pragma GCC unroll 4
+    for (int k = 0; k < kVectors; k++) {
+      vector[k] = f(vector[k], k);
+    }
+  }
+};
+
+// An operand in one row.
+template <class C>
+struct RowOperand {
+  bool present;
+  const C* data; // null: `number`
+  C number;
+
+  RowOperand(const typename Steps<C>::Operand& operand, int64_t row)
+      : present(operand.present), data(operand.data), number(operand.number) {
+    if (data != nullptr) {
+      data += row * operand.row_step;
+      if (operand.step == 0) {
+        number = *data;
+        data = nullptr;
+      }
+    }
+  }
+};
+
+class FloatRow {
+ public:
+  FloatRow(const Steps<float>& s, int64_t row)
+      : src_zero_point_(s.src_zero_point, row),
+        scale_(s.scale, row),
+        accumulate_(s.accumulate, row),
+        dst_scale_(s.dst_scale, row),
+        dst_zero_point_(s.dst_zero_point, row),
+        beta_(s.beta),
+        round_before_zero_point_(s.round_before_zero_point) {}
+
+  C10_ALWAYS_INLINE void compute(int64_t begin, Block& x) const {
+    const Floats beta = all(beta_);
+    step(src_zero_point_, begin, x, [](Floats v, Floats zero) { return v - zero; });
+    step(scale_, begin, x, [](Floats v, Floats scale) { return scale * v; });
+    step(accumulate_, begin, x, [&](Floats v, Floats sum) { return v + beta * sum; });
+    step(dst_scale_, begin, x, [](Floats v, Floats scale) { return v / scale; });
+    if (round_before_zero_point_) {
+      x.update([&](Floats v, int) { return round_even(v); });
+    }
+    step(dst_zero_point_, begin, x, [](Floats v, Floats zero) { return v + zero; });
+  }
+
+ private:
+  template <class F>
+  C10_ALWAYS_INLINE static void
+  step(const RowOperand<float>& operand, int64_t begin, Block& x, const F& f) {
+    if (!operand.present) {
+      return;
+    }
+    if (operand.data == nullptr) {
+      const Floats number = all(operand.number);
+      x.update([&](Floats v, int) { return f(v, number); });
+    } else {
+      const float* data = operand.data + begin;
+      x.update([&](Floats v, int k) { return f(v, widen(data + k * kWidth)); });
+    }
+  }
+
+  RowOperand<float> src_zero_point_, scale_, accumulate_, dst_scale_, dst_zero_point_;
+  float beta_;
+  bool round_before_zero_point_;
+};
+
+// Rows of at least a block; the last block overlaps the one before it.
+template <bool kArithmetic, class Src, class Dst>
+void run_rows(const Steps<float>& s) {
+  for (int64_t j = 0; j < s.rows; j++) {
+    const FloatRow row(s, j);
+    const Src* from = reinterpret_cast<const Src*>(s.src) + j * s.src_row_step;
+    Dst* to = reinterpret_cast<Dst*>(s.dst) + j * s.dst_row_step;
+    // Where the next row is, the processor cannot guess.
+    for (int64_t line = 0; line < 4; line++) {
+      __builtin_prefetch(reinterpret_cast<const char*>(from + s.src_row_step) + line * kCacheLine);
+    }
+    // The last block may begin anywhere.
+    const bool is_streamed = s.is_streamed && is_line(to) && s.run % kBlock == 0;
+    const auto run_block = [&](int64_t i) {
+      Block x;
+      x.update([&](Floats, int k) { return widen(from + i + k * kWidth); });
+      if constexpr (kArithmetic) {
+        row.compute(i, x);
+      }
+      narrow(x.vector, to + i, is_streamed);
+    };
+    for (int64_t i = 0; i < s.run; i += kBlock) {
+      run_block(std::min(i, s.run - kBlock));
+    }
+  }
+}
+
+void run_rows(const Steps<float>& s) {
+  dispatch(FloatSources{}, s.src_dtype, [&](auto src) {
+    dispatch(ReorderTypes{}, s.dst_dtype, [&](auto dst) {
+      using Src = typename decltype(src)::type;
+      using Dst = typename decltype(dst)::type;
+      const bool arithmetic = s.src_zero_point.present || s.scale.present || s.accumulate.present ||
+          s.dst_scale.present || s.dst_zero_point.present;
+      arithmetic ? run_rows<true, Src, Dst>(s) : run_rows<false, Src, Dst>(s);
+    });
+  });
+}
+
+// A row shorter than a block, in copies that are a whole one.
+void run_short_row(Steps<float> s, int64_t row) {
+  alignas(64) char src[kBlock * sizeof(float)] = {}, dst[kBlock * sizeof(double)];
+  alignas(64) float operands[5][kBlock];
+  const int64_t src_size = c10::elementSize(s.src_dtype);
+  const int64_t dst_size = c10::elementSize(s.dst_dtype);
+  std::memcpy(src, s.src + row * s.src_row_step * src_size, s.run * src_size);
+  float* to = operands[0];
+  for (auto* operand :
+       {&s.src_zero_point, &s.scale, &s.accumulate, &s.dst_scale, &s.dst_zero_point}) {
+    if (operand->data != nullptr) {
+      const float* from = operand->data + row * operand->row_step;
+      std::fill_n(to, kBlock, 1.0f);
+      std::memcpy(to, from, (operand->step == 0 ? 1 : s.run) * sizeof(float));
+      operand->data = to;
+      to += kBlock;
+    }
+  }
+  char* result = s.dst + row * s.dst_row_step * dst_size;
+  const int64_t bytes = s.run * dst_size;
+  s.src = src;
+  s.dst = dst;
+  s.run = kBlock;
+  s.rows = 1;
+  s.is_streamed = false;
+  run_rows(s);
+  std::memcpy(result, dst, bytes);
+}
+
+// One step at a time, in pieces that stay in the first-level cache.
+template <class C>
+class StepByStep {
+ public:
+  explicit StepByStep(const Steps<C>& steps) : s_(steps) {}
+
+  void run() {
+    for (row_ = 0; row_ < s_.rows; row_++) {
+      for (begin_ = 0; begin_ < s_.run; begin_ += kPiece) {
+        size_ = std::min(kPiece, s_.run - begin_);
+        load();
+        if constexpr (std::is_floating_point_v<C>) {
+          compute();
+        }
+        store();
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kPiece = 512;
+
+  void load() {
+    with_type(s_.src_dtype, [&](auto tag) {
+      using T = decltype(tag);
+      const T* from = reinterpret_cast<const T*>(s_.src) + row_ * s_.src_row_step;
+      widen_row(from + begin_, 1, value_, size_);
+    });
+  }
+
+  template <class F>
+  void step(const typename Steps<C>::Operand& operand, const F& f) {
+    const RowOperand<C> in_row(operand, row_);
+    if (!in_row.present) {
+      return;
+    }
+    if (in_row.data == nullptr) {
+      for (int64_t i = 0; i < size_; i++) {
+        value_[i] = f(value_[i], in_row.number);
+      }
+    } else {
+      for (int64_t i = 0; i < size_; i++) {
+        value_[i] = f(value_[i], in_row.data[begin_ + i]);
+      }
+    }
+  }
+
+  void compute() {
+    const C beta = s_.beta;
+    step(s_.src_zero_point, [](C x, C zero) { return x - zero; });
+    step(s_.scale, [](C x, C scale) { return scale * x; });
+    step(s_.accumulate, [beta](C x, C sum) { return x + beta * sum; });
+    step(s_.dst_scale, [](C x, C scale) { return x / scale; });
+    if (s_.round_before_zero_point) {
+      step(s_.dst_zero_point, [](C x, C zero) { return round_even(x) + zero; });
+    } else {
+      step(s_.dst_zero_point, [](C x, C zero) { return x + zero; });
+    }
+  }
+
+  void store() const {
+    dispatch(ReorderTypes{}, s_.dst_dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      T* to = reinterpret_cast<T*>(s_.dst) + row_ * s_.dst_row_step + begin_;
+      if constexpr (std::is_integral_v<T> || std::is_same_v<C, double>) {
+        if constexpr (std::is_arithmetic_v<T>) {
+          narrow_row(value_, to, size_);
+        } else {
+          store_singles(to);
+        }
+      }
+    });
+  }
+
+  template <class T>
+  void store_singles(T* to) const {
+    alignas(64) float singles[kPiece];
+    for (int64_t i = 0; i < size_; i++) {
+      singles[i] = single_for<T>(value_[i]);
+    }
+    Steps<float> steps{};
+    steps.run = size_;
+    steps.rows = 1;
+    steps.src = reinterpret_cast<const char*>(singles);
+    steps.dst = reinterpret_cast<char*>(to);
+    steps.src_dtype = c10::kFloat;
+    steps.dst_dtype = s_.dst_dtype;
+    reorder_cpu::run(steps);
+  }
+
+  const Steps<C>& s_;
+  int64_t row_ = 0, begin_ = 0, size_ = 0;
+  alignas(64) C value_[kPiece];
+};
+
+} // namespace
+
+void run(const Steps<double>& steps) {
+  StepByStep<double>(steps).run();
+}
+
+void run(const Steps<int32_t>& steps) {
+  StepByStep<int32_t>(steps).run();
+}
+
+void run(const Steps<float>& steps) {
+  if (steps.run >= kBlock) {
+    return run_rows(steps);
+  }
+  for (int64_t row = 0; row < steps.rows; row++) {
+    run_short_row(steps, row);
+  }
+}
+
+} // namespace torch_dnnl::reorder_cpu

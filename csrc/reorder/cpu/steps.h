@@ -1,0 +1,42 @@
+// The arithmetic of a reorder over rows of elements that lie one after the other.
+//
+// In float32, a few vectors at a time go through all steps in registers. Which steps there are is
+// decided once per such block, which the processor predicts. float64, and integers that are only
+// converted, go through one step at a time in a buffer.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+
+namespace torch_dnnl::reorder_cpu {
+
+// C: what is computed in; float, double, or int32_t from integer to integer.
+template <class C>
+struct Steps {
+  struct Operand {
+    bool present;
+    const C* data; // null: `number`
+    int64_t step;  // 1, or 0: one value for a row
+    int64_t row_step;
+    C number;
+  };
+  int64_t run, rows; // elements of a row, rows
+  const char* src;
+  char* dst;
+  int64_t src_row_step, dst_row_step; // in elements
+  c10::ScalarType src_dtype, dst_dtype;
+  Operand src_zero_point, scale, accumulate, dst_scale, dst_zero_point;
+  C beta;
+  bool round_before_zero_point;
+  bool is_streamed; // as far as rows are whole lines
+};
+
+// Rows that are shorter are slow; they should be brought together.
+inline constexpr int64_t kShortestRun = 64;
+
+void run(const Steps<float>& steps);
+void run(const Steps<double>& steps);
+void run(const Steps<int32_t>& steps);
+
+} // namespace torch_dnnl::reorder_cpu

@@ -1,0 +1,50 @@
+// Stores that go past the caches. Lines that never enter a cache need not be fetched to be
+// overwritten, but the next operator has to fetch them from memory.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+namespace torch_dnnl::reorder_cpu {
+
+// A result from which on a transpose and a reader after it are faster together. (Processors fetch
+// badly ahead for stores to many places.)
+inline constexpr int64_t kStreamedBytes = int64_t(4) << 20;
+// The same for all that is read and written in order: what exceeds the last cache anyway.
+inline constexpr int64_t kStreamedInOrderBytes = int64_t(32) << 20;
+// What should be written together, at an address that is a multiple of it.
+inline constexpr int64_t kCacheLine = 64;
+
+inline bool is_line(const void* address) {
+  return reinterpret_cast<uintptr_t>(address) % kCacheLine == 0;
+}
+
+#if defined(__SSE2__)
+inline void store(__m128i x, void* to, bool streamed) {
+  streamed ? _mm_stream_si128(static_cast<__m128i*>(to), x)
+           : _mm_storeu_si128(static_cast<__m128i*>(to), x);
+}
+#endif
+#if defined(CPU_CAPABILITY_AVX2) || defined(CPU_CAPABILITY_AVX512)
+inline void store(__m256i x, void* to, bool streamed) {
+  streamed ? _mm256_stream_si256(static_cast<__m256i*>(to), x)
+           : _mm256_storeu_si256(static_cast<__m256i*>(to), x);
+}
+#endif
+#if defined(CPU_CAPABILITY_AVX512)
+inline void store(__m512i x, void* to, bool streamed) {
+  streamed ? _mm512_stream_si512(static_cast<__m512i*>(to), x) : _mm512_storeu_si512(to, x);
+}
+#endif
+
+// Other threads see what was streamed before.
+inline void finish_streaming() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
+} // namespace torch_dnnl::reorder_cpu

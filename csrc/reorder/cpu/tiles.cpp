@@ -1,0 +1,121 @@
+#include "reorder/cpu/tiles.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "reorder/cpu/rows.h"
+#include "reorder/cpu/streaming.h"
+#include "reorder/cpu/transposed_tile.h"
+
+namespace torch_dnnl {
+namespace reorder_cpu {
+namespace {
+
+// Elements for which a thread costs no more than it brings.
+constexpr int64_t kTask = 32768;
+
+// f(part) for the parts of a box whose axes are at most `tile` long.
+template <class F>
+void for_each_tile(const Box& box, const Extents& tile, const F& f) {
+  int64_t tiles = 1, elements = 1;
+  for (size_t a = 0; a < tile.size(); a++) {
+    tiles *= (box.axes[a].extent + tile[a] - 1) / tile[a];
+    elements *= tile[a];
+  }
+  at::parallel_for(0, tiles, kTask / elements + 1, [&](int64_t begin, int64_t end) {
+    Box part = box;
+    for (int64_t i = begin; i < end; i++) {
+      part.offset = box.offset;
+      int64_t rest = i;
+      for (size_t a = tile.size(); a-- > 0;) {
+        const int64_t count = (box.axes[a].extent + tile[a] - 1) / tile[a];
+        const int64_t first = rest % count * tile[a];
+        rest /= count;
+        part.axes[a].extent = std::min(tile[a], box.axes[a].extent - first);
+        advance(part.offset, box.axes[a].stride, first);
+      }
+      f(part);
+    }
+    finish_streaming();
+  });
+}
+
+// Whole inner axes: a few tiles for each thread.
+Extents row_tiles(const Box& box) {
+  Extents tile(box.axes.size(), 1);
+  int64_t rest = std::max(kTask, box.elements() / (4 * at::get_num_threads()));
+  for (size_t a = tile.size(); a-- > 0 && rest > 1;) {
+    tile[a] = std::min(box.axes[a].extent, rest);
+    rest /= tile[a];
+  }
+  return tile;
+}
+
+void run_box(const ReorderProblem& p, const Rows& rows, const Box& box) {
+  const char* src = static_cast<const char*>(p.src);
+  char* dst = static_cast<char*>(p.dst);
+  const int64_t src_size = c10::elementSize(p.src_dtype), dst_size = c10::elementSize(p.dst_dtype);
+  const auto tiled = [&](const Extents& tile, const auto& run) {
+    for_each_tile(box, tile, [&](const Box& part) {
+      run(part, src + part.offset[kSrc] * src_size, dst + part.offset[kDst] * dst_size);
+    });
+  };
+  if (needs_transpose(box, p)) {
+    const bool is_streamed = box.elements() * dst_size >= kStreamedBytes;
+    const TransposedTile tile(box, p, rows, is_streamed);
+    tiled(tile.extents(), [&](const Box& part, const char* from, char* to) {
+      tile.run(part, from, to);
+    });
+  } else {
+    const int64_t read = src_size + (p.accumulate ? c10::elementSize(p.accumulate_dtype) : 0);
+    const bool is_streamed = box.elements() * (read + dst_size) >= kStreamedInOrderBytes;
+    tiled(row_tiles(box), [&](Box part, const char* from, char* to) {
+      merge(part.axes);
+      rows.run(part, from, to, is_streamed);
+    });
+  }
+}
+
+void fill_with_zero(const ReorderProblem& p, const Box& box) {
+  const int64_t size = c10::elementSize(p.dst_dtype);
+  char* dst = static_cast<char*>(p.dst);
+  for_each_tile(box, row_tiles(box), [&](const Box& part) {
+    const Axis& inner = part.axes.back();
+    const auto outer = c10::ArrayRef<Axis>(part.axes).slice(0, part.axes.size() - 1);
+    const bool dense = inner.stride[kDst] == 1;
+    for_each_position(outer, part.offset, [&](const Offsets& at) {
+      char* row = dst + at[kDst] * size;
+      if (dense) {
+        std::memset(row, 0, inner.extent * size);
+        return;
+      }
+      for (int64_t i = 0; i < inner.extent; i++) {
+        std::memset(row + i * inner.stride[kDst] * size, 0, size);
+      }
+    });
+  });
+}
+
+} // namespace
+} // namespace reorder_cpu
+
+bool can_run_tiles(const ReorderProblem& p) {
+  return reorder_cpu::has_boxes(p);
+}
+
+void run_tiles(const ReorderProblem& p) {
+  using namespace reorder_cpu;
+  const Boxes boxes = boxes_of(p);
+  for (const Box& box : boxes.padding) {
+    fill_with_zero(p, box);
+  }
+  with_rows(p, [&](const Rows& rows) {
+    for (const Box& box : boxes.values) {
+      run_box(p, rows, box);
+    }
+  });
+}
+
+} // namespace torch_dnnl
