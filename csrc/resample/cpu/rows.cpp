@@ -1,6 +1,7 @@
 #include "resample/cpu/rows.h"
 
 #include <ATen/Parallel.h>
+#include <c10/util/SmallVector.h>
 
 #include <algorithm>
 #include <cstring>
@@ -15,6 +16,8 @@ namespace {
 
 // Elements of a piece of an output row: its source rows fit in the first-level cache.
 constexpr int64_t kPiece = 2048;
+// Elements of a line that has its place on the stack.
+constexpr int64_t kShortLine = 512;
 // W first: elements of an output row, of which kMaxRows are kept, in the second-level cache.
 constexpr int64_t kLongestRow = 16384;
 // Bytes of an image that is stored past the caches: most of a processor's last-level cache.
@@ -145,7 +148,8 @@ class Rows {
     const C *plane_weights, *row_weights;
   };
   struct Scratch {
-    std::vector<C, VectorAllocator<C>> line;
+    alignas(64) C short_line[kShortLine]; // of small images: an allocation would take longer
+    std::vector<C, VectorAllocator<C>> long_line;
     // W first: source rows with the taps applied, which ones they are, and those of the last
     // output row, which are often those of the next.
     std::vector<C, VectorAllocator<C>> slots;
@@ -273,14 +277,17 @@ class Rows {
     const bool copied = src_is_elements_ && first && count == 1 && weights[0] == 1;
     if (copied && static_cast<const char*>(rows[0]) + (n + kSlack) * src_bytes_ <= src_end_)
       return static_cast<const E*>(rows[0]);
-    if (static_cast<int64_t>(scratch.line.size()) < n + kSlack)
-      scratch.line.resize(n + kSlack);
-    if (copied) {
-      std::memcpy(scratch.line.data(), rows[0], n * src_bytes_);
-    } else {
-      passes_.add(rows, weights, count, first, n, scratch.line.data(), false);
+    C* line = scratch.short_line;
+    if (n + kSlack > kShortLine) {
+      scratch.long_line.resize(std::max<size_t>(scratch.long_line.size(), n + kSlack));
+      line = scratch.long_line.data();
     }
-    return reinterpret_cast<const E*>(scratch.line.data());
+    if (copied) {
+      std::memcpy(line, rows[0], n * src_bytes_);
+    } else {
+      passes_.add(rows, weights, count, first, n, line, false);
+    }
+    return reinterpret_cast<const E*>(line);
   }
 
   // W first: the source rows of an output row with the taps applied. Rows that are needed together
@@ -349,7 +356,7 @@ class Rows {
   bool w_first_, stream_;
   const char* src_end_;
   E empty_;
-  std::vector<Piece> pieces_;
+  c10::SmallVector<Piece, 2> pieces_;
 };
 
 template <class C>
