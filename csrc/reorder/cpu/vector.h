@@ -9,8 +9,6 @@
 #include <limits>
 #include <type_traits>
 
-// GCC's own vector header leaves a register undefined on purpose.
-#pragma GCC diagnostic ignored "-Wuninitialized"
 #include "core/numeric.h"
 #include "reorder/cpu/streaming.h"
 
