@@ -24,9 +24,11 @@ using FloatSources = TypeList<
     int8_t,
     uint8_t>;
 
-constexpr int64_t kBlock = kVectors * kWidth;
-static_assert(kBlock <= kShortestRun);
+// A whole number of blocks of any kind.
+constexpr int64_t kShortRow = 4 * kWidth;
+static_assert(kShortRow <= kShortestRun);
 
+template <int kVectors>
 struct Block {
   Floats vector[kVectors];
 
@@ -69,7 +71,8 @@ class FloatRow {
         beta_(s.beta),
         round_before_zero_point_(s.round_before_zero_point) {}
 
-  C10_ALWAYS_INLINE void compute(int64_t begin, Block& x) const {
+  template <class B>
+  C10_ALWAYS_INLINE void compute(int64_t begin, B& x) const {
     const Floats beta = all(beta_);
     step(src_zero_point_, begin, x, [](Floats v, Floats zero) { return v - zero; });
     step(scale_, begin, x, [](Floats v, Floats scale) { return scale * v; });
@@ -82,9 +85,9 @@ class FloatRow {
   }
 
  private:
-  template <class F>
+  template <class B, class F>
   C10_ALWAYS_INLINE static void
-  step(const RowOperand<float>& operand, int64_t begin, Block& x, const F& f) {
+  step(const RowOperand<float>& operand, int64_t begin, B& x, const F& f) {
     if (!operand.present) {
       return;
     }
@@ -105,6 +108,7 @@ class FloatRow {
 // Rows of at least a block; the last block overlaps the one before it.
 template <bool kArithmetic, class Src, class Dst>
 void run_rows(const Steps<float>& s) {
+  constexpr int64_t kBlock = kVectors<Dst> * kWidth;
   for (int64_t j = 0; j < s.rows; j++) {
     const FloatRow row(s, j);
     const Src* from = reinterpret_cast<const Src*>(s.src) + j * s.src_row_step;
@@ -116,7 +120,7 @@ void run_rows(const Steps<float>& s) {
     // The last block may begin anywhere.
     const bool is_streamed = s.is_streamed && is_line(to) && s.run % kBlock == 0;
     const auto run_block = [&](int64_t i) {
-      Block x;
+      Block<kVectors<Dst>> x;
       x.update([&](Floats, int k) { return widen(from + i + k * kWidth); });
       if constexpr (kArithmetic) {
         row.compute(i, x);
@@ -141,10 +145,10 @@ void run_rows(const Steps<float>& s) {
   });
 }
 
-// A row shorter than a block, in copies that are a whole one.
+// A row that may be shorter than a block, in copies that are long enough.
 void run_short_row(Steps<float> s, int64_t row) {
-  alignas(64) char src[kBlock * sizeof(float)] = {}, dst[kBlock * sizeof(double)];
-  alignas(64) float operands[5][kBlock];
+  alignas(64) char src[kShortRow * sizeof(float)] = {}, dst[kShortRow * sizeof(double)];
+  alignas(64) float operands[5][kShortRow];
   const int64_t src_size = c10::elementSize(s.src_dtype);
   const int64_t dst_size = c10::elementSize(s.dst_dtype);
   std::memcpy(src, s.src + row * s.src_row_step * src_size, s.run * src_size);
@@ -153,17 +157,17 @@ void run_short_row(Steps<float> s, int64_t row) {
        {&s.src_zero_point, &s.scale, &s.accumulate, &s.dst_scale, &s.dst_zero_point}) {
     if (operand->data != nullptr) {
       const float* from = operand->data + row * operand->row_step;
-      std::fill_n(to, kBlock, 1.0f);
+      std::fill_n(to, kShortRow, 1.0f);
       std::memcpy(to, from, (operand->step == 0 ? 1 : s.run) * sizeof(float));
       operand->data = to;
-      to += kBlock;
+      to += kShortRow;
     }
   }
   char* result = s.dst + row * s.dst_row_step * dst_size;
   const int64_t bytes = s.run * dst_size;
   s.src = src;
   s.dst = dst;
-  s.run = kBlock;
+  s.run = kShortRow;
   s.rows = 1;
   s.is_streamed = false;
   run_rows(s);
@@ -276,7 +280,7 @@ void run(const Steps<int32_t>& steps) {
 }
 
 void run(const Steps<float>& steps) {
-  if (steps.run >= kBlock) {
+  if (steps.run >= kShortRow) {
     return run_rows(steps);
   }
   for (int64_t row = 0; row < steps.rows; row++) {

@@ -22,8 +22,10 @@ inline constexpr int kWidth = 8;
 inline constexpr int kWidth = 4;
 #endif
 
-// Vectors that are narrowed together, into whole registers.
-inline constexpr int kVectors = 4;
+// How many vectors are narrowed together, into whole registers. (No more: loads and stores that
+// alternate are faster than many loads and then many stores.)
+template <class T>
+inline constexpr int kVectors = sizeof(T) == 1 ? 4 : 2;
 
 typedef float Floats __attribute__((vector_size(4 * kWidth)));
 typedef int32_t Ints __attribute__((vector_size(4 * kWidth)));
@@ -54,7 +56,7 @@ inline void store_words(Ints a, Ints b, void* to, bool streamed) {
   store(_mm512_permutexvar_epi64(order, words), to, streamed);
 }
 template <bool kSigned>
-inline void store_bytes(const Ints (&x)[kVectors], void* to, bool streamed) {
+inline void store_bytes(const Ints (&x)[4], void* to, bool streamed) {
   const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
   const __m512i low = _mm512_packs_epi32(__m512i(x[0]), __m512i(x[1]));
   const __m512i high = _mm512_packs_epi32(__m512i(x[2]), __m512i(x[3]));
@@ -97,7 +99,7 @@ inline void store_words(Ints a, Ints b, void* to, bool streamed) {
   store(_mm256_permute4x64_epi64(words, 0xD8), to, streamed);
 }
 template <bool kSigned>
-inline void store_bytes(const Ints (&x)[kVectors], void* to, bool streamed) {
+inline void store_bytes(const Ints (&x)[4], void* to, bool streamed) {
   const __m256i order = _mm256_set_epi32(7, 3, 6, 2, 5, 1, 4, 0);
   const __m256i low = _mm256_packs_epi32(__m256i(x[0]), __m256i(x[1]));
   const __m256i high = _mm256_packs_epi32(__m256i(x[2]), __m256i(x[3]));
@@ -151,10 +153,10 @@ inline void store_words(Ints a, Ints b, void* to, bool /*streamed*/) {
   std::memcpy(to, words, sizeof(words));
 }
 template <bool kSigned>
-inline void store_bytes(const Ints (&x)[kVectors], void* to, bool /*streamed*/) {
+inline void store_bytes(const Ints (&x)[4], void* to, bool /*streamed*/) {
   constexpr int32_t low = kSigned ? -128 : 0;
-  uint8_t bytes[kVectors * kWidth];
-  for (int k = 0; k < kVectors; k++) {
+  uint8_t bytes[4 * kWidth];
+  for (int k = 0; k < 4; k++) {
     const Ints limited = x[k] < low ? all(low) : x[k];
     for (int i = 0; i < kWidth; i++) {
       bytes[k * kWidth + i] = static_cast<uint8_t>(limited[i]);
@@ -265,38 +267,34 @@ inline Ints to_limited_ints(Floats x, float high) {
 }
 
 template <class T>
-inline void narrow(const Floats (&x)[kVectors], T* to, bool streamed) {
+inline void narrow(const Floats (&x)[kVectors<T>], T* to, bool streamed) {
   if constexpr (std::is_same_v<T, float>) {
-    for (int k = 0; k < kVectors; k++) {
+    for (int k = 0; k < kVectors<T>; k++) {
       store_all(canonical(x[k]), to + k * kWidth, streamed);
     }
   } else if constexpr (std::is_same_v<T, double>) {
-    for (int i = 0; i < kVectors * kWidth; i++) {
+    for (int i = 0; i < kVectors<T> * kWidth; i++) {
       to[i] = static_cast<double>(canonical(x[i / kWidth])[i % kWidth]);
     }
   } else if constexpr (std::is_same_v<T, int32_t>) {
-    for (int k = 0; k < kVectors; k++) {
+    for (int k = 0; k < kVectors<T>; k++) {
       const Ints ints = to_limited_ints(x[k], 0x1.fffffep30f);
       const Ints result = x[k] >= 0x1p31f ? all(std::numeric_limits<int32_t>::max()) : ints;
       store_all(Floats(result), to + k * kWidth, streamed);
     }
   } else if constexpr (std::is_same_v<T, c10::BFloat16>) {
-    Ints words[kVectors];
-    for (int k = 0; k < kVectors; k++) {
+    Ints words[2];
+    for (int k = 0; k < 2; k++) {
       // Rounding does not carry out of a canonical NaN.
       const Ints bits = Ints(canonical(x[k]));
       words[k] = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
     }
-    for (int k = 0; k < kVectors; k += 2) {
-      store_words(words[k], words[k + 1], to + k * kWidth, streamed);
-    }
+    store_words(words[0], words[1], to, streamed);
   } else if constexpr (std::is_same_v<T, c10::Half>) {
-    for (int k = 0; k < kVectors; k += 2) {
-      store_halves(canonical(x[k]), canonical(x[k + 1]), to + k * kWidth, streamed);
-    }
+    store_halves(canonical(x[0]), canonical(x[1]), to, streamed);
   } else {
-    Ints codes[kVectors];
-    for (int k = 0; k < kVectors; k++) {
+    Ints codes[4];
+    for (int k = 0; k < 4; k++) {
       if constexpr (std::is_same_v<T, c10::Float8_e4m3fn>) {
         codes[k] = narrow_float8<3, 7>(x[k], 448.0f);
       } else if constexpr (std::is_same_v<T, c10::Float8_e5m2>) {
