@@ -63,44 +63,58 @@ struct RowOperand {
 class FloatRow {
  public:
   FloatRow(const Steps<float>& s, int64_t row)
-      : src_zero_point_(s.src_zero_point, row),
-        scale_(s.scale, row),
-        accumulate_(s.accumulate, row),
-        dst_scale_(s.dst_scale, row),
-        dst_zero_point_(s.dst_zero_point, row),
-        beta_(s.beta),
-        round_before_zero_point_(s.round_before_zero_point) {}
+      : beta_(s.beta), round_before_zero_point_(s.round_before_zero_point) {
+    set<kSrcZeroPoint>(s.src_zero_point, row);
+    set<kScale>(s.scale, row);
+    set<kAccumulate>(s.accumulate, row);
+    set<kDstScale>(s.dst_scale, row);
+    set<kDstZeroPoint>(s.dst_zero_point, row);
+  }
 
   template <class B>
   C10_ALWAYS_INLINE void compute(int64_t begin, B& x) const {
     const Floats beta = all(beta_);
-    step(src_zero_point_, begin, x, [](Floats v, Floats zero) { return v - zero; });
-    step(scale_, begin, x, [](Floats v, Floats scale) { return scale * v; });
-    step(accumulate_, begin, x, [&](Floats v, Floats sum) { return v + beta * sum; });
-    step(dst_scale_, begin, x, [](Floats v, Floats scale) { return v / scale; });
+    step<kSrcZeroPoint>(begin, x, [](Floats v, Floats zero) { return v - zero; });
+    step<kScale>(begin, x, [](Floats v, Floats scale) { return scale * v; });
+    step<kAccumulate>(begin, x, [&](Floats v, Floats sum) { return v + beta * sum; });
+    step<kDstScale>(begin, x, [](Floats v, Floats scale) { return v / scale; });
     if (round_before_zero_point_) {
       x.update([&](Floats v, int) { return round_even(v); });
     }
-    step(dst_zero_point_, begin, x, [](Floats v, Floats zero) { return v + zero; });
+    step<kDstZeroPoint>(begin, x, [](Floats v, Floats zero) { return v + zero; });
   }
 
  private:
-  template <class B, class F>
-  C10_ALWAYS_INLINE static void
-  step(const RowOperand<float>& operand, int64_t begin, B& x, const F& f) {
-    if (!operand.present) {
+  enum Index { kSrcZeroPoint, kScale, kAccumulate, kDstScale, kDstZeroPoint, kOperands };
+
+  template <Index kIndex>
+  void set(const Steps<float>::Operand& operand, int64_t row) {
+    const RowOperand<float> in_row(operand, row);
+    if (!in_row.present) {
       return;
     }
-    if (operand.data == nullptr) {
-      const Floats number = all(operand.number);
-      x.update([&](Floats v, int) { return f(v, number); });
-    } else {
-      const float* data = operand.data + begin;
+    present_ |= 1 << kIndex;
+    data_[kIndex] = in_row.data;
+    step_[kIndex] = 1;
+    if (in_row.data == nullptr) {
+      std::fill_n(numbers_[kIndex], kShortRow, in_row.number);
+      data_[kIndex] = numbers_[kIndex];
+      step_[kIndex] = 0;
+    }
+  }
+
+  template <Index kIndex, class B, class F>
+  C10_ALWAYS_INLINE void step(int64_t begin, B& x, const F& f) const {
+    if ((present_ >> kIndex & 1) != 0) {
+      const float* data = data_[kIndex] + begin * step_[kIndex];
       x.update([&](Floats v, int k) { return f(v, widen(data + k * kWidth)); });
     }
   }
 
-  RowOperand<float> src_zero_point_, scale_, accumulate_, dst_scale_, dst_zero_point_;
+  uint32_t present_ = 0; // a bit for each operand, so that all are in one register
+  const float* data_[kOperands];
+  int64_t step_[kOperands]; // 0: the same block of a number again and again
+  alignas(64) float numbers_[kOperands][kShortRow];
   float beta_;
   bool round_before_zero_point_;
 };
@@ -108,7 +122,10 @@ class FloatRow {
 // Rows of at least a block; the last block overlaps the one before it.
 template <bool kArithmetic, class Src, class Dst>
 void run_rows(const Steps<float>& s) {
-  constexpr int64_t kBlock = kVectors<Dst> * kWidth;
+  // As many as share the decisions about steps; without steps, no more than fill a register in the
+  // end: loads and stores that alternate are faster than many loads and then many stores.
+  constexpr int kVectors = kArithmetic || sizeof(Dst) == 1 ? 4 : 2;
+  constexpr int64_t kBlock = kVectors * kWidth;
   for (int64_t j = 0; j < s.rows; j++) {
     const FloatRow row(s, j);
     const Src* from = reinterpret_cast<const Src*>(s.src) + j * s.src_row_step;
@@ -120,7 +137,7 @@ void run_rows(const Steps<float>& s) {
     // The last block may begin anywhere.
     const bool is_streamed = s.is_streamed && is_line(to) && s.run % kBlock == 0;
     const auto run_block = [&](int64_t i) {
-      Block<kVectors<Dst>> x;
+      Block<kVectors> x;
       x.update([&](Floats, int k) { return widen(from + i + k * kWidth); });
       if constexpr (kArithmetic) {
         row.compute(i, x);

@@ -22,11 +22,6 @@ inline constexpr int kWidth = 8;
 inline constexpr int kWidth = 4;
 #endif
 
-// How many vectors are narrowed together, into whole registers. (No more: loads and stores that
-// alternate are faster than many loads and then many stores.)
-template <class T>
-inline constexpr int kVectors = sizeof(T) == 1 ? 4 : 2;
-
 typedef float Floats __attribute__((vector_size(4 * kWidth)));
 typedef int32_t Ints __attribute__((vector_size(4 * kWidth)));
 
@@ -266,35 +261,41 @@ inline Ints to_limited_ints(Floats x, float high) {
   return to_ints(x == x ? limited : Floats{});
 }
 
-template <class T>
-inline void narrow(const Floats (&x)[kVectors<T>], T* to, bool streamed) {
+// kCount: 2 or, for types of one byte, 4 vectors make whole registers.
+template <class T, int kCount>
+inline void narrow(const Floats (&x)[kCount], T* to, bool streamed) {
   if constexpr (std::is_same_v<T, float>) {
-    for (int k = 0; k < kVectors<T>; k++) {
+    for (int k = 0; k < kCount; k++) {
       store_all(canonical(x[k]), to + k * kWidth, streamed);
     }
   } else if constexpr (std::is_same_v<T, double>) {
-    for (int i = 0; i < kVectors<T> * kWidth; i++) {
+    for (int i = 0; i < kCount * kWidth; i++) {
       to[i] = static_cast<double>(canonical(x[i / kWidth])[i % kWidth]);
     }
   } else if constexpr (std::is_same_v<T, int32_t>) {
-    for (int k = 0; k < kVectors<T>; k++) {
+    for (int k = 0; k < kCount; k++) {
       const Ints ints = to_limited_ints(x[k], 0x1.fffffep30f);
       const Ints result = x[k] >= 0x1p31f ? all(std::numeric_limits<int32_t>::max()) : ints;
       store_all(Floats(result), to + k * kWidth, streamed);
     }
   } else if constexpr (std::is_same_v<T, c10::BFloat16>) {
-    Ints words[2];
-    for (int k = 0; k < 2; k++) {
+    Ints words[kCount];
+    for (int k = 0; k < kCount; k++) {
       // Rounding does not carry out of a canonical NaN.
       const Ints bits = Ints(canonical(x[k]));
       words[k] = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
     }
-    store_words(words[0], words[1], to, streamed);
+    for (int k = 0; k < kCount; k += 2) {
+      store_words(words[k], words[k + 1], to + k * kWidth, streamed);
+    }
   } else if constexpr (std::is_same_v<T, c10::Half>) {
-    store_halves(canonical(x[0]), canonical(x[1]), to, streamed);
+    for (int k = 0; k < kCount; k += 2) {
+      store_halves(canonical(x[k]), canonical(x[k + 1]), to + k * kWidth, streamed);
+    }
   } else {
-    Ints codes[4];
-    for (int k = 0; k < 4; k++) {
+    static_assert(kCount == 4);
+    Ints codes[kCount];
+    for (int k = 0; k < kCount; k++) {
       if constexpr (std::is_same_v<T, c10::Float8_e4m3fn>) {
         codes[k] = narrow_float8<3, 7>(x[k], 448.0f);
       } else if constexpr (std::is_same_v<T, c10::Float8_e5m2>) {
