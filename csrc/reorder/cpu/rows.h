@@ -53,7 +53,6 @@ class ConvertRows final : public Rows {
 
   template <class T>
   static void widen_plane(const char* from, const Plane& plane, C* to);
-  static Plane plane_of(Array array, const Piece& piece);
 
   void set(Array array, const void* data, c10::ScalarType dtype);
   void set(Array array, const ReorderProblem::Operand& operand);

@@ -24,9 +24,11 @@ using FloatSources = TypeList<
     int8_t,
     uint8_t>;
 
-constexpr int64_t kBlock = kVectors * kWidth;
-static_assert(kBlock <= kShortestRun);
+// A whole number of blocks of any kind.
+constexpr int64_t kShortRow = 4 * kWidth;
+static_assert(kShortRow <= kShortestRun);
 
+template <int kVectors>
 struct Block {
   Floats vector[kVectors];
 
@@ -61,43 +63,58 @@ struct RowOperand {
 class FloatRow {
  public:
   FloatRow(const Steps<float>& s, int64_t row)
-      : src_zero_point_(s.src_zero_point, row),
-        scale_(s.scale, row),
-        accumulate_(s.accumulate, row),
-        dst_scale_(s.dst_scale, row),
-        dst_zero_point_(s.dst_zero_point, row),
-        beta_(s.beta),
-        round_before_zero_point_(s.round_before_zero_point) {}
+      : beta_(s.beta), round_before_zero_point_(s.round_before_zero_point) {
+    set<kSrcZeroPoint>(s.src_zero_point, row);
+    set<kScale>(s.scale, row);
+    set<kAccumulate>(s.accumulate, row);
+    set<kDstScale>(s.dst_scale, row);
+    set<kDstZeroPoint>(s.dst_zero_point, row);
+  }
 
-  C10_ALWAYS_INLINE void compute(int64_t begin, Block& x) const {
+  template <class B>
+  C10_ALWAYS_INLINE void compute(int64_t begin, B& x) const {
     const Floats beta = all(beta_);
-    step(src_zero_point_, begin, x, [](Floats v, Floats zero) { return v - zero; });
-    step(scale_, begin, x, [](Floats v, Floats scale) { return scale * v; });
-    step(accumulate_, begin, x, [&](Floats v, Floats sum) { return v + beta * sum; });
-    step(dst_scale_, begin, x, [](Floats v, Floats scale) { return v / scale; });
+    step<kSrcZeroPoint>(begin, x, [](Floats v, Floats zero) { return v - zero; });
+    step<kScale>(begin, x, [](Floats v, Floats scale) { return scale * v; });
+    step<kAccumulate>(begin, x, [&](Floats v, Floats sum) { return v + beta * sum; });
+    step<kDstScale>(begin, x, [](Floats v, Floats scale) { return v / scale; });
     if (round_before_zero_point_) {
       x.update([&](Floats v, int) { return round_even(v); });
     }
-    step(dst_zero_point_, begin, x, [](Floats v, Floats zero) { return v + zero; });
+    step<kDstZeroPoint>(begin, x, [](Floats v, Floats zero) { return v + zero; });
   }
 
  private:
-  template <class F>
-  C10_ALWAYS_INLINE static void
-  step(const RowOperand<float>& operand, int64_t begin, Block& x, const F& f) {
-    if (!operand.present) {
+  enum Index { kSrcZeroPoint, kScale, kAccumulate, kDstScale, kDstZeroPoint, kOperands };
+
+  template <Index kIndex>
+  void set(const Steps<float>::Operand& operand, int64_t row) {
+    const RowOperand<float> in_row(operand, row);
+    if (!in_row.present) {
       return;
     }
-    if (operand.data == nullptr) {
-      const Floats number = all(operand.number);
-      x.update([&](Floats v, int) { return f(v, number); });
-    } else {
-      const float* data = operand.data + begin;
+    present_ |= 1 << kIndex;
+    data_[kIndex] = in_row.data;
+    step_[kIndex] = 1;
+    if (in_row.data == nullptr) {
+      std::fill_n(numbers_[kIndex], kShortRow, in_row.number);
+      data_[kIndex] = numbers_[kIndex];
+      step_[kIndex] = 0;
+    }
+  }
+
+  template <Index kIndex, class B, class F>
+  C10_ALWAYS_INLINE void step(int64_t begin, B& x, const F& f) const {
+    if ((present_ >> kIndex & 1) != 0) {
+      const float* data = data_[kIndex] + begin * step_[kIndex];
       x.update([&](Floats v, int k) { return f(v, widen(data + k * kWidth)); });
     }
   }
 
-  RowOperand<float> src_zero_point_, scale_, accumulate_, dst_scale_, dst_zero_point_;
+  uint32_t present_ = 0; // a bit for each operand, so that all are in one register
+  const float* data_[kOperands];
+  int64_t step_[kOperands]; // 0: the same block of a number again and again
+  alignas(64) float numbers_[kOperands][kShortRow];
   float beta_;
   bool round_before_zero_point_;
 };
@@ -105,6 +122,10 @@ class FloatRow {
 // Rows of at least a block; the last block overlaps the one before it.
 template <bool kArithmetic, class Src, class Dst>
 void run_rows(const Steps<float>& s) {
+  // As many as share the decisions about steps; without steps, no more than fill a register in the
+  // end: loads and stores that alternate are faster than many loads and then many stores.
+  constexpr int kVectors = kArithmetic || sizeof(Dst) == 1 ? 4 : 2;
+  constexpr int64_t kBlock = kVectors * kWidth;
   for (int64_t j = 0; j < s.rows; j++) {
     const FloatRow row(s, j);
     const Src* from = reinterpret_cast<const Src*>(s.src) + j * s.src_row_step;
@@ -116,7 +137,7 @@ void run_rows(const Steps<float>& s) {
     // The last block may begin anywhere.
     const bool is_streamed = s.is_streamed && is_line(to) && s.run % kBlock == 0;
     const auto run_block = [&](int64_t i) {
-      Block x;
+      Block<kVectors> x;
       x.update([&](Floats, int k) { return widen(from + i + k * kWidth); });
       if constexpr (kArithmetic) {
         row.compute(i, x);
@@ -141,10 +162,10 @@ void run_rows(const Steps<float>& s) {
   });
 }
 
-// A row shorter than a block, in copies that are a whole one.
+// A row that may be shorter than a block, in copies that are long enough.
 void run_short_row(Steps<float> s, int64_t row) {
-  alignas(64) char src[kBlock * sizeof(float)] = {}, dst[kBlock * sizeof(double)];
-  alignas(64) float operands[5][kBlock];
+  alignas(64) char src[kShortRow * sizeof(float)] = {}, dst[kShortRow * sizeof(double)];
+  alignas(64) float operands[5][kShortRow];
   const int64_t src_size = c10::elementSize(s.src_dtype);
   const int64_t dst_size = c10::elementSize(s.dst_dtype);
   std::memcpy(src, s.src + row * s.src_row_step * src_size, s.run * src_size);
@@ -153,17 +174,17 @@ void run_short_row(Steps<float> s, int64_t row) {
        {&s.src_zero_point, &s.scale, &s.accumulate, &s.dst_scale, &s.dst_zero_point}) {
     if (operand->data != nullptr) {
       const float* from = operand->data + row * operand->row_step;
-      std::fill_n(to, kBlock, 1.0f);
+      std::fill_n(to, kShortRow, 1.0f);
       std::memcpy(to, from, (operand->step == 0 ? 1 : s.run) * sizeof(float));
       operand->data = to;
-      to += kBlock;
+      to += kShortRow;
     }
   }
   char* result = s.dst + row * s.dst_row_step * dst_size;
   const int64_t bytes = s.run * dst_size;
   s.src = src;
   s.dst = dst;
-  s.run = kBlock;
+  s.run = kShortRow;
   s.rows = 1;
   s.is_streamed = false;
   run_rows(s);
@@ -276,7 +297,7 @@ void run(const Steps<int32_t>& steps) {
 }
 
 void run(const Steps<float>& steps) {
-  if (steps.run >= kBlock) {
+  if (steps.run >= kShortRow) {
     return run_rows(steps);
   }
   for (int64_t row = 0; row < steps.rows; row++) {

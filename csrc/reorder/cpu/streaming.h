@@ -1,10 +1,12 @@
-// Stores that go past the caches. Lines that never enter a cache need not be fetched to be
-// overwritten, but the next operator has to fetch them from memory.
+// Stores, also such that go past the caches. Lines that never enter a cache need not be fetched to
+// be overwritten, but the next operator has to fetch them from memory.
 #pragma once
 
 #include <cstdint>
 
 #if defined(__SSE2__)
+// GCC's own header leaves registers undefined on purpose.
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #include <immintrin.h>
 #endif
 

@@ -1,12 +1,10 @@
 #include "reorder/cpu/transpose.h"
 
+#include <c10/macros/Macros.h>
+
 #include <algorithm>
 #include <cstring>
 
-#include <c10/macros/Macros.h>
-
-// GCC's own vector header leaves a register undefined on purpose.
-#pragma GCC diagnostic ignored "-Wuninitialized"
 #include "reorder/cpu/streaming.h"
 
 namespace torch_dnnl::reorder_cpu {
@@ -226,9 +224,6 @@ void transpose_from(const Matrix& m, const Rows& rows, const Columns& columns, i
   }
 }
 
-#endif
-
-#if defined(__SSE2__)
 // Fewer rows than fill a lane, to columns that follow each other without a gap: what is stored
 // beyond a column is overwritten by the next one.
 template <int kSize, class Rows>

@@ -9,8 +9,6 @@
 #include <limits>
 #include <type_traits>
 
-// GCC's own vector header leaves a register undefined on purpose.
-#pragma GCC diagnostic ignored "-Wuninitialized"
 #include "core/numeric.h"
 #include "reorder/cpu/streaming.h"
 
@@ -23,9 +21,6 @@ inline constexpr int kWidth = 8;
 #else
 inline constexpr int kWidth = 4;
 #endif
-
-// Vectors that are narrowed together, into whole registers.
-inline constexpr int kVectors = 4;
 
 typedef float Floats __attribute__((vector_size(4 * kWidth)));
 typedef int32_t Ints __attribute__((vector_size(4 * kWidth)));
@@ -56,7 +51,7 @@ inline void store_words(Ints a, Ints b, void* to, bool streamed) {
   store(_mm512_permutexvar_epi64(order, words), to, streamed);
 }
 template <bool kSigned>
-inline void store_bytes(const Ints (&x)[kVectors], void* to, bool streamed) {
+inline void store_bytes(const Ints (&x)[4], void* to, bool streamed) {
   const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
   const __m512i low = _mm512_packs_epi32(__m512i(x[0]), __m512i(x[1]));
   const __m512i high = _mm512_packs_epi32(__m512i(x[2]), __m512i(x[3]));
@@ -99,7 +94,7 @@ inline void store_words(Ints a, Ints b, void* to, bool streamed) {
   store(_mm256_permute4x64_epi64(words, 0xD8), to, streamed);
 }
 template <bool kSigned>
-inline void store_bytes(const Ints (&x)[kVectors], void* to, bool streamed) {
+inline void store_bytes(const Ints (&x)[4], void* to, bool streamed) {
   const __m256i order = _mm256_set_epi32(7, 3, 6, 2, 5, 1, 4, 0);
   const __m256i low = _mm256_packs_epi32(__m256i(x[0]), __m256i(x[1]));
   const __m256i high = _mm256_packs_epi32(__m256i(x[2]), __m256i(x[3]));
@@ -153,10 +148,10 @@ inline void store_words(Ints a, Ints b, void* to, bool /*streamed*/) {
   std::memcpy(to, words, sizeof(words));
 }
 template <bool kSigned>
-inline void store_bytes(const Ints (&x)[kVectors], void* to, bool /*streamed*/) {
+inline void store_bytes(const Ints (&x)[4], void* to, bool /*streamed*/) {
   constexpr int32_t low = kSigned ? -128 : 0;
-  uint8_t bytes[kVectors * kWidth];
-  for (int k = 0; k < kVectors; k++) {
+  uint8_t bytes[4 * kWidth];
+  for (int k = 0; k < 4; k++) {
     const Ints limited = x[k] < low ? all(low) : x[k];
     for (int i = 0; i < kWidth; i++) {
       bytes[k * kWidth + i] = static_cast<uint8_t>(limited[i]);
@@ -266,39 +261,41 @@ inline Ints to_limited_ints(Floats x, float high) {
   return to_ints(x == x ? limited : Floats{});
 }
 
-template <class T>
-inline void narrow(const Floats (&x)[kVectors], T* to, bool streamed) {
+// kCount: 2 or, for types of one byte, 4 vectors make whole registers.
+template <class T, int kCount>
+inline void narrow(const Floats (&x)[kCount], T* to, bool streamed) {
   if constexpr (std::is_same_v<T, float>) {
-    for (int k = 0; k < kVectors; k++) {
+    for (int k = 0; k < kCount; k++) {
       store_all(canonical(x[k]), to + k * kWidth, streamed);
     }
   } else if constexpr (std::is_same_v<T, double>) {
-    for (int i = 0; i < kVectors * kWidth; i++) {
+    for (int i = 0; i < kCount * kWidth; i++) {
       to[i] = static_cast<double>(canonical(x[i / kWidth])[i % kWidth]);
     }
   } else if constexpr (std::is_same_v<T, int32_t>) {
-    for (int k = 0; k < kVectors; k++) {
+    for (int k = 0; k < kCount; k++) {
       const Ints ints = to_limited_ints(x[k], 0x1.fffffep30f);
       const Ints result = x[k] >= 0x1p31f ? all(std::numeric_limits<int32_t>::max()) : ints;
       store_all(Floats(result), to + k * kWidth, streamed);
     }
   } else if constexpr (std::is_same_v<T, c10::BFloat16>) {
-    Ints words[kVectors];
-    for (int k = 0; k < kVectors; k++) {
+    Ints words[kCount];
+    for (int k = 0; k < kCount; k++) {
       // Rounding does not carry out of a canonical NaN.
       const Ints bits = Ints(canonical(x[k]));
       words[k] = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
     }
-    for (int k = 0; k < kVectors; k += 2) {
+    for (int k = 0; k < kCount; k += 2) {
       store_words(words[k], words[k + 1], to + k * kWidth, streamed);
     }
   } else if constexpr (std::is_same_v<T, c10::Half>) {
-    for (int k = 0; k < kVectors; k += 2) {
+    for (int k = 0; k < kCount; k += 2) {
       store_halves(canonical(x[k]), canonical(x[k + 1]), to + k * kWidth, streamed);
     }
   } else {
-    Ints codes[kVectors];
-    for (int k = 0; k < kVectors; k++) {
+    static_assert(kCount == 4);
+    Ints codes[kCount];
+    for (int k = 0; k < kCount; k++) {
       if constexpr (std::is_same_v<T, c10::Float8_e4m3fn>) {
         codes[k] = narrow_float8<3, 7>(x[k], 448.0f);
       } else if constexpr (std::is_same_v<T, c10::Float8_e5m2>) {
