@@ -86,6 +86,26 @@ def random_operand(choose: random.Random, size, scale, limits=None):
     return (values(shape, dtype=torch.float64) + (0.05 if scale else 0)).to(dtype)
 
 
+def add_random_steps(choose: random.Random, src, size, options):
+    """Often: scales, zero points, a sum, as options of the reorder of `src`, of logical `size`."""
+    limits = {
+        name: torch.iinfo(t) if t in INTEGERS else None
+        for name, t in [("src", src.dtype), ("dst", options["dtype"])]
+    }
+    if choose.random() < 0.7:
+        options |= {
+            "scale": random_operand(choose, size, True),
+            "dst_scale": random_operand(choose, size, True),
+            "src_zero_point": random_operand(choose, size, False, limits["src"]),
+            "dst_zero_point": random_operand(choose, size, False, limits["dst"]),
+            "round_before_zero_point": choose.random() < 0.5,
+        }
+        if choose.random() < 0.5:
+            like = oracle(src, **options)
+            options["accumulate"] = random_values(choose, list(like.shape), choose.choice(DTYPES))
+            options["beta"] = choose.choice([1.0, -0.3, 0.0])
+
+
 def random_problem(choose: random.Random):
     rank = choose.choice([1, 2, 3, 4, 4, 5, 6])
     size = [
@@ -102,22 +122,7 @@ def random_problem(choose: random.Random):
             src = oracle(src, tag)
     if choose.random() < 0.7:
         options["dst_format"] = random_tag(choose, rank)
-    limits = {
-        name: torch.iinfo(t) if t in INTEGERS else None
-        for name, t in [("src", src_dtype), ("dst", dtype)]
-    }
-    if choose.random() < 0.7:
-        options |= {
-            "scale": random_operand(choose, size, True),
-            "dst_scale": random_operand(choose, size, True),
-            "src_zero_point": random_operand(choose, size, False, limits["src"]),
-            "dst_zero_point": random_operand(choose, size, False, limits["dst"]),
-            "round_before_zero_point": choose.random() < 0.5,
-        }
-        if choose.random() < 0.5:
-            like = oracle(src, **options)
-            options["accumulate"] = random_values(choose, list(like.shape), choose.choice(DTYPES))
-            options["beta"] = choose.choice([1.0, -0.3, 0.0])
+    add_random_steps(choose, src, size, options)
     return src, options
 
 

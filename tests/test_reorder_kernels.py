@@ -6,9 +6,9 @@ import random
 
 import pytest
 import torch
-from oracles.reorder import FLOAT8, INTEGERS
+from oracles.reorder import FLOAT8
 from oracles.reorder import reorder as oracle
-from test_reorder import DTYPES, assert_same_bits, random_operand, random_values
+from test_reorder import DTYPES, add_random_steps, assert_same_bits, random_values
 
 import torch_dnnl.functional as D
 
@@ -52,22 +52,7 @@ def random_problem(choose: random.Random):
         src = oracle(src, tag)
     if choose.random() < 0.9:
         options["dst_format"] = choose.choice(TAGS[rank])
-    limits = {
-        name: torch.iinfo(t) if t in INTEGERS else None
-        for name, t in [("src", src_dtype), ("dst", dtype)]
-    }
-    if choose.random() < 0.6:
-        options |= {
-            "scale": random_operand(choose, size, True),
-            "dst_scale": random_operand(choose, size, True),
-            "src_zero_point": random_operand(choose, size, False, limits["src"]),
-            "dst_zero_point": random_operand(choose, size, False, limits["dst"]),
-            "round_before_zero_point": choose.random() < 0.5,
-        }
-        if choose.random() < 0.4:
-            like = oracle(src, **options)
-            options["accumulate"] = random_values(choose, list(like.shape), choose.choice(DTYPES))
-            options["beta"] = choose.choice([1.0, -0.3])
+    add_random_steps(choose, src, size, options)
     return src, options
 
 
