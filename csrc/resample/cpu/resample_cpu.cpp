@@ -45,8 +45,12 @@ void run(const ResampleProblem& p, bool transposed) {
   }
 }
 
-// Runs a checked call. An image whose rows are not dense is copied: that takes a fraction of the
-// time that fetching its elements one by one would.
+// How many elements a copy takes in the time of fetching one element of the result one by one.
+constexpr int64_t kCopiedPerFetched = 64;
+
+// Runs a checked call. An image whose rows are not dense is copied, unless it is so much larger
+// than the result (an expanded one may have any size) that the copy would take longer than the
+// rest.
 void run(
     const at::Tensor& src,
     const at::Tensor& dst,
@@ -55,7 +59,7 @@ void run(
   if (dst.numel() == 0)
     return;
   const ResampleProblem p = resample_problem(src, dst, options, forward);
-  if (can_run_rows(p))
+  if (can_run_rows(p) || src.numel() / kCopiedPerFetched > dst.numel())
     return run(p, !forward);
   const bool nxc = options.data_format == "NXC";
   const auto format = nxc ? at::MemoryFormat::Contiguous : dst.suggest_memory_format();
