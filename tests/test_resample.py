@@ -182,7 +182,7 @@ def test_factors_at_the_ends_of_float64(rule):
 
 
 def test_huge_expanded_image_is_not_copied():
-    """4 GB as a copy."""
-    x = torch.tensor([2.0]).expand(1, 1, 2**30)
+    """No machine has the memory for a copy."""
+    x = torch.tensor([2.0]).expand(1, 1, 2**45)
     assert_matches(D.resample(x, 3), torch.full((1, 1, 3), 2.0, dtype=torch.float64), 0)
-    assert D.resample(x[..., : 2**28], 2, mode="nearest").tolist() == [[[2.0, 2.0]]]
+    assert D.resample(x, 2, mode="nearest").tolist() == [[[2.0, 2.0]]]
