@@ -35,6 +35,16 @@ TORCH_LIBRARY(torch_dnnl, m) {
   m.def("reorder_backward(Tensor grad, SymInt[] size, str? dst_format=None, str? src_format=None, "
         "ScalarType? dtype=None, Tensor? scale=None, Tensor? dst_scale=None, "
         "float scale_value=1., float dst_scale_value=1.) -> Tensor", tags);
+  // Quantized to `dtype` and dequantized; and, as bits, what did not saturate: in the order of the
+  // first output in memory, with the first `batch_dims` dimensions of that as dimensions.
+  // `dst_format` is a plain tag, None for a contiguous result. `step_gradient`: instead of the
+  // first output, its derivative by `dst_scale`.
+  m.def("fake_reorder(Tensor src, ScalarType dtype, str? dst_format=None, "
+        "Tensor? dst_scale=None, Tensor? dst_zero_point=None, float dst_scale_value=1., "
+        "float dst_zero_point_value=0., bool round_before_zero_point=False, int batch_dims=0, "
+        "bool step_gradient=False) -> (Tensor, Tensor)", tags);
+  // `grad` where `mask` has a bit for it, else 0; `format` is the forward's `dst_format`.
+  m.def("fake_reorder_backward(Tensor grad, Tensor mask, str? format=None) -> Tensor", tags);
 
   // List attributes have one entry per spatial dimension; an empty list stands for
   // strides and dilations of 1, pads_begin of 0, pads_end as pads_begin.

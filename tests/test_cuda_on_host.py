@@ -62,7 +62,16 @@ def test_planted_mistake_is_found(mistake, sanitizer, report):
     assert re.search(report, done.stdout + done.stderr), done.stdout + done.stderr
 
 
-NAMES = ("values", "gradients", "resample", "interpolate", "onnx", "formats", "docs")
+NAMES = (
+    "values",
+    "gradients",
+    "resample",
+    "interpolate",
+    "onnx",
+    "formats",
+    "docs",
+    "fake_reorder",
+)
 FILES = [f"test_{name}.py" for name in NAMES]
 # Every operator forward and backward, in every type. ThreadSanitizer is slow, and races do not
 # depend on types.

@@ -33,7 +33,7 @@ def run(*command, **environment):
 def test_values_with_library(capability):
     result = run(
         "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
-        "test_values.py", "test_reorder_kernels.py",
+        "test_values.py", "test_reorder_kernels.py", "test_fake_reorder.py",
         "-k", "matches_oracle or any_layout or kernels",
         ATEN_CPU_CAPABILITY=capability,
     )  # fmt: skip

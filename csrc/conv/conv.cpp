@@ -224,9 +224,9 @@ TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, FuncTorchBatched, m) {
-  m.impl("convolution", batched(image_batch<convolution>));
-  m.impl("convolution_backward_data", batched(image_batch<backward_data>));
-  m.impl("convolution_backward_weights", batched(weights_batch));
+  m.impl("convolution", batched<image_batch<convolution>>());
+  m.impl("convolution_backward_data", batched<image_batch<backward_data>>());
+  m.impl("convolution_backward_weights", batched<weights_batch>());
 }
 
 // The backward operators get the types that the forward ran in.

@@ -217,19 +217,21 @@ struct AutogradKernel : c10::OperatorKernel {
       return;
     }
 
-    const Stack args = arguments.vec();
+    Stack args = arguments.vec();
     {
       at::AutoDispatchBelowAutograd below;
       op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
     }
-    Tensor result = stack->back().toTensor();
+    IValue& first = stack->end()[-static_cast<int64_t>(op.schema().returns().size())];
+    args.insert(args.end(), &first + 1, stack->data() + stack->size());
+    Tensor result = first.toTensor();
     if (!torch::autograd::isDifferentiableType(result.scalar_type()))
       return;
     if (requires_grad)
       record(op, args, result);
     if (any_tangent)
       set_tangent(args, result);
-    stack->back() = std::move(result);
+    first = std::move(result);
   }
 
   void record(const c10::OperatorHandle& op, const Stack& args, const Tensor& result) const {
@@ -282,9 +284,13 @@ torch::CppFunction differentiable(Derivatives derivatives) {
 Operator::Operator(const char* name)
     : handle_(c10::Dispatcher::singleton().findSchemaOrThrow(name, "")) {}
 
-Tensor Operator::operator()(Stack args) const {
+Stack Operator::outputs(Stack args) const {
   handle_.callBoxed(args);
-  return std::move(args.back()).toTensor();
+  return args;
+}
+
+Tensor Operator::operator()(Stack args) const {
+  return std::move(outputs(std::move(args)).front()).toTensor();
 }
 
 } // namespace torch_dnnl

@@ -28,7 +28,8 @@ struct Pullback {
 
 struct Derivatives {
   // The pullback of tensor argument `argument`; one without a function where
-  // there is no gradient. `args` is the call, in the order of the schema.
+  // there is no gradient. `args` is the call, in the order of the schema, and
+  // then its outputs but the first, which is the one that is differentiated.
   Pullback (*pullback)(size_t argument, const Stack& args);
   // The tangent of the output for a tangent of that argument.
   at::Tensor (*pushforward)(size_t argument, const at::Tensor& tangent, const Stack& args);
@@ -41,7 +42,9 @@ torch::CppFunction differentiable(Derivatives derivatives);
 class Operator {
  public:
   explicit Operator(const char* name);
+  // The first output; all of them.
   at::Tensor operator()(Stack args) const;
+  Stack outputs(Stack args) const;
 
  private:
   c10::OperatorHandle handle_;

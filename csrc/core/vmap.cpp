@@ -44,7 +44,9 @@ struct BatchedKernel : c10::OperatorKernel {
       call.batch = impl->value().sym_size(impl->bdim());
       call.args[i] = at::Tensor(impl->value());
     }
-    stack->emplace_back(at::functorch::makeBatched(rule(call), 0, level));
+    for (const auto& output : rule(call)) {
+      stack->emplace_back(at::functorch::makeBatched(output.toTensor(), 0, level));
+    }
   }
 };
 

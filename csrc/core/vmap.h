@@ -2,7 +2,7 @@
 //
 // A rule gets the call with its tensors unwrapped, says where the batch
 // dimension of each is, folds it into a dimension that the operator has anyway
-// and returns the result with the batch dimension in front. No loop.
+// and returns the outputs with the batch dimension in front. No loop.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,9 +33,15 @@ struct BatchedCall {
 // Splits the batch off the front of dimension `dim` again and moves it first.
 at::Tensor unfolded_from(const at::Tensor& result, int64_t dim, const c10::SymInt& batch);
 
-using BatchingRule = at::Tensor (*)(const BatchedCall& call);
+using BatchingRule = Stack (*)(const BatchedCall& call);
 
 // The kernel for the FuncTorchBatched key.
 torch::CppFunction batched(BatchingRule rule);
+
+// The rule of an operator with one output.
+template <at::Tensor (*rule)(const BatchedCall&)>
+torch::CppFunction batched() {
+  return batched([](const BatchedCall& call) { return Stack{rule(call)}; });
+}
 
 } // namespace torch_dnnl

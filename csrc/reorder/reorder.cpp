@@ -17,37 +17,67 @@
 #include <cmath>
 #include <tuple>
 
-#include "core/autograd.h"
-#include "core/vmap.h"
+#include "reorder/calls.h"
 
 namespace torch_dnnl {
-namespace {
 
 using at::Tensor;
 using c10::IValue;
 
-// Positions of the arguments in the schemas.
-namespace forward_arg {
-enum {
-  src,
-  dst_format,
-  src_format,
-  size,
-  dtype,
-  scale,
-  dst_scale,
-  src_zero_point,
-  dst_zero_point,
-  accumulate,
-  scale_value,
-  dst_scale_value,
-  src_zero_point_value,
-  dst_zero_point_value,
-  beta,
-  round_before_zero_point,
-  count
-};
+Tensor call_reorder(Stack args) {
+  static const Operator op("torch_dnnl::reorder");
+  return op(std::move(args));
 }
+
+Stack plain_call(
+    const Tensor& src,
+    IValue dst_format,
+    IValue src_format,
+    IValue size,
+    IValue dtype) {
+  Stack args(reorder_arg::count);
+  args[reorder_arg::src] = src;
+  args[reorder_arg::dst_format] = std::move(dst_format);
+  args[reorder_arg::src_format] = std::move(src_format);
+  args[reorder_arg::size] = std::move(size);
+  args[reorder_arg::dtype] = std::move(dtype);
+  args[reorder_arg::scale_value] = args[reorder_arg::dst_scale_value] = 1.0;
+  args[reorder_arg::src_zero_point_value] = args[reorder_arg::dst_zero_point_value] = 0.0;
+  args[reorder_arg::beta] = 1.0;
+  args[reorder_arg::round_before_zero_point] = false;
+  return args;
+}
+
+Tensor sum_to_operand(const Tensor& tensor, c10::SymIntArrayRef operand, c10::ScalarType dtype) {
+  std::vector<c10::SymInt> groups;
+  std::vector<int64_t> within;
+  for (size_t d = 0; d < operand.size(); d++) {
+    groups.push_back(operand[d]);
+    groups.push_back(tensor.sym_size(d) / operand[d].max(1));
+    within.push_back(2 * d + 1);
+  }
+  const Tensor sum =
+      operand.empty() ? tensor.sum() : at::reshape_symint(tensor, groups).sum(within);
+  return sum.to(dtype);
+}
+
+Tensor operand_with_batch(const BatchedCall& call, size_t argument, int64_t rank) {
+  const Tensor& operand = call.args[argument].toTensor();
+  if (!call.batched(argument)) {
+    return operand.dim() == 0 ? operand : operand.unsqueeze(0);
+  }
+  const Tensor batch_first = call.with_batch_at(argument, 0);
+  if (batch_first.dim() > 1) {
+    return batch_first;
+  }
+  std::vector<c10::SymInt> sizes(rank + 1, 1);
+  sizes[0] = call.batch;
+  return at::reshape_symint(batch_first, sizes);
+}
+
+namespace {
+
+// Positions of the arguments in the schema.
 namespace backward_arg {
 enum {
   grad,
@@ -63,46 +93,13 @@ enum {
 };
 }
 
-Tensor call_reorder(Stack args) {
-  static const Operator op("torch_dnnl::reorder");
-  return op(std::move(args));
-}
-
 Tensor call_reorder_backward(Stack args) {
   static const Operator op("torch_dnnl::reorder_backward");
   return op(std::move(args));
 }
 
-IValue as_ivalue(c10::ScalarType type) {
-  return static_cast<int64_t>(type);
-}
-
-IValue as_ivalue(const std::optional<std::string>& text) {
-  return text ? IValue(*text) : IValue();
-}
-
 std::optional<std::string> as_text(const IValue& value) {
   return value.isNone() ? std::nullopt : std::optional(value.toStringRef());
-}
-
-// The arguments of a reorder without scales, zero points and accumulate.
-Stack plain_call(
-    const Tensor& src,
-    IValue dst_format,
-    IValue src_format,
-    IValue size,
-    IValue dtype) {
-  Stack args(forward_arg::count);
-  args[forward_arg::src] = src;
-  args[forward_arg::dst_format] = std::move(dst_format);
-  args[forward_arg::src_format] = std::move(src_format);
-  args[forward_arg::size] = std::move(size);
-  args[forward_arg::dtype] = std::move(dtype);
-  args[forward_arg::scale_value] = args[forward_arg::dst_scale_value] = 1.0;
-  args[forward_arg::src_zero_point_value] = args[forward_arg::dst_zero_point_value] = 0.0;
-  args[forward_arg::beta] = 1.0;
-  args[forward_arg::round_before_zero_point] = false;
-  return args;
 }
 
 // A call of reorder, what its arguments imply, and the calls that its derivatives consist of.
@@ -113,15 +110,15 @@ struct ReorderCall {
   IValue dtype;
 
   explicit ReorderCall(Stack arguments) : args(std::move(arguments)) {
-    size = args[forward_arg::size];
-    dst_format = args[forward_arg::dst_format];
-    dtype = args[forward_arg::dtype];
+    size = args[reorder_arg::size];
+    dst_format = args[reorder_arg::dst_format];
+    dtype = args[reorder_arg::dtype];
     if (dtype.isNone()) {
       dtype = as_ivalue(src().scalar_type());
     }
     c10::SymIntArrayRef sizes = src().sym_sizes();
     reorder_detail::SymSizes padded;
-    if (const auto tag = as_text(args[forward_arg::src_format])) {
+    if (const auto tag = as_text(args[reorder_arg::src_format])) {
       const Format format = parse_format("reorder", "src_format", *tag);
       if (format.blocked()) {
         sizes = padded = reorder_detail::padded_sizes(format, sizes);
@@ -136,7 +133,7 @@ struct ReorderCall {
   }
 
   const Tensor& src() const {
-    return args[forward_arg::src].toTensor();
+    return args[reorder_arg::src].toTensor();
   }
 
   // The type that sums over elements are computed in.
@@ -153,7 +150,7 @@ struct ReorderCall {
 
   // The format that the gradient of src gets.
   IValue grad_format() const {
-    const IValue& src_format = args[forward_arg::src_format];
+    const IValue& src_format = args[reorder_arg::src_format];
     if (dst_format.isNone() || !src_format.isNone()) {
       return src_format;
     }
@@ -170,7 +167,7 @@ struct ReorderCall {
   // From the format of src to that of dst.
   Stack plain(const Tensor& from) const {
     return plain_call(
-        from, args[forward_arg::dst_format], args[forward_arg::src_format], size, dtype);
+        from, args[reorder_arg::dst_format], args[reorder_arg::src_format], size, dtype);
   }
 
   // From the format of dst to that of dst.
@@ -180,7 +177,7 @@ struct ReorderCall {
 
   // From the format of src to a contiguous tensor, in the type of sums.
   Stack plain_for_sum() const {
-    return plain_call(src(), contiguous(), args[forward_arg::src_format], size, sum_dtype());
+    return plain_call(src(), contiguous(), args[reorder_arg::src_format], size, sum_dtype());
   }
 
   // `call` with some of the arguments of this one.
@@ -193,7 +190,7 @@ struct ReorderCall {
 
   // beta as a scale: tensor and number. It may be 0, which only a tensor scale may be.
   std::tuple<IValue, IValue> beta_as_scale() const {
-    const double beta = args[forward_arg::beta].toDouble();
+    const double beta = args[reorder_arg::beta].toDouble();
     const float single = static_cast<float>(beta);
     if (single != 0 && std::isfinite(single)) {
       return {IValue(), beta};
@@ -208,31 +205,31 @@ struct ReorderCall {
     rest[backward_arg::dst_format - 1] = dst_format;
     rest[backward_arg::src_format - 1] = std::move(to_format);
     rest[backward_arg::dtype - 1] = std::move(to_dtype);
-    rest[backward_arg::dst_scale - 1] = args[forward_arg::dst_scale];
+    rest[backward_arg::dst_scale - 1] = args[reorder_arg::dst_scale];
     rest[backward_arg::scale_value - 1] = 1.0;
-    rest[backward_arg::dst_scale_value - 1] = args[forward_arg::dst_scale_value];
+    rest[backward_arg::dst_scale_value - 1] = args[reorder_arg::dst_scale_value];
     return rest;
   }
 
   // The same with `scale`.
   Stack backward(IValue to_format, IValue to_dtype) const {
     Stack rest = backward_unscaled(std::move(to_format), std::move(to_dtype));
-    rest[backward_arg::scale - 1] = args[forward_arg::scale];
-    rest[backward_arg::scale_value - 1] = args[forward_arg::scale_value];
+    rest[backward_arg::scale - 1] = args[reorder_arg::scale];
+    rest[backward_arg::scale_value - 1] = args[reorder_arg::scale_value];
     return rest;
   }
 };
 
 // The arguments that w depends on besides src.
 constexpr int unshifted_arguments[] = {
-    forward_arg::scale,
-    forward_arg::scale_value,
-    forward_arg::dst_scale,
-    forward_arg::dst_scale_value,
-    forward_arg::src_zero_point,
-    forward_arg::src_zero_point_value,
-    forward_arg::accumulate,
-    forward_arg::beta};
+    reorder_arg::scale,
+    reorder_arg::scale_value,
+    reorder_arg::dst_scale,
+    reorder_arg::dst_scale_value,
+    reorder_arg::src_zero_point,
+    reorder_arg::src_zero_point_value,
+    reorder_arg::accumulate,
+    reorder_arg::beta};
 
 // Pullbacks. What they save starts with the arguments of reorder_backward; for a scale or zero
 // point it ends with the operand's sizes and type.
@@ -244,46 +241,39 @@ Tensor pull_linear(const Tensor& grad, const Stack& saved) {
   return call_reorder_backward(std::move(call));
 }
 
-// The adjoint of spreading the operand over its groups of elements.
-Tensor sum_to_operand(const Tensor& tensor, const Stack& saved, bool negative) {
-  const auto operand = saved[saved.size() - 2].toSymIntVector();
-  std::vector<c10::SymInt> groups;
-  std::vector<int64_t> within;
-  for (size_t d = 0; d < operand.size(); d++) {
-    groups.push_back(operand[d]);
-    groups.push_back(tensor.sym_size(d) / operand[d].max(1));
-    within.push_back(2 * d + 1);
-  }
-  const Tensor sum =
-      operand.empty() ? tensor.sum() : at::reshape_symint(tensor, groups).sum(within);
-  return (negative ? sum.neg() : sum).to(saved.back().toScalarType());
+// `saved` ends with the operand's sizes and type.
+template <bool negative>
+Tensor sum_to_saved_operand(const Tensor& tensor, const Stack& saved) {
+  const auto sizes = saved[saved.size() - 2].toSymIntVector();
+  const Tensor sum = sum_to_operand(tensor, sizes, saved.back().toScalarType());
+  return negative ? sum.neg() : sum;
 }
 
 template <bool negative>
 Tensor pull_shift(const Tensor& grad, const Stack& saved) {
-  return sum_to_operand(pull_linear(grad, saved), saved, negative);
+  return sum_to_saved_operand<negative>(pull_linear(grad, saved), saved);
 }
 
 // The derivative by a scale is a product with what a second call, saved too, computes.
 template <bool negative>
 Tensor pull_scale(const Tensor& grad, const Stack& saved) {
   const auto second = saved.begin() + kBackwardRest;
-  const ReorderCall call(Stack(second, second + forward_arg::count));
+  const ReorderCall call(Stack(second, second + reorder_arg::count));
   Stack args = call.args;
-  if (args[forward_arg::accumulate].isTensor()) {
-    args[forward_arg::accumulate] = call_reorder(plain_call(
-        args[forward_arg::accumulate].toTensor(),
+  if (args[reorder_arg::accumulate].isTensor()) {
+    args[reorder_arg::accumulate] = call_reorder(plain_call(
+        args[reorder_arg::accumulate].toTensor(),
         call.dst_format,
         saved[backward_arg::dst_format - 1],
         call.size,
         call.dtype));
   }
   const Tensor factor = call_reorder(std::move(args));
-  return sum_to_operand(at::mul(pull_linear(grad, saved), factor), saved, negative);
+  return sum_to_saved_operand<negative>(at::mul(pull_linear(grad, saved), factor), saved);
 }
 
 Pullback pullback(size_t argument, const Stack& args) {
-  using namespace forward_arg;
+  using namespace reorder_arg;
   const ReorderCall call(args);
   const Tensor& operand = args[argument].toTensor();
   const IValue operand_dtype = as_ivalue(operand.scalar_type());
@@ -325,7 +315,7 @@ Pullback pullback(size_t argument, const Stack& args) {
 }
 
 Tensor pushforward(size_t argument, const Tensor& tangent, const Stack& args) {
-  using namespace forward_arg;
+  using namespace reorder_arg;
   const ReorderCall call(args);
   Stack result;
   switch (argument) {
@@ -375,21 +365,21 @@ Stack as_reorder(const Stack& args) {
       as_ivalue(formats.from),
       args[backward_arg::size],
       args[backward_arg::dtype]);
-  call[forward_arg::scale] = args[backward_arg::scale];
-  call[forward_arg::dst_scale] = args[backward_arg::dst_scale];
-  call[forward_arg::scale_value] = args[backward_arg::scale_value];
-  call[forward_arg::dst_scale_value] = args[backward_arg::dst_scale_value];
+  call[reorder_arg::scale] = args[backward_arg::scale];
+  call[reorder_arg::dst_scale] = args[backward_arg::dst_scale];
+  call[reorder_arg::scale_value] = args[backward_arg::scale_value];
+  call[reorder_arg::dst_scale_value] = args[backward_arg::dst_scale_value];
   return call;
 }
 
 size_t as_reorder(size_t argument) {
   switch (argument) {
     case backward_arg::scale:
-      return forward_arg::scale;
+      return reorder_arg::scale;
     case backward_arg::dst_scale:
-      return forward_arg::dst_scale;
+      return reorder_arg::dst_scale;
     default:
-      return forward_arg::src;
+      return reorder_arg::src;
   }
 }
 
@@ -404,20 +394,6 @@ const Derivatives backward_derivatives{
 
 // The batch becomes the first dimension, outermost in memory: formats get a letter more, the size
 // and the scales and zero points an entry.
-Tensor operand_with_batch(const BatchedCall& call, size_t argument, int64_t rank) {
-  const Tensor& operand = call.args[argument].toTensor();
-  if (!call.batched(argument)) {
-    return operand.dim() == 0 ? operand : operand.unsqueeze(0);
-  }
-  const Tensor batch_first = call.with_batch_at(argument, 0);
-  if (batch_first.dim() > 1) {
-    return batch_first;
-  }
-  std::vector<c10::SymInt> sizes(rank + 1, 1);
-  sizes[0] = call.batch;
-  return at::reshape_symint(batch_first, sizes);
-}
-
 Stack with_batch_in_front(
     const char* op,
     const BatchedCall& call,
@@ -450,7 +426,7 @@ Stack with_batch_in_front(
 }
 
 Tensor batch_reorder(const BatchedCall& call) {
-  using namespace forward_arg;
+  using namespace reorder_arg;
   Stack args = with_batch_in_front(
       "reorder",
       call,
@@ -481,8 +457,8 @@ TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, FuncTorchBatched, m) {
-  m.impl("reorder", batched(batch_reorder));
-  m.impl("reorder_backward", batched(batch_reorder_backward));
+  m.impl("reorder", batched<batch_reorder>());
+  m.impl("reorder_backward", batched<batch_reorder_backward>());
 }
 
 } // namespace

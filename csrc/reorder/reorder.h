@@ -371,8 +371,8 @@ problem_operand(const ReorderOperand& operand, double neutral, const ReorderProb
 
 } // namespace reorder_detail
 
-// Checks a call and returns its empty output.
-inline at::Tensor reorder_output(const at::Tensor& src, const ReorderOptions& options) {
+// Checks a call.
+inline reorder_detail::Sides check_reorder(const at::Tensor& src, const ReorderOptions& options) {
   using namespace reorder_detail;
   const auto& names = options.names;
   check_strided(names.op, names.src, src);
@@ -399,7 +399,6 @@ inline at::Tensor reorder_output(const at::Tensor& src, const ReorderOptions& op
   zero_point("dst_zero_point", options.dst_zero_point, dtype);
   check_finite(names.op, "beta", computed(options, options.beta));
 
-  at::Tensor dst = empty_destination(src, sides, dtype);
   if (options.accumulate) {
     const at::Tensor& accumulate = *options.accumulate;
     check_strided(names.op, "accumulate", accumulate);
@@ -409,9 +408,17 @@ inline at::Tensor reorder_output(const at::Tensor& src, const ReorderOptions& op
         names.op,
         ": expected accumulate to be of a type that src may have, got ",
         accumulate.scalar_type());
-    check_sizes(names.op, "accumulate", accumulate, "the destination", dst.sym_sizes());
+    const SymSizes sizes =
+        is_blocked(sides.dst) ? physical_sizes(*sides.dst, sides.size) : sides.size;
+    check_sizes(names.op, "accumulate", accumulate, "the destination", sizes);
   }
-  return dst;
+  return sides;
+}
+
+// Checks a call and returns its empty output.
+inline at::Tensor reorder_output(const at::Tensor& src, const ReorderOptions& options) {
+  const auto sides = check_reorder(src, options);
+  return reorder_detail::empty_destination(src, sides, options.dtype.value_or(src.scalar_type()));
 }
 
 // The problem of a checked call.

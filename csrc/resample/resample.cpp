@@ -142,8 +142,8 @@ TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, FuncTorchBatched, m) {
-  m.impl("resample", batched(fold_into_n<call_resample>));
-  m.impl("resample_backward", batched(fold_into_n<call_resample_backward>));
+  m.impl("resample", batched<fold_into_n<call_resample>>());
+  m.impl("resample_backward", batched<fold_into_n<call_resample_backward>>());
 }
 
 } // namespace

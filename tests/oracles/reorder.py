@@ -155,3 +155,49 @@ def reorder(
         return pack(value, dst_format)
     inverse = [outer.index(dim) for dim in range(len(outer))]
     return value.permute(outer).contiguous().permute(inverse)
+
+
+def fake_reorder(src, dst_format=None, *, src_format=None, size=None, dtype, **options):
+    """Quantized, and dequantized with the gradients of learned step size quantization.
+
+    What does not saturate is w, its rounding a constant; what does is the bound, a constant. Then
+    autograd gives (q - z) t with respect to everything.
+    """
+    blocked = src_format is not None and bool(parse(src_format)[1])
+    if blocked:
+        dst_format = dst_format or src_format
+        src = unpack(src, src_format, size)
+    in_blocks = dst_format is not None and bool(parse(dst_format)[1])
+    accumulate = options.pop("accumulate", None)
+    if accumulate is not None and in_blocks:
+        accumulate = unpack(accumulate, dst_format, src.shape)
+    options["accumulate"] = accumulate
+    with torch.no_grad():
+        q = reorder(src, dtype=dtype, **options)
+    wide = torch.float64 if src.dtype == torch.float64 else torch.float32
+    q = q.to(wide)
+    scale, shift = options.pop("dst_scale", None), options.pop("dst_zero_point", None)
+    rounds_first = options.pop("round_before_zero_point", False)
+    v = reorder(src, dtype=wide, **options)
+    scale, shift = spread(scale, v), spread(shift, v)
+
+    u = v if scale is None else v / scale
+    if dtype in INTEGERS:
+        u = u.round() if rounds_first else u
+        u = u if shift is None else u + shift
+        limits = torch.iinfo(dtype)
+        inside = (u.round() >= limits.min) & (u.round().double() <= limits.max)
+    else:
+        # The last float32 before what would round to the next value up, if there were one.
+        limit = {torch.float8_e4m3fn: 464.0, torch.float8_e5m2: 61439.99609375}[dtype]
+        u = u if shift is None else u + shift
+        inside = u.float().abs() <= limit
+    # q, with the derivative of what was rounded. No gradient goes to what saturated, where an
+    # infinity would make NaN of 0.
+    straight = torch.where(inside, v, 0)
+    straight = straight if scale is None else straight / scale
+    straight = straight if shift is None else straight + shift
+    q = torch.where(inside, q - (straight.detach() - straight), q)
+    q = q if shift is None else q - shift
+    result = (q if scale is None else q * scale).to(src.dtype)
+    return result if dst_format is None else reorder(result, dst_format)

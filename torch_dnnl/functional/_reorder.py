@@ -1,7 +1,7 @@
 """Reorder: layout, type, scale, zero point and accumulation in one pass; fake quantization.
 
-`reorder` spells its arguments for the operator `torch_dnnl::reorder`, which validates them.
-`fake_reorder` composes it with differentiable torch operations.
+`reorder` and `fake_reorder` spell their arguments for the operators of these names, which validate
+them. What the operator `fake_reorder` does not take comes before or after it as a `reorder`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch_dnnl.functional._errors import check_types, describe, in_words_of
 
 _reorder = torch.ops.torch_dnnl.reorder.default
+_fake_reorder = torch.ops.torch_dnnl.fake_reorder.default
 
 Number = float | Tensor
 
@@ -34,6 +35,7 @@ def reorder(
     accumulate: Tensor | None = None,
     beta: float = 1.0,
     round_before_zero_point: bool = False,
+    compensation: str | None = None,
 ) -> Tensor:
     """Changes layout and type, scales, shifts and accumulates in one pass over memory:
 
@@ -63,10 +65,14 @@ def reorder(
         beta: factor of `accumulate`.
         round_before_zero_point: round before the destination's zero point is added, as ONNX's
             QuantizeLinear and torch's fake quantization do.
+        compensation: "s8s8" for int8 weights of a convolution whose int8 source is computed with
+            as uint8, 128 larger: also returns what to add to each output channel for that.
 
     Returns:
         With a plain tag, a tensor of the logical sizes with the tag's strides. With a blocked
         tag, the dense physical tensor, [outer dimensions, inner blocks], its padding zero.
+        With `compensation`, that and an int32 tensor, -128 times the sum of the weights of each
+        output channel: [O], or [G, O] where a tag names groups ("goihw").
 
     Raises:
         ValueError: a malformed tag, sizes that do not fit, a number that is not finite, a scale
@@ -96,7 +102,7 @@ def reorder(
     try:
         if not (dtype is None or isinstance(dtype, torch.dtype)):
             raise TypeError  # explained below; the schema takes an int
-        return _reorder(  # type: ignore[no-any-return]
+        dst: Tensor = _reorder(
             src,
             dst_format,
             src_format,
@@ -133,15 +139,42 @@ def reorder(
             },
         )
         raise
+    if compensation is None:
+        return dst
+    logical = src.shape if src_format is None or not _blocked_rank(src_format) else None
+    sums = _compensation(compensation, dst, dst_format, src_format, size or logical)
+    return dst, sums  # type: ignore[return-value]
 
 
-# The largest magnitude that rounds to a finite float8 value: the middle between the largest value
-# and the next one up belongs to the even of the two.
-_FLOAT8_LIMIT = {
-    torch.float8_e4m3fn: 464.0,
-    torch.float8_e5m2: 61439.99609375,  # the float32 before 61440
-}
-_FAKE_TYPES = (torch.int32, torch.int8, torch.uint8, *_FLOAT8_LIMIT)
+def _compensation(
+    kind: str,
+    weights: Tensor,
+    dst_format: str | None,
+    src_format: str | None,
+    size: Sequence[int] | None,
+) -> Tensor:
+    """What belongs to reordered weights of this logical size; see `reorder`."""
+    check_types("reorder", {"compensation": (kind, "a str or None")})
+    if kind != "s8s8":
+        raise ValueError(f"reorder: expected compensation to be 's8s8' or None, got {kind!r}")
+    if weights.dtype != torch.int8:
+        raise ValueError(
+            f"reorder: expected dtype to be int8 with compensation, got {weights.dtype}"
+        )
+    blocked = dst_format or src_format
+    if blocked is not None and _blocked_rank(blocked):
+        plain = string.ascii_lowercase[: _blocked_rank(blocked)]
+        weights = reorder(weights, plain, src_format=blocked, size=size)
+    kept = 1  # the output channels come first, or groups and then they
+    for tag in (dst_format, src_format):
+        if tag is not None and set("goi") <= set(tag.lower()) and not set("al") & set(tag.lower()):
+            kept = 2
+    if weights.dim() <= kept:
+        raise ValueError(
+            "reorder: expected src to be weights with output and input channels with "
+            f"compensation, got {weights.dim()}-D with sizes {list(weights.shape)}"
+        )
+    return weights.sum(list(range(kept, weights.dim())), dtype=torch.int32) * -128
 
 
 def fake_reorder(
@@ -191,6 +224,9 @@ def fake_reorder(
             "dst_format": (dst_format, "a str or None"),
             "src_format": (src_format, "a str or None"),
             "dtype": (dtype, "a torch.dtype"),
+            "dst_scale": (dst_scale, "a number or a Tensor or None"),
+            "dst_zero_point": (dst_zero_point, "a number or a Tensor or None"),
+            "round_before_zero_point": (round_before_zero_point, "a bool"),
         },
     )
     if not src.is_floating_point() or src.element_size() == 1:
@@ -198,64 +234,44 @@ def fake_reorder(
             "fake_reorder: expected src to be float64, float32, bfloat16 or float16, got "
             f"{describe(src)}"
         )
-    if dtype not in _FAKE_TYPES:
-        raise ValueError(f"fake_reorder: expected dtype to be one of {_FAKE_TYPES}, got {dtype}")
+    assert dtype is not None
+    own_dtype = src.dtype
     layout = dst_format
-    if src_format is not None and _blocked_rank(src_format):
-        layout = src_format if dst_format is None else dst_format
+    if src_format is not None or size is not None:
+        if src_format is not None and _blocked_rank(src_format) and dst_format is None:
+            layout = src_format
         src = _to_plain(src, src_format, size, {})
-        src_format = size = None
-    if accumulate is not None and layout is not None and _blocked_rank(layout):
-        names = {"src_format": "dst_format", "src": "accumulate"}
-        accumulate = _to_plain(accumulate, layout, src.shape, names)
-    quantized = _reorder_for_fake(
-        {},
-        src.detach(),
-        src_format=src_format,
-        size=size,
-        dtype=dtype,
-        scale=_detached(scale),
-        dst_scale=_detached(dst_scale),
-        src_zero_point=_detached(src_zero_point),
-        dst_zero_point=_detached(dst_zero_point),
-        accumulate=_detached(accumulate),
-        beta=beta,
-        round_before_zero_point=round_before_zero_point,
-    )
-
-    compute = torch.float64 if src.dtype == torch.float64 else torch.float32
-    s, t, zs, zd = (
-        _per_element(value, src, compute)
-        for value in (scale, dst_scale, src_zero_point, dst_zero_point)
-    )
-
-    def unrounded(x: Tensor, y: Tensor | None, s: Any, t: Any, zs: Any) -> Tensor:
-        if zs is not None:
-            x = x - zs
-        if s is not None:
-            x = x * s
-        if y is not None:
-            x = x + beta * y
-        return x if t is None else x / t
-
-    x = src.to(compute)
-    y = None if accumulate is None else accumulate.to(compute)
-    with torch.no_grad():
-        w = unrounded(*map(_detached, (x, y, s, t, zs)))
-        inside = _inside_range(w, _detached(zd), dtype, round_before_zero_point)
-
-    # Elements that saturated are taken out, lest an infinity among them turn a zero gradient of
-    # a scale into NaN.
-    x = torch.where(inside, x, 0)
-    y = None if y is None else torch.where(inside, y, 0)
-    u = unrounded(x, y, s, t, zs)
-    u = u if zd is None else u + zd
-    q = quantized.to(compute)
-    # The difference is zero, and its derivative -1: q keeps its bits and gets u's gradient.
-    q = torch.where(inside, q - (u.detach() - u), q)
-    q = q if zd is None else q - zd
-    result = (q if t is None else q * t).to(src.dtype)
-    return result if layout is None else _reorder_for_fake({}, result, layout)
+    is_blocked = layout is not None and _blocked_rank(layout) > 0
+    if not (scale is None and src_zero_point is None and accumulate is None):
+        wide = torch.float64 if own_dtype == torch.float64 else torch.float32
+        if accumulate is not None and is_blocked:
+            names = {"src_format": "dst_format", "src": "accumulate"}
+            accumulate = _to_plain(accumulate, layout, src.shape, names, wide)
+        src = _reorder_for_fake(
+            {},
+            src,
+            dtype=wide,
+            scale=scale,
+            src_zero_point=src_zero_point,
+            accumulate=accumulate,
+            beta=beta,
+        )
+    dst_scale_value, dst_zero_point_value = 1.0, 0.0
+    if not (dst_scale is None or isinstance(dst_scale, Tensor)):
+        dst_scale_value, dst_scale = dst_scale, None
+    if not (dst_zero_point is None or isinstance(dst_zero_point, Tensor)):
+        dst_zero_point_value, dst_zero_point = dst_zero_point, None
+    result = _fake_reorder(
+        src,
+        dtype,
+        _layout_of(src) if layout is None or is_blocked else layout,
+        dst_scale,
+        dst_zero_point,
+        dst_scale_value,
+        dst_zero_point_value,
+        round_before_zero_point,
+    )[0].to(own_dtype)
+    return _reorder_for_fake({}, result, layout) if is_blocked else result
 
 
 def _reorder_for_fake(names: Mapping[str, str], *args: Any, **kwargs: Any) -> Tensor:
@@ -273,38 +289,30 @@ def _blocked_rank(format: str) -> int:
 
 
 def _to_plain(
-    tensor: Tensor, format: str, size: Sequence[int] | None, names: Mapping[str, str]
+    tensor: Tensor,
+    format: str | None,
+    size: Sequence[int] | None,
+    names: Mapping[str, str],
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
-    contiguous = string.ascii_lowercase[: _blocked_rank(format)]
-    return _reorder_for_fake(names, tensor, contiguous, src_format=format, size=size)
+    rank = 0 if format is None else _blocked_rank(format)
+    contiguous = string.ascii_lowercase[:rank] or None
+    return _reorder_for_fake(names, tensor, contiguous, src_format=format, size=size, dtype=dtype)
 
 
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, Tensor) else value
-
-
-def _per_element(value: Number | None, src: Tensor, compute: torch.dtype) -> Tensor | None:
-    """A scale or zero point as a tensor that broadcasts to `src`."""
-    if value is None:
+def _layout_of(src: Tensor) -> str | None:
+    """The tag of a dense tensor's strides; None for any other tensor: contiguous."""
+    if src.is_contiguous():
         return None
-    if not isinstance(value, Tensor):
-        # Not a Python number: CUDA would multiply by its inverse instead of dividing.
-        return torch.full((), value, dtype=compute, device=src.device)
-    for dim, (groups, length) in enumerate(zip(value.shape, src.shape, strict=False)):  # 0-D: none
-        if groups != 1 and groups != length:
-            value = value.repeat_interleave(length // groups, dim)
-    return value.to(compute)
-
-
-def _inside_range(w: Tensor, zd: Tensor | None, dtype: torch.dtype, round_first: bool) -> Tensor:
-    """Where the rounded value lies in the range of `dtype`, bounds included."""
-    if dtype in _FLOAT8_LIMIT:
-        return (w if zd is None else w + zd).to(torch.float32).abs() <= _FLOAT8_LIMIT[dtype]
-    if round_first:
-        w = w.round()
-    if zd is not None:
-        w = w + zd
-    if not round_first:
-        w = w.round()
-    info = torch.iinfo(dtype)
-    return (w >= info.min) & (w < info.max + 1)  # max itself is no float32 for int32
+    order: list[int] = []  # the dimensions, outermost first; sort() cannot be traced
+    for dim in range(src.dim()):
+        place = len(order)
+        while place > 0 and src.stride(order[place - 1]) < src.stride(dim):
+            place -= 1
+        order.insert(place, dim)
+    dense = 1
+    for dim in reversed(order):
+        if src.size(dim) != 1 and src.stride(dim) != dense:
+            return None
+        dense *= src.size(dim)
+    return "".join(string.ascii_lowercase[dim] for dim in order)

@@ -1,0 +1,217 @@
+// Fake quantization on the CPU: pieces of the result, in the order of memory, go from a buffer to
+// the quantized type and back through the steps of a reorder.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "core/parallel.h"
+#include "reorder/cpu/box.h"
+#include "reorder/cpu/elements.h"
+#include "reorder/cpu/steps.h"
+#include "reorder/fake_reorder.h"
+
+namespace torch_dnnl::reorder_cpu {
+namespace {
+
+constexpr int64_t kPiece = 1024; // elements; whole bytes of the mask
+
+// f(first, count, offset) for the parts of elements [begin, begin + count) of a box that are one
+// run of its innermost axis; `first` counts from `begin`.
+template <class F>
+void for_each_run(const Box& box, int64_t begin, int64_t count, const F& f) {
+  c10::SmallVector<int64_t, 8> index(box.axes.size());
+  Offsets offset = box.offset;
+  for (size_t a = box.axes.size(); a-- > 0;) {
+    index[a] = begin % box.axes[a].extent;
+    begin /= box.axes[a].extent;
+    advance(offset, box.axes[a].stride, index[a]);
+  }
+  const size_t inner = box.axes.size() - 1;
+  for (int64_t first = 0; first < count;) {
+    const int64_t run = std::min(box.axes[inner].extent - index[inner], count - first);
+    f(first, run, offset);
+    first += run;
+    advance(offset, box.axes[inner].stride, run);
+    index[inner] += run;
+    for (size_t a = inner; a > 0 && index[a] == box.axes[a].extent; a--) {
+      advance(offset, box.axes[a].stride, -index[a]);
+      index[a] = 0;
+      advance(offset, box.axes[a - 1].stride, 1);
+      index[a - 1]++;
+    }
+  }
+}
+
+// Calls f(begin, count, byte) for pieces of the result: their elements and bytes of the mask.
+template <class F>
+void for_each_piece(const FakeReorderProblem& p, const F& f) {
+  const int64_t pieces = (p.row_elements + kPiece - 1) / kPiece; // of a row of the mask
+  at::parallel_for(0, p.rows * pieces, 32, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; i++) {
+      const int64_t row = i / pieces, begin = i % pieces * kPiece;
+      f(row * p.row_elements + begin,
+        std::min(kPiece, p.row_elements - begin),
+        row * p.row_bytes + begin / 8);
+    }
+  });
+}
+
+// Bit k of byte i is whether element 8 i + k is true.
+void pack_bits(const bool* from, uint8_t* to, int64_t count) {
+  for (int64_t i = 0; i < count; i += 8) {
+    uint64_t flags = 0;
+    std::memcpy(&flags, from + i, std::min<int64_t>(8, count - i));
+    to[i / 8] = flags * 0x0102040810204080 >> 56; // moves the flags together in the highest byte
+  }
+}
+
+template <class C>
+class FakeRows {
+ public:
+  explicit FakeRows(const FakeReorderProblem& p)
+      : p_(p), box_(boxes_of(p.reorder).values.front()) {}
+
+  void run() const {
+    for_each_piece(p_, [&](int64_t begin, int64_t count, int64_t byte) {
+      run_piece(begin, count, p_.mask + byte);
+    });
+  }
+
+ private:
+  using Operand = typename Steps<C>::Operand;
+  static constexpr c10::ScalarType kType = c10::CppTypeToScalarType<C>::value;
+
+  void run_piece(int64_t begin, int64_t count, uint8_t* mask) const {
+    alignas(64) C src[kPiece], w[kPiece], u[kPiece], scales[kPiece], zero_points[kPiece];
+    alignas(64) char q[kPiece * sizeof(int32_t)];
+    alignas(64) bool inside[kPiece];
+    const ReorderProblem& r = p_.reorder;
+    gather(kSrc, r.src, r.src_dtype, begin, count, src);
+    const Operand scale = operand(kDstScale, r.dst_scale, begin, count, scales);
+    const Operand zero_point = operand(kDstZeroPoint, r.dst_zero_point, begin, count, zero_points);
+
+    Steps<C> steps{};
+    steps.run = count;
+    steps.rows = 1;
+    const auto convert = [&](const void* from, auto from_dtype, void* to, auto to_dtype) {
+      steps.src = static_cast<const char*>(from);
+      steps.src_dtype = from_dtype;
+      steps.dst = static_cast<char*>(to);
+      steps.dst_dtype = to_dtype;
+      reorder_cpu::run(steps);
+      steps.dst_scale = steps.dst_zero_point = steps.scale = steps.src_zero_point = {};
+    };
+    steps.dst_scale = scale;
+    convert(src, kType, w, kType);
+    steps.round_before_zero_point = r.round_before_zero_point && zero_point.present;
+    steps.dst_zero_point = zero_point;
+    convert(w, kType, u, kType);
+    steps.round_before_zero_point = false;
+    with_type(p_.dtype, [&](auto tag) {
+      for (int64_t i = 0; i < count; i++) {
+        inside[i] = is_in_range<decltype(tag)>(u[i]);
+      }
+    });
+    pack_bits(inside, mask, count);
+    if ((begin + count) % p_.row_elements == 0) {
+      mask[(count + 7) / 8] = 0;
+    }
+    convert(u, kType, q, p_.dtype);
+
+    const int64_t size = c10::elementSize(r.dst_dtype);
+    char* dst = static_cast<char*>(r.dst) + begin * size;
+    steps.src_zero_point = zero_point;
+    if (!p_.step_gradient) {
+      steps.scale = scale;
+      convert(q, p_.dtype, dst, r.dst_dtype);
+      return;
+    }
+    convert(q, p_.dtype, u, kType);
+    C* result = reinterpret_cast<C*>(dst);
+    for (int64_t i = 0; i < count; i++) {
+      result[i] = u[i] - (inside[i] ? w[i] : C(0));
+    }
+  }
+
+  // The elements of an array that belong to a piece.
+  void
+  gather(Array array, const void* data, c10::ScalarType dtype, int64_t begin, int64_t count, C* to)
+      const {
+    const int64_t step = box_.axes.back().stride[array];
+    with_type(dtype, [&](auto tag) {
+      const auto* from = static_cast<const decltype(tag)*>(data);
+      for_each_run(box_, begin, count, [&](int64_t first, int64_t run, const Offsets& at) {
+        widen_row(from + at[array], step, to + first, run);
+      });
+    });
+  }
+
+  Operand operand(
+      Array array,
+      const ReorderProblem::Operand& operand,
+      int64_t begin,
+      int64_t count,
+      C* buffer) const {
+    if (operand.data == nullptr) {
+      return {operand.present, nullptr, 0, 0, static_cast<C>(operand.number)};
+    }
+    gather(array, operand.data, operand.dtype, begin, count, buffer);
+    return {true, buffer, 1, 0, 0};
+  }
+
+  const FakeReorderProblem& p_;
+  const Box box_;
+};
+
+// Elements as unsigned integers of their size.
+template <class T>
+void mask_elements(const FakeReorderProblem& p) {
+  const Box box = boxes_of(p.reorder).values.front();
+  const int64_t step = box.axes.back().stride[kSrc];
+  const T* src = static_cast<const T*>(p.reorder.src);
+  for_each_piece(p, [&](int64_t begin, int64_t count, int64_t byte) {
+    alignas(64) T piece[kPiece];
+    for_each_run(box, begin, count, [&](int64_t first, int64_t run, const Offsets& at) {
+      widen_row(src + at[kSrc], step, piece + first, run);
+    });
+    alignas(64) T result[kPiece];
+    for (int64_t i = 0; i < count; i += 8) {
+      const uint8_t bits = p.saved_mask[byte + i / 8];
+      for (int64_t k = 0; k < 8; k++) {
+        result[i + k] = piece[i + k] & -static_cast<T>(bits >> k & 1);
+      }
+    }
+    std::memcpy(static_cast<T*>(p.reorder.dst) + begin, result, count * sizeof(T));
+  });
+}
+
+void quantize(const FakeReorderProblem& p) {
+  if (!has_boxes(p.reorder)) { // scales and zero points in groups that do not nest
+    dispatch(TypeList<double, float>{}, p.reorder.compute_dtype, [&](auto tag) {
+      for_each_element(
+          p.rows * p.row_bytes, /*cost=*/256, FakeReorderByte<typename decltype(tag)::type>{p});
+    });
+  } else if (p.reorder.compute_dtype == c10::kDouble) {
+    FakeRows<double>(p).run();
+  } else {
+    FakeRows<float>(p).run();
+  }
+}
+
+void mask(const FakeReorderProblem& p) {
+  switch (c10::elementSize(p.reorder.dst_dtype)) {
+    case 8:
+      return mask_elements<uint64_t>(p);
+    case 4:
+      return mask_elements<uint32_t>(p);
+    default:
+      return mask_elements<uint16_t>(p);
+  }
+}
+
+TORCH_LIBRARY_IMPL(torch_dnnl, CPU, m) {
+  FakeReorderOnDevice<quantize, mask>::register_in(m);
+}
+
+} // namespace
+} // namespace torch_dnnl::reorder_cpu

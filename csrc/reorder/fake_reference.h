@@ -1,0 +1,91 @@
+// The definition of fake quantization: function objects, one call per byte of the mask, which is
+// eight elements.
+#pragma once
+
+#include "reorder/reference.h"
+
+namespace torch_dnnl {
+
+struct FakeReorderProblem {
+  ReorderProblem reorder; // its destination is the result; the digits of dst are in memory's order
+  c10::ScalarType dtype;  // quantized
+  bool step_gradient;
+  uint8_t* mask;                         // what fake_reorder writes
+  const uint8_t* saved_mask;             // what fake_reorder_backward reads
+  int64_t rows, row_bytes, row_elements; // of the mask
+};
+static_assert(sizeof(FakeReorderProblem) <= 4000, "a kernel's parameters must fit in 4 KB");
+
+// Whether a value rounds to one in the range of T. NaN does not.
+template <class T, class C>
+TORCH_DNNL_HD inline bool is_in_range(C value) {
+  if constexpr (std::is_integral_v<T>) {
+    constexpr C low = static_cast<C>(std::numeric_limits<T>::min());
+    constexpr C above = static_cast<C>(std::numeric_limits<T>::max() / 2 + 1) * 2;
+    const C rounded = std::nearbyint(value);
+    return rounded >= low && rounded < above;
+  } else {
+    // float8. In the middle between the largest value and the next one up, ties go to the even one.
+    constexpr float limit = std::is_same_v<T, c10::Float8_e4m3fn> ? 464.0f : 61439.99609375f;
+    return std::fabs(static_cast<float>(value)) <= limit;
+  }
+}
+
+// Calls run(k, i) for the elements of a byte of the mask: its bits k and their places i in memory.
+template <class F>
+TORCH_DNNL_HD inline void for_each_bit(const FakeReorderProblem& p, int64_t byte, const F& run) {
+  const int64_t row = byte / p.row_bytes, first = byte % p.row_bytes * 8;
+  for (int64_t k = 0; k < 8 && first + k < p.row_elements; k++) {
+    run(k, row * p.row_elements + first + k);
+  }
+}
+
+// C: float or double.
+template <class C>
+struct FakeReorderByte {
+  FakeReorderProblem p;
+
+  TORCH_DNNL_HD void operator()(int64_t byte) const {
+    const ReorderElement<C> element{p.reorder};
+    uint8_t bits = 0;
+    for_each_bit(p, byte, [&](int64_t k, int64_t i) {
+      const ReorderPosition at = element.position(i);
+      const C w = element.scaled(load<C>(p.reorder.src, p.reorder.src_dtype, at.src), at);
+      const C u = element.shifted(w, at);
+      bool inside = false;
+      C value = 0;
+      with_type(p.dtype, [&](auto tag) {
+        value = static_cast<C>(convert<decltype(tag)>(u));
+        inside = is_in_range<decltype(tag)>(u);
+      });
+      if (p.reorder.dst_zero_point.present) {
+        value -= element.operand(p.reorder.dst_zero_point, at);
+      }
+      if (p.step_gradient) {
+        value -= inside ? w : C(0);
+      } else if (p.reorder.dst_scale.present) {
+        value = mul(element.operand(p.reorder.dst_scale, at), value);
+      }
+      store(p.reorder.dst, p.reorder.dst_dtype, at.dst, element.canonical(value));
+      bits |= inside << k;
+    });
+    p.mask[byte] = bits;
+  }
+};
+
+template <class C>
+struct FakeReorderBackwardByte {
+  FakeReorderProblem p;
+
+  TORCH_DNNL_HD void operator()(int64_t byte) const {
+    const ReorderElement<C> element{p.reorder};
+    const uint8_t bits = p.saved_mask[byte];
+    for_each_bit(p, byte, [&](int64_t k, int64_t i) {
+      const ReorderPosition at = element.position(i);
+      const C grad = load<C>(p.reorder.src, p.reorder.src_dtype, at.src);
+      store(p.reorder.dst, p.reorder.dst_dtype, at.dst, (bits >> k & 1) != 0 ? grad : C(0));
+    });
+  }
+};
+
+} // namespace torch_dnnl

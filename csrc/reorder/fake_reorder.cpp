@@ -1,0 +1,186 @@
+// Registration of fake_reorder and fake_reorder_backward: shapes, derivatives, batching.
+//
+// The derivatives are those of learned step size quantization: rounding counts as the identity,
+// and what saturated is a constant. With M for the mask, and w, q, t, z as in fake_reorder.h,
+//   d result / d src = M    d result / d t = (q - z) - M w    d result / d z = (M - 1) t
+// Definition: Esser et al., Learned Step Size Quantization, ICLR 2020.
+#include "reorder/fake_reorder.h"
+
+#include <ATen/ops/mul.h>
+#include <ATen/ops/sub.h>
+#include <ATen/ops/zeros_like.h>
+
+#include "reorder/calls.h"
+
+namespace torch_dnnl {
+namespace {
+
+using at::Tensor;
+using c10::IValue;
+
+// Positions of the arguments in the schema, and of the mask after them.
+namespace arg {
+enum {
+  src,
+  dtype,
+  dst_format,
+  dst_scale,
+  dst_zero_point,
+  dst_scale_value,
+  dst_zero_point_value,
+  round_before_zero_point,
+  batch_dims,
+  step_gradient,
+  count,
+  mask = count
+};
+}
+
+Stack call_fake_reorder(Stack args) {
+  static const Operator op("torch_dnnl::fake_reorder");
+  return op.outputs(std::move(args));
+}
+
+Tensor masked(const Tensor& tensor, const IValue& mask, const IValue& format) {
+  static const Operator op("torch_dnnl::fake_reorder_backward");
+  return op({tensor, mask, format});
+}
+
+// The derivative by dst_scale, in the type of sums.
+Tensor step_gradient(const Stack& args) {
+  Stack call(args.begin(), args.begin() + arg::count);
+  call[arg::step_gradient] = true;
+  return call_fake_reorder(std::move(call))[0].toTensor();
+}
+
+// A call of reorder that multiplies by t: the result, but not its derivative by dst_scale, has it
+// as a factor.
+Stack times_scale(const Tensor& tensor, const Stack& args, IValue dtype) {
+  Stack call = plain_call(tensor, {}, {}, {}, std::move(dtype));
+  if (!args[arg::step_gradient].toBool()) {
+    call[reorder_arg::scale] = args[arg::dst_scale];
+    call[reorder_arg::scale_value] = args[arg::dst_scale_value];
+  }
+  return call;
+}
+
+IValue sum_dtype(const Tensor& src) {
+  return as_ivalue(compute_dtype_of(src.scalar_type() == c10::kDouble));
+}
+
+// Pullbacks. Those of scale and zero point save the call, its mask, and the operand's sizes and
+// type.
+Tensor pull_src(const Tensor& grad, const Stack& saved) {
+  return masked(grad, saved[0], saved[1]);
+}
+
+Tensor sum_to_saved_operand(const Tensor& tensor, const Stack& saved) {
+  const auto sizes = saved[saved.size() - 2].toSymIntVector();
+  return sum_to_operand(tensor, sizes, saved.back().toScalarType());
+}
+
+Tensor pull_dst_scale(const Tensor& grad, const Stack& saved) {
+  return sum_to_saved_operand(at::mul(grad, step_gradient(saved)), saved);
+}
+
+Tensor pull_dst_zero_point(const Tensor& grad, const Stack& saved) {
+  const Tensor inside = masked(grad, saved[arg::mask], saved[arg::dst_format]);
+  const auto dtype = sum_dtype(saved[arg::src].toTensor());
+  return sum_to_saved_operand(
+      call_reorder(times_scale(at::sub(inside, grad), saved, dtype)), saved);
+}
+
+Pullback pullback(size_t argument, const Stack& args) {
+  const Tensor& operand = args[argument].toTensor();
+  Stack saved = args;
+  saved.emplace_back(operand.sym_sizes().vec());
+  saved.push_back(as_ivalue(operand.scalar_type()));
+  const bool is_step_gradient = args[arg::step_gradient].toBool();
+  switch (argument) {
+    case arg::src:
+      return is_step_gradient ? Pullback{}
+                              : Pullback{pull_src, {args[arg::mask], args[arg::dst_format]}};
+    case arg::dst_scale:
+      return is_step_gradient ? Pullback{} : Pullback{pull_dst_scale, std::move(saved)};
+    case arg::dst_zero_point:
+      return {pull_dst_zero_point, std::move(saved)};
+  }
+  return {};
+}
+
+Tensor pushforward(size_t argument, const Tensor& tangent, const Stack& args) {
+  const Tensor& src = args[arg::src].toTensor();
+  const bool is_step_gradient = args[arg::step_gradient].toBool();
+  const auto dtype = is_step_gradient ? sum_dtype(src) : as_ivalue(src.scalar_type());
+  switch (argument) {
+    case arg::src:
+      return is_step_gradient ? Tensor() : masked(tangent, args[arg::mask], args[arg::dst_format]);
+    case arg::dst_scale: {
+      if (is_step_gradient) {
+        return {};
+      }
+      Stack call = plain_call(step_gradient(args), {}, {}, {}, dtype);
+      call[reorder_arg::scale] = tangent;
+      return call_reorder(std::move(call));
+    }
+    case arg::dst_zero_point: {
+      Stack call = times_scale(at::zeros_like(src), args, dtype);
+      call[reorder_arg::src_zero_point] = tangent;
+      const Tensor shift = call_reorder(std::move(call));
+      return at::sub(shift, masked(shift, args[arg::mask], args[arg::dst_format]));
+    }
+  }
+  return {};
+}
+
+const Derivatives forward_derivatives{pullback, pushforward};
+// A linear map that is its own adjoint.
+const Derivatives backward_derivatives{
+    [](size_t argument, const Stack& args) {
+      return argument == 0 ? Pullback{pull_src, {args[1], args[2]}} : Pullback{};
+    },
+    [](size_t argument, const Tensor& tangent, const Stack& args) {
+      return argument == 0 ? masked(tangent, args[1], args[2]) : Tensor();
+    }};
+
+// The batch becomes the first dimension, outermost in memory, of the result and of the mask.
+IValue batched_format(const char* argument, const IValue& format) {
+  return format.isNone() ? format : batched_tag("fake_reorder", argument, format.toStringRef());
+}
+
+Stack batch_fake_reorder(const BatchedCall& call) {
+  Stack args = call.args;
+  const Tensor src = call.with_batch_at(arg::src, 0);
+  args[arg::src] = src;
+  args[arg::dst_format] = batched_format("dst_format", args[arg::dst_format]);
+  for (const size_t operand : {arg::dst_scale, arg::dst_zero_point}) {
+    if (args[operand].isTensor()) {
+      args[operand] = operand_with_batch(call, operand, src.dim() - 1);
+    }
+  }
+  args[arg::batch_dims] = args[arg::batch_dims].toInt() + 1;
+  return call_fake_reorder(std::move(args));
+}
+
+Tensor batch_fake_reorder_backward(const BatchedCall& call) {
+  return masked(
+      call.with_batch_at(0, 0), call.with_batch_at(1, 0), batched_format("format", call.args[2]));
+}
+
+TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {
+  m.impl("fake_reorder", fake_reorder_kernel<fake_reorder_outputs>);
+  m.impl("fake_reorder_backward", fake_reorder_backward_kernel<fake_reorder_backward_output>);
+}
+
+TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {
+  m.impl("fake_reorder", differentiable(forward_derivatives));
+  m.impl("fake_reorder_backward", differentiable(backward_derivatives));
+}
+
+TORCH_LIBRARY_IMPL(torch_dnnl, FuncTorchBatched, m) {
+  m.impl("fake_reorder", batched(batch_fake_reorder));
+  m.impl("fake_reorder_backward", batched<batch_fake_reorder_backward>());
+}
+
+} // namespace
+} // namespace torch_dnnl
