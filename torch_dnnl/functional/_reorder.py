@@ -89,37 +89,25 @@ def reorder(
 
     Definition: the oneDNN Reorder primitive and its memory format tags.
     """
-    scale_value = dst_scale_value = 1.0
-    src_zero_point_value = dst_zero_point_value = 0.0
-    if not (scale is None or isinstance(scale, Tensor)):
-        scale_value, scale = scale, None
-    if not (dst_scale is None or isinstance(dst_scale, Tensor)):
-        dst_scale_value, dst_scale = dst_scale, None
-    if not (src_zero_point is None or isinstance(src_zero_point, Tensor)):
-        src_zero_point_value, src_zero_point = src_zero_point, None
-    if not (dst_zero_point is None or isinstance(dst_zero_point, Tensor)):
-        dst_zero_point_value, dst_zero_point = dst_zero_point, None
+    # Every argument of an operator takes its time, even a default.
+    options: dict[str, Any] = {}
+    if not (scale is dst_scale is src_zero_point is dst_zero_point is None):
+        options = _given(
+            scale=scale,
+            dst_scale=dst_scale,
+            src_zero_point=src_zero_point,
+            dst_zero_point=dst_zero_point,
+        )
+    if accumulate is not None:
+        options["accumulate"] = accumulate
+    if beta != 1.0:
+        options["beta"] = beta
+    if round_before_zero_point:
+        options["round_before_zero_point"] = round_before_zero_point
     try:
         if not (dtype is None or isinstance(dtype, torch.dtype)):
             raise TypeError  # explained below; the schema takes an int
-        dst: Tensor = _reorder(
-            src,
-            dst_format,
-            src_format,
-            size,
-            dtype,
-            scale,
-            dst_scale,
-            src_zero_point,
-            dst_zero_point,
-            accumulate,
-            scale_value,
-            dst_scale_value,
-            src_zero_point_value,
-            dst_zero_point_value,
-            beta,
-            round_before_zero_point,
-        )
+        dst: Tensor = _reorder(src, dst_format, src_format, size, dtype, **options)
     except Exception:
         check_types(
             "reorder",
@@ -129,10 +117,10 @@ def reorder(
                 "src_format": (src_format, "a str or None"),
                 "size": (size, "a sequence of ints or None"),
                 "dtype": (dtype, "a torch.dtype or None"),
-                "scale": (scale_value, "a number or a Tensor"),
-                "dst_scale": (dst_scale_value, "a number or a Tensor"),
-                "src_zero_point": (src_zero_point_value, "a number or a Tensor"),
-                "dst_zero_point": (dst_zero_point_value, "a number or a Tensor"),
+                "scale": (scale, "a number or a Tensor or None"),
+                "dst_scale": (dst_scale, "a number or a Tensor or None"),
+                "src_zero_point": (src_zero_point, "a number or a Tensor or None"),
+                "dst_zero_point": (dst_zero_point, "a number or a Tensor or None"),
                 "accumulate": (accumulate, "a Tensor or None"),
                 "beta": (beta, "a number"),
                 "round_before_zero_point": (round_before_zero_point, "a bool"),
@@ -144,6 +132,15 @@ def reorder(
     logical = src.shape if src_format is None or not _blocked_rank(src_format) else None
     sums = _compensation(compensation, dst, dst_format, src_format, size or logical)
     return dst, sums  # type: ignore[return-value]
+
+
+def _given(**operands: Number | None) -> dict[str, Any]:
+    """The scales and zero points that are there, as the operators take them."""
+    return {
+        name if isinstance(operand, Tensor) else f"{name}_value": operand
+        for name, operand in operands.items()
+        if operand is not None
+    }
 
 
 def _compensation(
@@ -256,20 +253,12 @@ def fake_reorder(
             accumulate=accumulate,
             beta=beta,
         )
-    dst_scale_value, dst_zero_point_value = 1.0, 0.0
-    if not (dst_scale is None or isinstance(dst_scale, Tensor)):
-        dst_scale_value, dst_scale = dst_scale, None
-    if not (dst_zero_point is None or isinstance(dst_zero_point, Tensor)):
-        dst_zero_point_value, dst_zero_point = dst_zero_point, None
-    result = _fake_reorder(
+    result: Tensor = _fake_reorder(
         src,
         dtype,
         _layout_of(src) if layout is None or is_blocked else layout,
-        dst_scale,
-        dst_zero_point,
-        dst_scale_value,
-        dst_zero_point_value,
-        round_before_zero_point,
+        **_given(dst_scale=dst_scale, dst_zero_point=dst_zero_point),
+        round_before_zero_point=round_before_zero_point,
     )[0].to(own_dtype)
     return _reorder_for_fake({}, result, layout) if is_blocked else result
 
