@@ -1,0 +1,147 @@
+// The inner loops of depthwise convolution, with all sums in registers: a block of pixels that
+// gathers its taps, and a block of taps that is summed over pixels. A pixel is a vector whose lanes
+// are channels; where several input channels meet in an output channel, it is `inner` such vectors.
+#pragma once
+
+#include <array>
+#include <utility>
+
+#include "core/lanes.h"
+
+namespace torch_dnnl {
+
+// More sums than this do not fit 16 registers beside what is multiplied.
+inline constexpr int kBlockPixels = 12;
+inline constexpr int kBlockTaps = 9;
+
+// Where the pixels that a row of taps meets begin, and the row's weights.
+template <class C>
+struct TapRow {
+  const C *pixels, *weights;
+};
+
+// All steps are in elements.
+template <class C>
+struct PixelBlock {
+  int64_t pixels; // <= kBlockPixels
+  const TapRow<C>* rows;
+  int64_t count;                    // of rows
+  int64_t first_pixel, first_tap;   // added to the pointers of every row
+  int64_t taps, inner;              // of a row
+  int64_t pixel_step;               // from one output's pixel to the next one's
+  int64_t tap_pixel_step, tap_step; // from one tap's pixel and weights to the next one's
+  const C* bias;
+  C* out;
+  int64_t out_step;
+};
+
+namespace tap_kernels_detail {
+
+// vectors: the pixel step, where it is a constant number of vectors; 0 otherwise.
+template <class C, int pixels, int vectors>
+void gather_taps(const PixelBlock<C>& b) {
+  constexpr int64_t n = kLanes<C>;
+  const int64_t step = vectors > 0 ? vectors * n : b.pixel_step;
+  Lanes<C> sums[pixels];
+#pragma GCC unroll 16
+  for (int p = 0; p < pixels; p++)
+    sums[p] = Lanes<C>::loadu(b.bias);
+  for (int64_t r = 0; r < b.count; r++) {
+    const C* x = b.rows[r].pixels + b.first_pixel;
+    const C* w = b.rows[r].weights + b.first_tap;
+    for (int64_t tap = 0; tap < b.taps; tap++, x += b.tap_pixel_step, w += b.tap_step) {
+      for (int64_t i = 0; i < b.inner; i++) {
+        const auto weight = Lanes<C>::loadu(w + i * n);
+#pragma GCC unroll 16
+        for (int p = 0; p < pixels; p++)
+          sums[p] = at::vec::fmadd(Lanes<C>::loadu(x + i * n + p * step), weight, sums[p]);
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int p = 0; p < pixels; p++)
+    sums[p].store(b.out + p * b.out_step);
+}
+
+template <class C, int vectors, size_t... i>
+constexpr auto gathers(std::index_sequence<i...>) {
+  return std::array{&gather_taps<C, static_cast<int>(i) + 1, vectors>...};
+}
+
+template <class C, int vectors>
+constexpr auto gathers_by_pixels = gathers<C, vectors>(std::make_index_sequence<kBlockPixels>());
+
+} // namespace tap_kernels_detail
+
+// out[p] = bias + sum over rows, taps, i of pixel * weight, for each pixel p of the block.
+template <class C>
+void gather_taps(const PixelBlock<C>& b) {
+  using namespace tap_kernels_detail;
+  const auto& by_pixels = b.pixel_step == kLanes<C> ? gathers_by_pixels<C, 1>
+      : b.pixel_step == 2 * kLanes<C>               ? gathers_by_pixels<C, 2>
+                                                    : gathers_by_pixels<C, 0>;
+  by_pixels[b.pixels - 1](b);
+}
+
+// A tap, where the pixels that it meets begin and where its sums are.
+template <class C>
+struct TapSum {
+  const C* pixels;
+  C* sum;
+};
+
+namespace tap_kernels_detail {
+
+template <class C, int taps>
+void sum_pixels(
+    const TapSum<C>* list,
+    int64_t pixels,
+    int64_t pixel_step,
+    const C* grad,
+    int64_t shift,
+    int64_t sum_shift) {
+  const C* x[taps];
+  Lanes<C> sums[taps];
+#pragma GCC unroll 16
+  for (int t = 0; t < taps; t++) {
+    x[t] = list[t].pixels + shift;
+    sums[t] = Lanes<C>(0);
+  }
+  for (int64_t p = 0, at = 0; p < pixels; p++, at += pixel_step) {
+    const auto y = Lanes<C>::loadu(grad + p * kLanes<C>);
+#pragma GCC unroll 16
+    for (int t = 0; t < taps; t++)
+      sums[t] = at::vec::fmadd(Lanes<C>::loadu(x[t] + at), y, sums[t]);
+  }
+#pragma GCC unroll 16
+  for (int t = 0; t < taps; t++) {
+    C* to = list[t].sum + sum_shift;
+    (Lanes<C>::loadu(to) + sums[t]).store(to);
+  }
+}
+
+template <class C, size_t... i>
+constexpr auto sums(std::index_sequence<i...>) {
+  return std::array{&sum_pixels<C, static_cast<int>(i) + 1>...};
+}
+
+template <class C>
+constexpr auto sums_by_taps = sums<C>(std::make_index_sequence<kBlockTaps>());
+
+} // namespace tap_kernels_detail
+
+// sum += sum over pixels of pixel * grad, for each of at most kBlockTaps taps; `shift` and
+// `sum_shift` are added to the pointers of every tap.
+template <class C>
+void sum_pixels(
+    const TapSum<C>* list,
+    int64_t taps,
+    int64_t pixels,
+    int64_t pixel_step,
+    const C* grad,
+    int64_t shift,
+    int64_t sum_shift) {
+  tap_kernels_detail::sums_by_taps<C>[taps - 1](list, pixels, pixel_step, grad, shift, sum_shift);
+}
+
+} // namespace torch_dnnl
