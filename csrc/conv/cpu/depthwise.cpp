@@ -16,7 +16,7 @@ void for_each_weight(const DepthwisePlan& plan, int64_t vector, int64_t lanes, c
   const int64_t* ws = p.weights_stride;
   const int64_t in_stride = ws[plan.backward_data() ? 0 : 1];
   const int64_t first = vector * lanes;
-  const int64_t last = std::min(first + lanes, p.groups * plan.out_per_group);
+  const int64_t last = std::min(first + lanes, plan.channels());
   for (int64_t c = first; c < last; c++) {
     const int64_t group = c / plan.out_per_group, channel = c - group * plan.out_per_group;
     int64_t index = c - first;
@@ -43,30 +43,34 @@ class Gather {
         vector_weights_(plan_.taps * plan_.inner * n),
         weights_(plan_.vectors * vector_weights_),
         bias_(plan_.vectors * n),
-        phases_(plan_.phases(2)) {}
+        phases_(plan_.phases(2)),
+        stores_directly_(
+            std::is_same_v<T, C> && plan_.out_stride[1] == 1 && plan_.channels() % n == 0) {}
 
   void run() {
     pack_weights();
     pack_bias();
-    const int64_t longest = ceil_div(plan_.units, plan_.slots[1]); // rows are loaded once per chunk
-    const int64_t chunks = std::clamp<int64_t>(kTasks / plan_.blocks, 1, longest);
+    // A chunk loads its rows itself: it should compute no fewer.
+    const int64_t most = ceil_div(plan_.units * plan_.rows, plan_.slots[1]);
+    const int64_t chunks = std::clamp<int64_t>(kTasks / plan_.blocks, 1, most);
     const int64_t operations =
-        plan_.units / chunks * plan_.tile * plan_.taps * plan_.inner * plan_.block * n;
+        plan_.units / chunks * plan_.rows * plan_.tile * plan_.taps * plan_.inner * plan_.block * n;
     parallel_tasks(chunks * plan_.blocks, operations, [&](int64_t begin, int64_t end) {
       InputRows<T, C> input(plan_);
-      std::vector<TapRow<C>> rows(p_.kernel[0] * p_.kernel[1]);
-      const Scratch<C> out(plan_.block * plan_.tile * n);
+      TapRows rows(plan_.rows);
+      const Scratch<C> out(stores_directly_ ? 0 : plan_.block * plan_.rows * plan_.tile * n);
       for (int64_t task = begin; task < end; task++) {
         const int64_t block = task % plan_.blocks, chunk = task / plan_.blocks;
         input.select_block(block);
         for (int64_t i = plan_.units * chunk / chunks; i < plan_.units * (chunk + 1) / chunks; i++)
-          compute(plan_.unit(i), block, input, rows.data(), out.data());
+          compute(plan_.unit(i), block, input, rows, out.data());
       }
     });
   }
 
  private:
   using C = compute_t<T>;
+  using TapRows = std::vector<std::vector<TapRow<C>>>; // for each row of outputs
   static constexpr int64_t n = kLanes<C>;
 
   void pack_weights() {
@@ -74,7 +78,7 @@ class Gather {
     parallel_tasks(plan_.vectors, vector_weights_ * 32, [&](int64_t begin, int64_t end) {
       for (int64_t v = begin; v < end; v++) {
         C* packed = weights_.data() + v * vector_weights_;
-        if ((v + 1) * n > p_.groups * plan_.out_per_group)
+        if ((v + 1) * n > plan_.channels())
           std::fill(packed, packed + vector_weights_, C(0));
         for_each_weight(plan_, v, n, [&](int64_t offset, int64_t index) {
           packed[index] = static_cast<C>(weights[offset]);
@@ -95,53 +99,79 @@ class Gather {
       const DepthwisePlan::Unit& unit,
       int64_t block,
       InputRows<T, C>& input,
-      TapRow<C>* rows,
-      C* out) const {
-    const int64_t tap_size = plan_.inner * n, first = unit.tile * plan_.tile;
-    const int64_t width = plan_.tile_width(unit), origin = plan_.first_in(2, first);
+      TapRows& rows,
+      C* scratch) const {
+    for (int64_t r = 0; r < unit.rows; r++) {
+      rows[r].clear();
+      input.for_each(unit, unit.h + r, [&](const C* pixels, int64_t tap) {
+        rows[r].push_back({pixels, weights_.data() + tap * plan_.inner * n});
+      });
+    }
+    const int64_t* ys = plan_.out_stride;
     const int64_t vectors = std::min(plan_.block, plan_.vectors - block * plan_.block);
-    PixelBlock<C> b;
-    b.rows = rows;
-    b.count = 0;
-    b.inner = plan_.inner;
-    input.for_each(unit, [&](const C* pixels, int64_t tap) {
-      rows[b.count++] = {pixels, weights_.data() + tap * tap_size};
-    });
-    for (int64_t v = 0; v < vectors; v++) {
-      const int64_t vector = block * plan_.block + v;
-      b.bias = bias_.data() + vector * n;
-      for (const Phase& phase : phases_) {
-        const auto outputs_before = [&](int64_t out) {
-          return out <= phase.out ? 0 : ceil_div(out - phase.out, phase.out_step);
-        };
-        b.pixel_step = phase.in_step * tap_size;
-        b.tap_pixel_step = phase.tap_in_step * tap_size;
-        b.tap_step = phase.tap_step * tap_size;
-        b.out_step = phase.out_step * n;
-        const int64_t end = outputs_before(first + width);
-        for (int64_t j = outputs_before(first); j < end; j += b.pixels) {
-          b.pixels = ceil_div(end - j, ceil_div(end - j, kBlockPixels)); // blocks of equal size
-          // Taps that meet no pixel of the image are left out.
-          const int64_t in = phase.in + j * phase.in_step;
-          const int64_t last = in + (b.pixels - 1) * phase.in_step;
-          const int64_t tap =
-              within(last, phase.tap_in_step, plan_.in_size[2] + last - in, phase.taps).begin;
-          const int64_t tap_end = within(in, phase.tap_in_step, plan_.in_size[2], phase.taps).end;
-          b.taps = tap_end - tap;
-          b.first_pixel =
-              v * input.vector_size() + (in + tap * phase.tap_in_step - origin) * tap_size;
-          b.first_tap = vector * vector_weights_ + (phase.tap + tap * phase.tap_step) * tap_size;
-          b.out = out + (v * plan_.tile + phase.out + j * phase.out_step - first) * n;
-          gather_taps(b);
-        }
+    const int64_t channel = block * plan_.block * n;
+    T* image = static_cast<T*>(p_.out) + plan_.out_offset(unit, channel);
+    C* out = scratch; // [vector][row][pixel][lane]
+    int64_t vector_stride = unit.rows * unit.width * n, row_stride = unit.width * n, pixel = n;
+    if constexpr (std::is_same_v<T, C>) {
+      if (stores_directly_) {
+        out = image;
+        vector_stride = n, row_stride = ys[3], pixel = ys[4];
       }
     }
-    const int64_t *ys = plan_.out_stride, channel = block * plan_.block * n;
-    T* to = static_cast<T*>(p_.out) + unit.n * ys[0] + channel * ys[1] + unit.d * ys[2] +
-        unit.h * ys[3] + first * ys[4];
-    const int64_t channels = std::min(vectors * n, p_.groups * plan_.out_per_group - channel);
-    store_pixels(
-        LaneRun<const C>{out, plan_.tile * n, n}, ImageRun<T>{to, channels, width, ys[1], ys[4]});
+    for (int64_t v = 0; v < vectors; v++) {
+      for (int64_t r = 0; r < unit.rows; r++) {
+        C* row = out + v * vector_stride + r * row_stride;
+        compute_row(unit, rows[r], v * input.vector_size(), block * plan_.block + v, row, pixel);
+      }
+    }
+    if (stores_directly_)
+      return;
+    const int64_t channels = std::min(vectors * n, plan_.channels() - channel);
+    plan_.for_each_run(unit, [&](int64_t first, int64_t pixels, int64_t offset) {
+      store_pixels(
+          LaneRun<const C>{scratch + first * n, vector_stride, n},
+          ImageRun<T>{image + offset, channels, pixels, ys[1], ys[4]});
+    });
+  }
+
+  // `shift` is added to the pointers to the rows' pixels.
+  void compute_row(
+      const DepthwisePlan::Unit& unit,
+      const std::vector<TapRow<C>>& rows,
+      int64_t shift,
+      int64_t vector,
+      C* out,
+      int64_t out_stride) const {
+    const int64_t tap_size = plan_.inner * n, origin = plan_.first_in(2, unit.first);
+    PixelBlock<C> b;
+    b.rows = rows.data();
+    b.count = rows.size();
+    b.inner = plan_.inner;
+    b.inner_step = n;
+    b.bias = bias_.data() + vector * n;
+    for (const Phase& phase : phases_) {
+      const auto outputs_before = [&](int64_t x) {
+        return x <= phase.out ? 0 : ceil_div(x - phase.out, phase.out_step);
+      };
+      b.pixel_step = phase.in_step * tap_size;
+      b.tap_pixel_step = phase.tap_in_step * tap_size;
+      b.tap_step = phase.tap_step * tap_size;
+      b.out_step = phase.out_step * out_stride;
+      const int64_t end = outputs_before(unit.first + unit.width);
+      for (int64_t j = outputs_before(unit.first); j < end; j += b.pixels) {
+        b.pixels = ceil_div(end - j, ceil_div(end - j, kBlockPixels)); // blocks of equal size
+        // Taps that meet no pixel of the image are left out.
+        const int64_t in = phase.in + j * phase.in_step, step = phase.tap_in_step;
+        const int64_t beyond = (b.pixels - 1) * phase.in_step + in;
+        const int64_t tap = beyond >= 0 ? 0 : ceil_div(-beyond, step);
+        b.taps = within(in, step, plan_.in_size[2], phase.taps).end - tap;
+        b.first_pixel = shift + (in + tap * step - origin) * tap_size;
+        b.first_tap = vector * vector_weights_ + (phase.tap + tap * phase.tap_step) * tap_size;
+        b.out = out + (phase.out + j * phase.out_step - unit.first) * out_stride;
+        gather_taps(b);
+      }
+    }
   }
 
   const ConvProblem& p_;
@@ -149,6 +179,7 @@ class Gather {
   const int64_t vector_weights_;
   const Scratch<C> weights_, bias_;
   const std::vector<Phase> phases_;
+  const bool stores_directly_;
 };
 
 // Backward weights: each tap's products, summed over the pixels of a chunk and then over chunks.
@@ -164,12 +195,12 @@ class WeightsGradient {
         sums_(chunks_ * plan_.vectors * vector_weights_) {}
 
   void run() {
-    const int64_t operations =
-        plan_.units / chunks_ * plan_.tile * plan_.taps * plan_.inner * plan_.block * n;
+    const int64_t operations = plan_.units / chunks_ * plan_.rows * plan_.tile * plan_.taps *
+        plan_.inner * plan_.block * n;
     parallel_tasks(chunks_ * plan_.blocks, operations, [&](int64_t begin, int64_t end) {
       InputRows<T, C> input(plan_);
       std::vector<TapSum<C>> list(plan_.taps * plan_.inner);
-      const Scratch<C> grads(plan_.block * plan_.tile * n);
+      const Scratch<C> grads(plan_.block * plan_.rows * plan_.tile * n);
       for (int64_t task = begin; task < end; task++)
         accumulate(task % plan_.blocks, task / plan_.blocks, input, list.data(), grads.data());
     });
@@ -193,40 +224,53 @@ class WeightsGradient {
     C* const total = sums(chunk, block * plan_.block);
     std::fill(total, total + vectors * vector_weights_, C(0));
     input.select_block(block);
-    const int64_t pixel = plan_.inner * n, channel = block * plan_.block * n;
-    const int64_t channels = std::min(vectors * n, p_.groups * p_.oc - channel);
+    const int64_t channel = block * plan_.block * n;
+    const int64_t channels = std::min(vectors * n, plan_.channels() - channel);
     const int64_t* ys = p_.dst_stride;
     for (int64_t i = plan_.units * chunk / chunks_; i < plan_.units * (chunk + 1) / chunks_; i++) {
       const auto unit = plan_.unit(i);
-      const int64_t width = plan_.tile_width(unit);
-      int64_t count = 0;
-      input.for_each(unit, [&](const C* pixels, int64_t tap) {
-        for (int64_t k = 0; k < p_.kernel[2]; k++) {
-          for (int64_t j = 0; j < plan_.inner; j++) {
-            list[count++] = {
-                pixels + k * p_.dilation[2] * pixel + j * n, total + (tap + k) * pixel + j * n};
-          }
-        }
+      const int64_t vector_stride = unit.rows * unit.width * n;
+      const T* from = static_cast<const T*>(p_.dst) + plan_.out_offset(unit, channel);
+      plan_.for_each_run(unit, [&](int64_t first, int64_t pixels, int64_t offset) {
+        load_pixels(
+            ImageRun<const T>{from + offset, channels, pixels, ys[1], ys[4]},
+            LaneRun<C>{grads + first * n, vector_stride, n});
       });
-      const T* from = static_cast<const T*>(p_.dst) + unit.n * ys[0] + channel * ys[1] +
-          unit.d * ys[2] + unit.h * ys[3] + unit.tile * plan_.tile * ys[4];
-      load_pixels(
-          ImageRun<const T>{from, channels, width, ys[1], ys[4]},
-          LaneRun<C>{grads, plan_.tile * n, n});
-      for (int64_t v = 0; v < vectors; v++) {
-        for (int64_t t = 0, taps; t < count; t += taps) {
-          taps = ceil_div(count - t, ceil_div(count - t, kBlockTaps)); // blocks of equal size
-          sum_pixels(
-              list + t,
-              taps,
-              width,
-              p_.stride[2] * pixel,
-              grads + v * plan_.tile * n,
-              v * input.vector_size(),
-              v * vector_weights_);
+      for (int64_t r = 0; r < unit.rows; r++) {
+        const int64_t count = list_taps(unit, unit.h + r, input, total, list);
+        for (int64_t v = 0; v < vectors; v++) {
+          const C* grad = grads + v * vector_stride + r * unit.width * n;
+          for (int64_t t = 0, taps; t < count; t += taps) {
+            taps = ceil_div(count - t, ceil_div(count - t, kBlockTaps)); // blocks of equal size
+            sum_pixels(
+                list + t,
+                taps,
+                unit.width,
+                p_.stride[2] * plan_.inner * n,
+                grad,
+                v * input.vector_size(),
+                v * vector_weights_);
+          }
         }
       }
     }
+  }
+
+  int64_t list_taps(
+      const DepthwisePlan::Unit& unit,
+      int64_t h,
+      InputRows<T, C>& input,
+      C* sums,
+      TapSum<C>* list) const {
+    const int64_t pixel = plan_.inner * n;
+    int64_t count = 0;
+    input.for_each(unit, h, [&](const C* pixels, int64_t tap) {
+      for (int64_t k = 0; k < p_.kernel[2]; k++) {
+        for (int64_t i = 0; i < pixel; i += n)
+          list[count++] = {pixels + k * p_.dilation[2] * pixel + i, sums + (tap + k) * pixel + i};
+      }
+    });
+    return count;
   }
 
   void store(int64_t vector) const {

@@ -26,22 +26,23 @@ struct DepthwisePlan {
       : p(p),
         inner(backward_data() ? p.oc : p.ic),
         out_per_group(backward_data() ? p.ic : p.oc),
-        vectors(ceil_div(p.groups * out_per_group, lanes)),
+        vectors(ceil_div(channels(), lanes)),
         in_size(backward_data() ? p.dst_size : p.src_size),
         out_size(backward_data() ? p.src_size : p.dst_size),
         in_stride(backward_data() ? p.dst_stride : p.src_stride),
         out_stride(backward_data() ? p.src_stride : p.dst_stride),
         taps(product(p.kernel)) {
-    block = std::min(vectors, std::max<int64_t>(1, kBlockBytes / (lanes * element_size)));
+    block = std::min(vectors, std::max<int64_t>(1, block_bytes() / (lanes * element_size)));
     const auto reach = [&](int axis, int64_t outputs) { // inputs that so many outputs meet
       const int64_t kernel = (p.kernel[axis] - 1) * p.dilation[axis], s = p.stride[axis];
       return backward_data() ? (outputs - 1 + kernel) / s + 2 : (outputs - 1) * s + kernel + 1;
     };
-    slots[0] = std::min(reach(0, 1), in_size[0]);
-    slots[1] = std::min(reach(1, 1), in_size[1]);
     tile = out_size[2];
+    rows = std::clamp<int64_t>(kUnitPixels / tile, 1, out_size[1]);
+    slots[0] = std::min(reach(0, 1), in_size[0]);
+    slots[1] = std::min(reach(1, rows), in_size[1]);
     const auto size = [&] { return slots[0] * slots[1] * reach(2, tile) * inner * block * lanes; };
-    while (tile > kLeastTile && size() > kScratch)
+    while (tile > kLeastTile && size() > (getenv("KS") ? atoi(getenv("KS")) * 1024 : kScratch))
       tile = ceil_div(tile, 2);
     width = reach(2, tile);
     scratch = size();
@@ -49,7 +50,8 @@ struct DepthwisePlan {
       slots[1] = in_size[1];
     blocks = ceil_div(vectors, block);
     tiles = ceil_div(out_size[2], tile);
-    units = p.n * tiles * out_size[0] * out_size[1];
+    row_blocks = ceil_div(out_size[1], rows);
+    units = p.n * tiles * out_size[0] * row_blocks;
   }
 
   bool backward_data() const {
@@ -58,6 +60,10 @@ struct DepthwisePlan {
   // Each output channel meets an input channel of its own.
   bool is_plain() const {
     return inner == 1 && out_per_group == 1;
+  }
+
+  int64_t channels() const { // output channels
+    return p.groups * out_per_group;
   }
 
   // The first input that outputs from `out` on meet.
@@ -88,16 +94,37 @@ struct DepthwisePlan {
     return result;
   }
 
-  // Outputs are dealt out in units: a tile of one row.
+  // Outputs are dealt out in units: a tile of some rows of a plane.
   struct Unit {
     int64_t n, tile, d, h;
+    int64_t first, width, rows; // of the outputs in the tile
   };
   Unit unit(int64_t index) const {
-    const int64_t h = index % out_size[1], plane = index / out_size[1];
-    return {plane / out_size[0] / tiles, plane / out_size[0] % tiles, plane % out_size[0], h};
+    const int64_t h = index % row_blocks * rows, plane = index / row_blocks;
+    const int64_t t = plane / out_size[0] % tiles, first = t * tile;
+    return {
+        plane / out_size[0] / tiles,
+        t,
+        plane % out_size[0],
+        h,
+        first,
+        std::min(tile, out_size[2] - first),
+        std::min(rows, out_size[1] - h)};
   }
-  int64_t tile_width(const Unit& unit) const {
-    return std::min(tile, out_size[2] - unit.tile * tile);
+
+  int64_t out_offset(const Unit& unit, int64_t channel) const {
+    return unit.n * out_stride[0] + channel * out_stride[1] + unit.d * out_stride[2] +
+        unit.h * out_stride[3] + unit.first * out_stride[4];
+  }
+
+  // f(first, pixels, offset) for the runs of pixels of a unit in the image of outputs; rows that
+  // follow one another in memory are one run.
+  template <class F>
+  void for_each_run(const Unit& unit, const F& f) const {
+    if (out_stride[3] == unit.width * out_stride[4])
+      return f(0, unit.rows * unit.width, 0);
+    for (int64_t r = 0; r < unit.rows; r++)
+      f(r * unit.width, unit.width, r * out_stride[3]);
   }
 
   const ConvProblem& p;
@@ -106,13 +133,19 @@ struct DepthwisePlan {
   int64_t vectors;       // of output channels
   const int64_t *in_size, *out_size, *in_stride, *out_stride;
   int64_t taps;
-  int64_t block, blocks; // vectors that a task computes
-  int64_t slots[2];      // rows of a plane, and planes, that scratch memory holds
-  int64_t tile, tiles;   // outputs of a row that a task computes at once
-  int64_t width;         // pixels of a row in scratch memory
+  int64_t block, blocks;    // vectors that a task computes
+  int64_t slots[2];         // rows of a plane, and planes, that scratch memory holds
+  int64_t tile, tiles;      // outputs of a row that a task computes at once
+  int64_t rows, row_blocks; // rows of outputs that a task computes at once
+  int64_t width;            // pixels of a row in scratch memory
   int64_t scratch, units;
 
+  int64_t block_bytes() const {
+    static const int64_t v = getenv("BB") ? atoi(getenv("BB")) : 64;
+    return in_stride[1] == 1 ? v : 64;
+  }
   static constexpr int64_t kBlockBytes = 64; // a cache line of a channels-last image
+  static constexpr int64_t kUnitPixels = 256;
   static constexpr int64_t kLeastTile = 32;
   static constexpr int64_t kScratch = 16 * 1024; // elements; small enough for the caches
   static constexpr int64_t kPlanes = 64 * 1024;  // for all rows of the planes in use
@@ -148,18 +181,18 @@ class InputRows {
       map_lanes();
   }
 
-  // f(row, tap) with the row of pixels that each row of taps meets at a unit of outputs; `tap` is
-  // the first of its taps.
+  // f(row, tap) with the row of pixels that each row of taps meets at row h of a unit of outputs;
+  // `tap` is the first of its taps.
   template <class F>
-  void for_each(const DepthwisePlan::Unit& unit, const F& f) {
+  void for_each(const DepthwisePlan::Unit& unit, int64_t h, const F& f) {
     if (unit.n != n_ || unit.tile != tile_) {
       forget();
       n_ = unit.n;
       tile_ = unit.tile;
     }
     for_each_tap(0, unit.d, [&](int64_t d, int64_t kd) {
-      for_each_tap(1, unit.h, [&](int64_t h, int64_t kh) {
-        f(row(d, h), (kd * plan_.p.kernel[1] + kh) * plan_.p.kernel[2]);
+      for_each_tap(1, h, [&](int64_t in, int64_t kh) {
+        f(row(d, in), (kd * plan_.p.kernel[1] + kh) * plan_.p.kernel[2]);
       });
     });
   }

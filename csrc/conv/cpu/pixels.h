@@ -55,9 +55,11 @@ void load_transposed(
     if (rows == n && columns == n)
       return at::vec::transpose_mxn<C, n, n>(from, row_stride, to, to_stride);
   }
-  C block[n * n] = {}, transposed[n * n];
+  C block[n * n], transposed[n * n];
   for (int64_t r = 0; r < rows; r++)
     load_part<C>(from + r * row_stride, columns).store(block + r * n);
+  for (int64_t r = rows; r < n; r++)
+    Lanes<C>(0).store(block + r * n);
   if (columns == n)
     return at::vec::transpose_mxn<C, n, n>(block, n, to, to_stride);
   at::vec::transpose_mxn<C, n, n>(block, n, transposed, n);
@@ -87,6 +89,15 @@ void store_transposed(
     store_part<C>(to + r * row_stride, Lanes<C>::loadu(transposed + r * n), columns);
 }
 
+// f(x, count) for blocks of n pixels, the last of which overlaps the one before, or one of fewer.
+template <class F>
+void for_each_block(int64_t pixels, int64_t n, const F& f) {
+  for (int64_t x = 0; x < pixels; x += n) {
+    const int64_t first = std::max<int64_t>(std::min(x, pixels - n), 0);
+    f(first, std::min(n, pixels - first));
+  }
+}
+
 } // namespace pixels_detail
 
 // Lanes that have no channel become 0.
@@ -107,15 +118,11 @@ void load_pixels(const ImageRun<const T>& from, const LaneRun<C>& to) {
     C* lanes = to.data + c / n * to.vector_stride;
     const int64_t channels = std::min(n, from.channels - c);
     if (from.pixel_stride == 1) {
-      for (int64_t x = 0; x < from.pixels; x += n) {
+      pixels_detail::for_each_block(from.pixels, n, [&](int64_t x, int64_t count) {
+        C* pixel = lanes + x * to.pixel_stride;
         pixels_detail::load_transposed(
-            line + x,
-            from.channel_stride,
-            channels,
-            std::min(n, from.pixels - x),
-            lanes + x * to.pixel_stride,
-            to.pixel_stride);
-      }
+            line + x, from.channel_stride, channels, count, pixel, to.pixel_stride);
+      });
       continue;
     }
     for (int64_t x = 0; x < from.pixels; x++) {
@@ -146,15 +153,11 @@ void store_pixels(const LaneRun<const C>& from, const ImageRun<T>& to) {
     T* line = to.data + c * to.channel_stride;
     const int64_t channels = std::min(n, to.channels - c);
     if (to.pixel_stride == 1) {
-      for (int64_t x = 0; x < to.pixels; x += n) {
+      pixels_detail::for_each_block(to.pixels, n, [&](int64_t x, int64_t count) {
+        const C* pixel = lanes + x * from.pixel_stride;
         pixels_detail::store_transposed(
-            lanes + x * from.pixel_stride,
-            from.pixel_stride,
-            line + x,
-            to.channel_stride,
-            channels,
-            std::min(n, to.pixels - x));
-      }
+            pixel, from.pixel_stride, line + x, to.channel_stride, channels, count);
+      });
       continue;
     }
     for (int64_t x = 0; x < to.pixels; x++) {

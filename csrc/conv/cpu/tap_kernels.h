@@ -11,7 +11,7 @@
 namespace torch_dnnl {
 
 // More sums than this do not fit 16 registers beside what is multiplied.
-inline constexpr int kBlockPixels = 12;
+inline constexpr int kBlockPixels = 14;
 inline constexpr int kBlockTaps = 9;
 
 // Where the pixels that a row of taps meets begin, and the row's weights.
@@ -30,6 +30,9 @@ struct PixelBlock {
   int64_t taps, inner;              // of a row
   int64_t pixel_step;               // from one output's pixel to the next one's
   int64_t tap_pixel_step, tap_step; // from one tap's pixel and weights to the next one's
+  // One vector: a variable, so that the compiler does not find out which pixels of one step are
+  // those of the next and keep them in registers that the sums need.
+  int64_t inner_step;
   const C* bias;
   C* out;
   int64_t out_step;
@@ -50,11 +53,12 @@ void gather_taps(const PixelBlock<C>& b) {
     const C* x = b.rows[r].pixels + b.first_pixel;
     const C* w = b.rows[r].weights + b.first_tap;
     for (int64_t tap = 0; tap < b.taps; tap++, x += b.tap_pixel_step, w += b.tap_step) {
-      for (int64_t i = 0; i < b.inner; i++) {
-        const auto weight = Lanes<C>::loadu(w + i * n);
+      const C *xi = x, *wi = w;
+      for (int64_t i = 0; i < b.inner; i++, xi += b.inner_step, wi += b.inner_step) {
+        const auto weight = Lanes<C>::loadu(wi);
 #pragma GCC unroll 16
         for (int p = 0; p < pixels; p++)
-          sums[p] = at::vec::fmadd(Lanes<C>::loadu(x + i * n + p * step), weight, sums[p]);
+          sums[p] = at::vec::fmadd(Lanes<C>::loadu(xi + p * step), weight, sums[p]);
       }
     }
   }
