@@ -44,8 +44,7 @@ class Gather {
         weights_(plan_.vectors * vector_weights_),
         bias_(plan_.vectors * n),
         phases_(plan_.phases(2)),
-        stores_directly_(
-            std::is_same_v<T, C> && plan_.out_stride[1] == 1 && plan_.channels() % n == 0) {}
+        stores_image_(std::is_same_v<T, C> && plan_.has_vectors_of_outputs(n)) {}
 
   void run() {
     pack_weights();
@@ -57,20 +56,26 @@ class Gather {
         plan_.units / chunks * plan_.rows * plan_.tile * plan_.taps * plan_.inner * plan_.block * n;
     parallel_tasks(chunks * plan_.blocks, operations, [&](int64_t begin, int64_t end) {
       InputRows<T, C> input(plan_);
-      TapRows rows(plan_.rows);
-      const Scratch<C> out(stores_directly_ ? 0 : plan_.block * plan_.rows * plan_.tile * n);
+      Lists lists{std::vector<std::vector<TapRow<C>>>(plan_.rows)};
+      const Scratch<C> out(stores_image_ ? 0 : plan_.block * plan_.rows * plan_.tile * n);
       for (int64_t task = begin; task < end; task++) {
         const int64_t block = task % plan_.blocks, chunk = task / plan_.blocks;
         input.select_block(block);
         for (int64_t i = plan_.units * chunk / chunks; i < plan_.units * (chunk + 1) / chunks; i++)
-          compute(plan_.unit(i), block, input, rows, out.data());
+          compute(plan_.unit(i), block, input, lists, out.data());
       }
     });
   }
 
  private:
   using C = compute_t<T>;
-  using TapRows = std::vector<std::vector<TapRow<C>>>; // for each row of outputs
+
+  // What a unit is computed from.
+  struct Lists {
+    std::vector<std::vector<TapRow<C>>> rows; // for each row of outputs
+    std::vector<PixelBlock> blocks;           // for all of them
+    int64_t first = -1;                       // the tile that the blocks are for
+  };
   static constexpr int64_t n = kLanes<C>;
 
   void pack_weights() {
@@ -99,12 +104,16 @@ class Gather {
       const DepthwisePlan::Unit& unit,
       int64_t block,
       InputRows<T, C>& input,
-      TapRows& rows,
+      Lists& lists,
       C* scratch) const {
+    if (unit.first != lists.first) {
+      lists.first = unit.first;
+      list_blocks(unit, lists.blocks);
+    }
     for (int64_t r = 0; r < unit.rows; r++) {
-      rows[r].clear();
+      lists.rows[r].clear();
       input.for_each(unit, unit.h + r, [&](const C* pixels, int64_t tap) {
-        rows[r].push_back({pixels, weights_.data() + tap * plan_.inner * n});
+        lists.rows[r].push_back({pixels, weights_.data() + tap * plan_.inner * n});
       });
     }
     const int64_t* ys = plan_.out_stride;
@@ -112,20 +121,32 @@ class Gather {
     const int64_t channel = block * plan_.block * n;
     T* image = static_cast<T*>(p_.out) + plan_.out_offset(unit, channel);
     C* out = scratch; // [vector][row][pixel][lane]
-    int64_t vector_stride = unit.rows * unit.width * n, row_stride = unit.width * n, pixel = n;
+    int64_t vector_stride = unit.rows * unit.width * n, row_stride = unit.width * n;
     if constexpr (std::is_same_v<T, C>) {
-      if (stores_directly_) {
+      if (stores_image_) {
         out = image;
-        vector_stride = n, row_stride = ys[3], pixel = ys[4];
+        vector_stride = n, row_stride = ys[3];
       }
     }
+    const auto gather = [&](int64_t v, int64_t r, const PixelBlock& pixels) {
+      const auto& rows = lists.rows[r];
+      const int64_t vector = block * plan_.block + v;
+      gather_taps<C>(
+          pixels,
+          {rows.data(),
+           static_cast<int64_t>(rows.size()),
+           v * input.vector_stride(),
+           vector * vector_weights_,
+           bias_.data() + vector * n,
+           out + v * vector_stride + r * row_stride});
+    };
     for (int64_t v = 0; v < vectors; v++) {
       for (int64_t r = 0; r < unit.rows; r++) {
-        C* row = out + v * vector_stride + r * row_stride;
-        compute_row(unit, rows[r], v * input.vector_size(), block * plan_.block + v, row, pixel);
+        for (const PixelBlock& pixels : lists.blocks)
+          gather(v, r, pixels);
       }
     }
-    if (stores_directly_)
+    if (stores_image_)
       return;
     const int64_t channels = std::min(vectors * n, plan_.channels() - channel);
     plan_.for_each_run(unit, [&](int64_t first, int64_t pixels, int64_t offset) {
@@ -135,41 +156,35 @@ class Gather {
     });
   }
 
-  // `shift` is added to the pointers to the rows' pixels.
-  void compute_row(
-      const DepthwisePlan::Unit& unit,
-      const std::vector<TapRow<C>>& rows,
-      int64_t shift,
-      int64_t vector,
-      C* out,
-      int64_t out_stride) const {
-    const int64_t tap_size = plan_.inner * n, origin = plan_.first_in(2, unit.first);
-    PixelBlock<C> b;
-    b.rows = rows.data();
-    b.count = rows.size();
-    b.inner = plan_.inner;
-    b.inner_step = n;
-    b.bias = bias_.data() + vector * n;
+  // The blocks of a row of outputs.
+  void list_blocks(const DepthwisePlan::Unit& unit, std::vector<PixelBlock>& blocks) const {
+    const int64_t pixel = plan_.inner * n, origin = plan_.first_in(2, unit.first);
+    const int64_t out_step = stores_image_ ? plan_.out_stride[4] : n;
+    blocks.clear();
     for (const Phase& phase : phases_) {
       const auto outputs_before = [&](int64_t x) {
-        return x <= phase.out ? 0 : ceil_div(x - phase.out, phase.out_step);
+        return ceil_div(std::max<int64_t>(x - phase.out, 0), phase.out_step);
       };
-      b.pixel_step = phase.in_step * tap_size;
-      b.tap_pixel_step = phase.tap_in_step * tap_size;
-      b.tap_step = phase.tap_step * tap_size;
-      b.out_step = phase.out_step * out_stride;
       const int64_t end = outputs_before(unit.first + unit.width);
-      for (int64_t j = outputs_before(unit.first); j < end; j += b.pixels) {
-        b.pixels = ceil_div(end - j, ceil_div(end - j, kBlockPixels)); // blocks of equal size
+      int64_t count;
+      for (int64_t j = outputs_before(unit.first); j < end; j += count) {
+        count = ceil_div(end - j, ceil_div(end - j, kBlockPixels)); // blocks of equal size
         // Taps that meet no pixel of the image are left out.
-        const int64_t in = phase.in + j * phase.in_step, step = phase.tap_in_step;
-        const int64_t beyond = (b.pixels - 1) * phase.in_step + in;
-        const int64_t tap = beyond >= 0 ? 0 : ceil_div(-beyond, step);
-        b.taps = within(in, step, plan_.in_size[2], phase.taps).end - tap;
-        b.first_pixel = shift + (in + tap * step - origin) * tap_size;
-        b.first_tap = vector * vector_weights_ + (phase.tap + tap * phase.tap_step) * tap_size;
-        b.out = out + (phase.out + j * phase.out_step - unit.first) * out_stride;
-        gather_taps(b);
+        const int64_t in = phase.in + j * phase.in_step, last = in + (count - 1) * phase.in_step;
+        const int64_t tap = last >= 0 ? 0 : ceil_div(-last, phase.tap_in_step);
+        PixelBlock b;
+        b.pixels = count;
+        b.taps = within(in, phase.tap_in_step, plan_.in_size[2], phase.taps).end - tap;
+        b.inner = plan_.inner;
+        b.first_pixel = (in + tap * phase.tap_in_step - origin) * pixel;
+        b.first_tap = (phase.tap + tap * phase.tap_step) * pixel;
+        b.first_out = (phase.out + j * phase.out_step - unit.first) * out_step;
+        b.pixel_step = phase.in_step * pixel;
+        b.out_step = phase.out_step * out_step;
+        b.tap_pixel_step = phase.tap_in_step * pixel;
+        b.tap_step = phase.tap_step * pixel;
+        b.inner_step = n;
+        blocks.push_back(b);
       }
     }
   }
@@ -179,7 +194,7 @@ class Gather {
   const int64_t vector_weights_;
   const Scratch<C> weights_, bias_;
   const std::vector<Phase> phases_;
-  const bool stores_directly_;
+  const bool stores_image_;
 };
 
 // Backward weights: each tap's products, summed over the pixels of a chunk and then over chunks.
@@ -227,19 +242,26 @@ class WeightsGradient {
     const int64_t channel = block * plan_.block * n;
     const int64_t channels = std::min(vectors * n, plan_.channels() - channel);
     const int64_t* ys = p_.dst_stride;
+    const bool is_in_place = std::is_same_v<T, C> && plan_.has_vectors_of_outputs(n);
     for (int64_t i = plan_.units * chunk / chunks_; i < plan_.units * (chunk + 1) / chunks_; i++) {
       const auto unit = plan_.unit(i);
-      const int64_t vector_stride = unit.rows * unit.width * n;
       const T* from = static_cast<const T*>(p_.dst) + plan_.out_offset(unit, channel);
-      plan_.for_each_run(unit, [&](int64_t first, int64_t pixels, int64_t offset) {
-        load_pixels(
-            ImageRun<const T>{from + offset, channels, pixels, ys[1], ys[4]},
-            LaneRun<C>{grads + first * n, vector_stride, n});
-      });
+      const C* grad = grads; // [vector][row][pixel][lane]
+      int64_t vector = unit.rows * unit.width * n, row = unit.width * n, pixel = n;
+      if (is_in_place) {
+        if constexpr (std::is_same_v<T, C>)
+          grad = from;
+        vector = n, row = ys[3], pixel = ys[4];
+      } else {
+        plan_.for_each_run(unit, [&](int64_t first, int64_t pixels, int64_t offset) {
+          load_pixels(
+              ImageRun<const T>{from + offset, channels, pixels, ys[1], ys[4]},
+              LaneRun<C>{grads + first * n, vector, n});
+        });
+      }
       for (int64_t r = 0; r < unit.rows; r++) {
         const int64_t count = list_taps(unit, unit.h + r, input, total, list);
         for (int64_t v = 0; v < vectors; v++) {
-          const C* grad = grads + v * vector_stride + r * unit.width * n;
           for (int64_t t = 0, taps; t < count; t += taps) {
             taps = ceil_div(count - t, ceil_div(count - t, kBlockTaps)); // blocks of equal size
             sum_pixels(
@@ -247,8 +269,9 @@ class WeightsGradient {
                 taps,
                 unit.width,
                 p_.stride[2] * plan_.inner * n,
-                grad,
-                v * input.vector_size(),
+                grad + v * vector + r * row,
+                pixel,
+                v * input.vector_stride(),
                 v * vector_weights_);
           }
         }

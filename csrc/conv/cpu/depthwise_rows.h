@@ -32,7 +32,9 @@ struct DepthwisePlan {
         in_stride(backward_data() ? p.dst_stride : p.src_stride),
         out_stride(backward_data() ? p.src_stride : p.dst_stride),
         taps(product(p.kernel)) {
-    block = std::min(vectors, std::max<int64_t>(1, block_bytes() / (lanes * element_size)));
+    block = std::min(
+        vectors,
+        std::max<int64_t>(1, (in_stride[1] == 1 ? kWideBlock : kBlock) / (lanes * element_size)));
     const auto reach = [&](int axis, int64_t outputs) { // inputs that so many outputs meet
       const int64_t kernel = (p.kernel[axis] - 1) * p.dilation[axis], s = p.stride[axis];
       return backward_data() ? (outputs - 1 + kernel) / s + 2 : (outputs - 1) * s + kernel + 1;
@@ -42,7 +44,7 @@ struct DepthwisePlan {
     slots[0] = std::min(reach(0, 1), in_size[0]);
     slots[1] = std::min(reach(1, rows), in_size[1]);
     const auto size = [&] { return slots[0] * slots[1] * reach(2, tile) * inner * block * lanes; };
-    while (tile > kLeastTile && size() > (getenv("KS") ? atoi(getenv("KS")) * 1024 : kScratch))
+    while (tile > kLeastTile && size() > kScratch)
       tile = ceil_div(tile, 2);
     width = reach(2, tile);
     scratch = size();
@@ -64,6 +66,11 @@ struct DepthwisePlan {
 
   int64_t channels() const { // output channels
     return p.groups * out_per_group;
+  }
+
+  // Whether whole vectors of channels lie in the image of outputs.
+  bool has_vectors_of_outputs(int64_t lanes) const {
+    return out_stride[1] == 1 && channels() % lanes == 0;
   }
 
   // The first input that outputs from `out` on meet.
@@ -140,14 +147,12 @@ struct DepthwisePlan {
   int64_t width;            // pixels of a row in scratch memory
   int64_t scratch, units;
 
-  int64_t block_bytes() const {
-    static const int64_t v = getenv("BB") ? atoi(getenv("BB")) : 64;
-    return in_stride[1] == 1 ? v : 64;
-  }
-  static constexpr int64_t kBlockBytes = 64; // a cache line of a channels-last image
+  // Bytes of the channels that a task computes: in a channels-last image they lie together, and
+  // the more of them, the better they stream.
+  static constexpr int64_t kBlock = 64, kWideBlock = 512;
   static constexpr int64_t kUnitPixels = 256;
   static constexpr int64_t kLeastTile = 32;
-  static constexpr int64_t kScratch = 16 * 1024; // elements; small enough for the caches
+  static constexpr int64_t kScratch = 64 * 1024; // elements; small enough for the caches
   static constexpr int64_t kPlanes = 64 * 1024;  // for all rows of the planes in use
 };
 
@@ -169,8 +174,8 @@ class InputRows {
       phases_[axis] = plan.phases(axis);
   }
 
-  // Elements from one vector of channels to the next, and of a row.
-  int64_t vector_size() const {
+  // Elements from one vector of channels of a row to the next.
+  int64_t vector_stride() const {
     return plan_.width * pixel_;
   }
 
@@ -209,7 +214,7 @@ class InputRows {
   }
 
   int64_t row_size() const {
-    return plan_.block * vector_size();
+    return plan_.block * vector_stride();
   }
 
   void forget() {
@@ -245,9 +250,9 @@ class InputRows {
     const T* from = image_ + n_ * xs[0] + d * xs[2] + h * xs[3] + (begin + left) * xs[4];
     const int64_t vectors = std::min(plan_.block, plan_.vectors - channel_ / n);
     for (int64_t v = 0; v < vectors; v++) {
-      C* vector = to + v * vector_size();
+      C* vector = to + v * vector_stride();
       std::fill(vector, vector + left * pixel_, C(0));
-      std::fill(vector + right * pixel_, vector + vector_size(), C(0));
+      std::fill(vector + right * pixel_, vector + vector_stride(), C(0));
     }
     to += left * pixel_;
     const auto run = [&](int64_t channel, int64_t channels) {
@@ -256,12 +261,12 @@ class InputRows {
           from + channel * xs[1], std::min(channels, left_over), right - left, xs[1], xs[4]};
     };
     if (plan_.is_plain())
-      return load_pixels(run(channel_, vectors * n), LaneRun<C>{to, vector_size(), n});
+      return load_pixels(run(channel_, vectors * n), LaneRun<C>{to, vector_stride(), n});
     const int64_t window = window_vectors_ * n;
     for (int64_t v = 0; v < vectors; v++) {
       load_pixels(run(first_[v], window), LaneRun<C>{window_.data(), n, window});
       const int32_t* index = index_.data() + v * pixel_;
-      C* lanes = to + v * vector_size();
+      C* lanes = to + v * vector_stride();
       if (window_vectors_ == 2) {
         spread<2>(index, right - left, lanes);
       } else if (window_vectors_ == 4) {

@@ -105,11 +105,14 @@ template <class C, class T>
 void load_pixels(const ImageRun<const T>& from, const LaneRun<C>& to) {
   constexpr int64_t n = kLanes<C>;
   if (from.channel_stride == 1) {
+    const int64_t whole = from.channels / n, rest = from.channels % n;
     for (int64_t x = 0; x < from.pixels; x++) {
       const T* pixel = from.data + x * from.pixel_stride;
       C* lanes = to.data + x * to.pixel_stride;
-      for (int64_t c = 0; c < from.channels; c += n, lanes += to.vector_stride)
-        pixels_detail::load_part<C>(pixel + c, from.channels - c).store(lanes);
+      for (int64_t v = 0; v < whole; v++, pixel += n, lanes += to.vector_stride)
+        load_lanes<C>(pixel).store(lanes);
+      if (rest > 0)
+        load_lanes<C>(pixel, rest).store(lanes);
     }
     return;
   }
@@ -140,11 +143,14 @@ template <class C, class T>
 void store_pixels(const LaneRun<const C>& from, const ImageRun<T>& to) {
   constexpr int64_t n = kLanes<C>;
   if (to.channel_stride == 1) {
+    const int64_t whole = to.channels / n, rest = to.channels % n;
     for (int64_t x = 0; x < to.pixels; x++) {
       const C* lanes = from.data + x * from.pixel_stride;
       T* pixel = to.data + x * to.pixel_stride;
-      for (int64_t c = 0; c < to.channels; c += n, lanes += from.vector_stride)
-        pixels_detail::store_part<C>(pixel + c, Lanes<C>::loadu(lanes), to.channels - c);
+      for (int64_t v = 0; v < whole; v++, pixel += n, lanes += from.vector_stride)
+        store_lanes<C>(pixel, Lanes<C>::loadu(lanes));
+      if (rest > 0)
+        store_lanes<C>(pixel, Lanes<C>::loadu(lanes), rest);
     }
     return;
   }

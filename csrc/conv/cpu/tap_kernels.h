@@ -20,38 +20,43 @@ struct TapRow {
   const C *pixels, *weights;
 };
 
-// All steps are in elements.
-template <class C>
+// Neighbouring outputs that meet the same taps. All steps are in elements.
 struct PixelBlock {
-  int64_t pixels; // <= kBlockPixels
-  const TapRow<C>* rows;
-  int64_t count;                    // of rows
-  int64_t first_pixel, first_tap;   // added to the pointers of every row
+  int64_t pixels;                   // outputs, <= kBlockPixels
   int64_t taps, inner;              // of a row
-  int64_t pixel_step;               // from one output's pixel to the next one's
-  int64_t tap_pixel_step, tap_step; // from one tap's pixel and weights to the next one's
-  // One vector: a variable, so that the compiler does not find out which pixels of one step are
-  // those of the next and keep them in registers that the sums need.
+  int64_t first_pixel, first_tap;   // where those of the first output and tap are in a row
+  int64_t first_out;                // where the first output is
+  int64_t pixel_step, out_step;     // from one output to the next one
+  int64_t tap_pixel_step, tap_step; // from one tap to the next one
+  // Of `inner`: one vector, but as a variable. If it were a constant, the compiler would find that
+  // a pixel of one step is one of the next step too, and keep it in a register that the sums need.
   int64_t inner_step;
+};
+
+// What a block is computed from; the shifts are added to the pointers of every row.
+template <class C>
+struct GatherOperands {
+  const TapRow<C>* rows;
+  int64_t count;
+  int64_t pixel_shift, weight_shift;
   const C* bias;
   C* out;
-  int64_t out_step;
 };
 
 namespace tap_kernels_detail {
 
 // vectors: the pixel step, where it is a constant number of vectors; 0 otherwise.
 template <class C, int pixels, int vectors>
-void gather_taps(const PixelBlock<C>& b) {
+void gather_taps(const PixelBlock& b, const GatherOperands<C>& o) {
   constexpr int64_t n = kLanes<C>;
   const int64_t step = vectors > 0 ? vectors * n : b.pixel_step;
   Lanes<C> sums[pixels];
 #pragma GCC unroll 16
   for (int p = 0; p < pixels; p++)
-    sums[p] = Lanes<C>::loadu(b.bias);
-  for (int64_t r = 0; r < b.count; r++) {
-    const C* x = b.rows[r].pixels + b.first_pixel;
-    const C* w = b.rows[r].weights + b.first_tap;
+    sums[p] = Lanes<C>::loadu(o.bias);
+  for (int64_t r = 0; r < o.count; r++) {
+    const C* x = o.rows[r].pixels + b.first_pixel + o.pixel_shift;
+    const C* w = o.rows[r].weights + b.first_tap + o.weight_shift;
     for (int64_t tap = 0; tap < b.taps; tap++, x += b.tap_pixel_step, w += b.tap_step) {
       const C *xi = x, *wi = w;
       for (int64_t i = 0; i < b.inner; i++, xi += b.inner_step, wi += b.inner_step) {
@@ -64,7 +69,7 @@ void gather_taps(const PixelBlock<C>& b) {
   }
 #pragma GCC unroll 16
   for (int p = 0; p < pixels; p++)
-    sums[p].store(b.out + p * b.out_step);
+    sums[p].store(o.out + b.first_out + p * b.out_step);
 }
 
 template <class C, int vectors, size_t... i>
@@ -77,14 +82,14 @@ constexpr auto gathers_by_pixels = gathers<C, vectors>(std::make_index_sequence<
 
 } // namespace tap_kernels_detail
 
-// out[p] = bias + sum over rows, taps, i of pixel * weight, for each pixel p of the block.
+// out[p] = bias + sum over rows, taps, i of pixel * weight, for each output p of the block.
 template <class C>
-void gather_taps(const PixelBlock<C>& b) {
+void gather_taps(const PixelBlock& b, const GatherOperands<C>& o) {
   using namespace tap_kernels_detail;
   const auto& by_pixels = b.pixel_step == kLanes<C> ? gathers_by_pixels<C, 1>
       : b.pixel_step == 2 * kLanes<C>               ? gathers_by_pixels<C, 2>
                                                     : gathers_by_pixels<C, 0>;
-  by_pixels[b.pixels - 1](b);
+  by_pixels[b.pixels - 1](b, o);
 }
 
 // A tap, where the pixels that it meets begin and where its sums are.
@@ -102,6 +107,7 @@ void sum_pixels(
     int64_t pixels,
     int64_t pixel_step,
     const C* grad,
+    int64_t grad_step,
     int64_t shift,
     int64_t sum_shift) {
   const C* x[taps];
@@ -112,7 +118,7 @@ void sum_pixels(
     sums[t] = Lanes<C>(0);
   }
   for (int64_t p = 0, at = 0; p < pixels; p++, at += pixel_step) {
-    const auto y = Lanes<C>::loadu(grad + p * kLanes<C>);
+    const auto y = Lanes<C>::loadu(grad + p * grad_step);
 #pragma GCC unroll 16
     for (int t = 0; t < taps; t++)
       sums[t] = at::vec::fmadd(Lanes<C>::loadu(x[t] + at), y, sums[t]);
@@ -143,9 +149,11 @@ void sum_pixels(
     int64_t pixels,
     int64_t pixel_step,
     const C* grad,
+    int64_t grad_step,
     int64_t shift,
     int64_t sum_shift) {
-  tap_kernels_detail::sums_by_taps<C>[taps - 1](list, pixels, pixel_step, grad, shift, sum_shift);
+  tap_kernels_detail::sums_by_taps<C>[taps - 1](
+      list, pixels, pixel_step, grad, grad_step, shift, sum_shift);
 }
 
 } // namespace torch_dnnl
