@@ -35,6 +35,8 @@ struct DepthwisePlan {
     block = std::min(
         vectors,
         std::max<int64_t>(1, (in_stride[1] == 1 ? kWideBlock : kBlock) / (lanes * element_size)));
+    // Transposing a row writes whole vectors of pixels: `margin` pixels beyond its end.
+    margin = in_stride[1] == 1 ? 0 : lanes - 1;
     const auto reach = [&](int axis, int64_t outputs) { // inputs that so many outputs meet
       const int64_t kernel = (p.kernel[axis] - 1) * p.dilation[axis], s = p.stride[axis];
       return backward_data() ? (outputs - 1 + kernel) / s + 2 : (outputs - 1) * s + kernel + 1;
@@ -43,10 +45,12 @@ struct DepthwisePlan {
     rows = std::clamp<int64_t>(kUnitPixels / tile, 1, out_size[1]);
     slots[0] = std::min(reach(0, 1), in_size[0]);
     slots[1] = std::min(reach(1, rows), in_size[1]);
-    const auto size = [&] { return slots[0] * slots[1] * reach(2, tile) * inner * block * lanes; };
+    const auto size = [&] {
+      return slots[0] * slots[1] * (reach(2, tile) + margin) * inner * block * lanes;
+    };
     while (tile > kLeastTile && size() > kScratch)
       tile = ceil_div(tile, 2);
-    width = reach(2, tile);
+    width = reach(2, tile) + margin;
     scratch = size();
     if (slots[0] > 1 && scratch / slots[1] * in_size[1] <= kPlanes)
       slots[1] = in_size[1];
@@ -66,6 +70,14 @@ struct DepthwisePlan {
 
   int64_t channels() const { // output channels
     return p.groups * out_per_group;
+  }
+
+  // From the first to behind the last element of the image of inputs.
+  int64_t in_elements() const {
+    int64_t last = (p.n - 1) * in_stride[0] + (p.groups * inner - 1) * in_stride[1];
+    for (int axis = 0; axis < 3; axis++)
+      last += (in_size[axis] - 1) * in_stride[2 + axis];
+    return last + 1;
   }
 
   // Whether whole vectors of channels lie in the image of outputs.
@@ -144,7 +156,7 @@ struct DepthwisePlan {
   int64_t slots[2];         // rows of a plane, and planes, that scratch memory holds
   int64_t tile, tiles;      // outputs of a row that a task computes at once
   int64_t rows, row_blocks; // rows of outputs that a task computes at once
-  int64_t width;            // pixels of a row in scratch memory
+  int64_t width, margin;    // pixels of a row in scratch memory; those that are not of the image
   int64_t scratch, units;
 
   // Bytes of the channels that a task computes: in a channels-last image they lie together, and
@@ -163,6 +175,7 @@ class InputRows {
   explicit InputRows(const DepthwisePlan& plan)
       : plan_(plan),
         image_(static_cast<const T*>(plan.backward_data() ? plan.p.dst : plan.p.src)),
+        image_end_(image_ + plan.in_elements()),
         pixel_(plan.inner * n),
         window_vectors_(plan.is_plain() ? 0 : window_vectors(plan)),
         rows_(plan.slots[0] * plan.slots[1] * row_size()),
@@ -245,35 +258,36 @@ class InputRows {
 
   void load(int64_t d, int64_t h, C* to) {
     const int64_t *xs = plan_.in_stride, begin = plan_.first_in(2, tile_ * plan_.tile);
-    const int64_t left = std::clamp<int64_t>(-begin, 0, plan_.width);
-    const int64_t right = std::clamp(plan_.in_size[2] - begin, left, plan_.width);
+    const int64_t left = std::clamp<int64_t>(-begin, 0, plan_.width - plan_.margin);
+    const int64_t right = std::clamp(plan_.in_size[2] - begin, left, plan_.width - plan_.margin);
     const T* from = image_ + n_ * xs[0] + d * xs[2] + h * xs[3] + (begin + left) * xs[4];
     const int64_t vectors = std::min(plan_.block, plan_.vectors - channel_ / n);
-    for (int64_t v = 0; v < vectors; v++) {
-      C* vector = to + v * vector_stride();
-      std::fill(vector, vector + left * pixel_, C(0));
-      std::fill(vector + right * pixel_, vector + vector_stride(), C(0));
-    }
-    to += left * pixel_;
-    const auto run = [&](int64_t channel, int64_t channels) {
-      const int64_t left_over = plan_.p.groups * plan_.inner - channel;
-      return ImageRun<const T>{
-          from + channel * xs[1], std::min(channels, left_over), right - left, xs[1], xs[4]};
+    C* const first = to + left * pixel_;
+    const auto load_channels = [&](int64_t channel, int64_t most, const LaneRun<C>& lanes) {
+      const int64_t channels = std::min(most, plan_.p.groups * plan_.inner - channel);
+      const T* run = from + channel * xs[1];
+      const bool may_exceed = run + (channels - 1) * xs[1] + n <= image_end_;
+      load_pixels(ImageRun<const T>{run, channels, right - left, xs[1], xs[4]}, lanes, may_exceed);
     };
-    if (plan_.is_plain())
-      return load_pixels(run(channel_, vectors * n), LaneRun<C>{to, vector_stride(), n});
-    const int64_t window = window_vectors_ * n;
-    for (int64_t v = 0; v < vectors; v++) {
-      load_pixels(run(first_[v], window), LaneRun<C>{window_.data(), n, window});
-      const int32_t* index = index_.data() + v * pixel_;
-      C* lanes = to + v * vector_stride();
-      if (window_vectors_ == 2) {
-        spread<2>(index, right - left, lanes);
-      } else if (window_vectors_ == 4) {
-        spread<4>(index, right - left, lanes);
-      } else {
-        spread<0>(index, right - left, lanes);
+    if (plan_.is_plain()) {
+      load_channels(channel_, vectors * n, {first, vector_stride(), n});
+    } else {
+      for (int64_t v = 0; v < vectors; v++) {
+        load_channels(first_[v], window_vectors_ * n, {window_.data(), n, window_vectors_ * n});
+        const int32_t* index = index_.data() + v * pixel_;
+        C* lanes = first + v * vector_stride();
+        if (window_vectors_ == 2) {
+          spread<2>(index, right - left, lanes);
+        } else if (window_vectors_ == 4) {
+          spread<4>(index, right - left, lanes);
+        } else {
+          spread<0>(index, right - left, lanes);
+        }
       }
+    }
+    for (int64_t v = 0; v < vectors; v++, to += vector_stride()) {
+      std::fill(to, to + left * pixel_, C(0));
+      std::fill(to + right * pixel_, to + vector_stride(), C(0));
     }
   }
 
@@ -300,7 +314,7 @@ class InputRows {
   }
 
   const DepthwisePlan& plan_;
-  const T* image_;
+  const T *image_, *image_end_;
   const int64_t pixel_, window_vectors_;
   const Scratch<C> rows_, window_;
   std::vector<int64_t> tags_;

@@ -100,9 +100,10 @@ void for_each_block(int64_t pixels, int64_t n, const F& f) {
 
 } // namespace pixels_detail
 
-// Lanes that have no channel become 0.
+// Lanes that have no channel become 0. may_exceed: a vector of pixels may be read and written where
+// there are fewer, which is faster.
 template <class C, class T>
-void load_pixels(const ImageRun<const T>& from, const LaneRun<C>& to) {
+void load_pixels(const ImageRun<const T>& from, const LaneRun<C>& to, bool may_exceed = false) {
   constexpr int64_t n = kLanes<C>;
   if (from.channel_stride == 1) {
     const int64_t whole = from.channels / n, rest = from.channels % n;
@@ -121,7 +122,8 @@ void load_pixels(const ImageRun<const T>& from, const LaneRun<C>& to) {
     C* lanes = to.data + c / n * to.vector_stride;
     const int64_t channels = std::min(n, from.channels - c);
     if (from.pixel_stride == 1) {
-      pixels_detail::for_each_block(from.pixels, n, [&](int64_t x, int64_t count) {
+      const int64_t pixels = may_exceed ? std::max(from.pixels, n) : from.pixels;
+      pixels_detail::for_each_block(pixels, n, [&](int64_t x, int64_t count) {
         C* pixel = lanes + x * to.pixel_stride;
         pixels_detail::load_transposed(
             line + x, from.channel_stride, channels, count, pixel, to.pixel_stride);

@@ -48,28 +48,45 @@ namespace tap_kernels_detail {
 // vectors: the pixel step, where it is a constant number of vectors; 0 otherwise.
 template <class C, int pixels, int vectors>
 void gather_taps(const PixelBlock& b, const GatherOperands<C>& o) {
-  constexpr int64_t n = kLanes<C>;
-  const int64_t step = vectors > 0 ? vectors * n : b.pixel_step;
+  // Copies: what the kernel stores might overwrite the originals, as far as the compiler knows.
+  const int64_t step = vectors > 0 ? vectors * kLanes<C> : b.pixel_step;
+  const int64_t taps = b.taps, inner = b.inner, inner_step = b.inner_step, out_step = b.out_step;
+  const int64_t tap_pixel_step = b.tap_pixel_step, tap_step = b.tap_step;
+  C* const out = o.out + b.first_out;
+  const auto bias = Lanes<C>::loadu(o.bias);
+  // Each loop takes a step at least: otherwise the compiler keeps the sums in memory too.
+  if (o.count == 0 || taps <= 0) {
+    for (int p = 0; p < pixels; p++)
+      bias.store(out + p * out_step);
+    return;
+  }
   Lanes<C> sums[pixels];
 #pragma GCC unroll 16
   for (int p = 0; p < pixels; p++)
-    sums[p] = Lanes<C>::loadu(o.bias);
-  for (int64_t r = 0; r < o.count; r++) {
-    const C* x = o.rows[r].pixels + b.first_pixel + o.pixel_shift;
-    const C* w = o.rows[r].weights + b.first_tap + o.weight_shift;
-    for (int64_t tap = 0; tap < b.taps; tap++, x += b.tap_pixel_step, w += b.tap_step) {
+    sums[p] = bias;
+  const TapRow<C>*row = o.rows, *end = row + o.count;
+  do {
+    const C* x = row->pixels + b.first_pixel + o.pixel_shift;
+    const C* w = row->weights + b.first_tap + o.weight_shift;
+    int64_t tap = taps;
+    do {
       const C *xi = x, *wi = w;
-      for (int64_t i = 0; i < b.inner; i++, xi += b.inner_step, wi += b.inner_step) {
+      int64_t i = inner;
+      do {
         const auto weight = Lanes<C>::loadu(wi);
 #pragma GCC unroll 16
         for (int p = 0; p < pixels; p++)
           sums[p] = at::vec::fmadd(Lanes<C>::loadu(xi + p * step), weight, sums[p]);
-      }
-    }
-  }
+        xi += inner_step;
+        wi += inner_step;
+      } while (--i != 0);
+      x += tap_pixel_step;
+      w += tap_step;
+    } while (--tap != 0);
+  } while (++row != end);
 #pragma GCC unroll 16
   for (int p = 0; p < pixels; p++)
-    sums[p].store(o.out + b.first_out + p * b.out_step);
+    sums[p].store(out + p * out_step);
 }
 
 template <class C, int vectors, size_t... i>
