@@ -1,6 +1,7 @@
 // Convolution on the CPU: the kernels, in order of preference.
 #include <torch/library.h>
 
+#include "conv/cpu/depthwise.h"
 #include "conv/cpu/direct.h"
 #include "conv/reference.h"
 #include "core/parallel.h"
@@ -30,6 +31,7 @@ struct Kernel {
 
 // The first that can run a problem runs it.
 constexpr Kernel kernels[] = {
+    {"depthwise", can_run_depthwise, run_depthwise},
     {"direct", can_run_direct, run_direct},
     {"reference", always, run_reference},
 };

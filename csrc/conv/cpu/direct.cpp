@@ -1,11 +1,9 @@
 #include "conv/cpu/direct.h"
 
-#include <ATen/Parallel.h>
-#include <c10/core/CPUAllocator.h>
-
 #include <algorithm>
 
 #include "conv/cpu/gemm.h"
+#include "conv/cpu/tasks.h"
 #include "conv/reference.h"
 
 namespace torch_dnnl {
@@ -15,25 +13,8 @@ namespace {
 // kPixels x kPanel, are in the first-level cache together.
 constexpr int64_t kPixels = 64;
 constexpr int64_t kChannels = 64;
-// A multiply-add takes a core about 10 ps: tasks of fewer are not worth a thread.
-constexpr int64_t kTaskOperations = 500000;
 
-int64_t product(const int64_t* size) {
-  return size[0] * size[1] * size[2];
-}
-
-struct Buffer {
-  explicit Buffer(int64_t n) : memory(c10::GetCPUAllocator()->allocate(n * sizeof(float))) {}
-  c10::DataPtr memory;
-  float* data() const {
-    return static_cast<float*>(memory.get());
-  }
-};
-
-template <class F>
-void parallel_tasks(int64_t tasks, int64_t operations, const F& f) {
-  at::parallel_for(0, tasks, kTaskOperations / std::max<int64_t>(operations, 1) + 1, f);
-}
+using Buffer = Scratch<float>;
 
 // The elements of src and dst that meet a tap along one axis: dst, dst + 1, ... and
 // src, src + stride, ...

@@ -15,7 +15,7 @@
 
 #include "core/cache.h"
 #include "resample/cpu/host_table.h"
-#include "resample/cpu/lanes.h"
+#include "core/lanes.h"
 
 namespace torch_dnnl {
 

@@ -40,6 +40,25 @@ struct Buffer {
   alignas(64) T values[64] = {};
 };
 
+// n elements, at most `most`: in two pieces of constant size that may overlap, which is faster than
+// a call of memcpy.
+template <int64_t most, class T>
+inline void copy_part(T* to, const T* from, int64_t n) {
+  constexpr int64_t piece = most / 2;
+  if constexpr (piece == 0) {
+    if (n > 0)
+      *to = *from;
+  } else if (n >= piece) {
+    T first[piece], last[piece];
+    std::memcpy(first, from, sizeof(first));
+    std::memcpy(last, from + n - piece, sizeof(last));
+    std::memcpy(to, first, sizeof(first));
+    std::memcpy(to + n - piece, last, sizeof(last));
+  } else {
+    copy_part<piece>(to, from, n);
+  }
+}
+
 } // namespace lanes_detail
 
 // ---- loads: T in memory, E in registers ----
@@ -100,9 +119,15 @@ inline Lanes<E> load_lanes(const T* from, int64_t n) {
 #if defined(CPU_CAPABILITY_AVX512)
   if constexpr (std::is_same_v<T, E> && sizeof(E) >= 4)
     return Lanes<E>::loadu(from, n);
+#elif defined(CPU_CAPABILITY_AVX2)
+  if constexpr (std::is_same_v<T, E> && std::is_same_v<E, float>) {
+    alignas(32) static constexpr int32_t first[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+    const auto* mask = reinterpret_cast<const __m256i*>(first + 8 - n);
+    return _mm256_maskload_ps(from, _mm256_loadu_si256(mask));
+  }
 #endif
   lanes_detail::Buffer<T> part;
-  std::memcpy(part.values, from, n * sizeof(T));
+  lanes_detail::copy_part<kLanes<E>>(part.values, from, n);
   return load_lanes<E, T>(part.values);
 }
 
@@ -207,7 +232,7 @@ inline void store_lanes(U* to, const Lanes<E>& lanes, int64_t n) {
 #endif
   lanes_detail::Buffer<U> part;
   store_lanes<E, U>(part.values, lanes);
-  std::memcpy(to, part.values, n * sizeof(U));
+  lanes_detail::copy_part<kLanes<E>>(to, part.values, n);
 }
 
 // Past the caches, where the memory is aligned to a vector: for images that no cache would keep.

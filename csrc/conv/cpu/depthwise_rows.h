@@ -1,0 +1,327 @@
+// Rows of the images of a depthwise convolution: which rows and pixels an output meets, and the
+// scratch memory in which they lie as vectors of channels with zeros around them.
+#pragma once
+
+#include <numeric>
+#include <vector>
+
+#include "conv/conv.h"
+#include "conv/cpu/pixels.h"
+#include "conv/cpu/tap_kernels.h"
+#include "conv/cpu/tasks.h"
+#include "conv/reference.h"
+
+namespace torch_dnnl {
+
+// Outputs of one axis that meet the same taps, in a regular pattern: output out + j * out_step
+// meets tap + m * tap_step, for m in [0, taps), at in + j * in_step + m * tap_in_step.
+struct Phase {
+  int64_t out, out_step, in, in_step, tap, tap_step, taps, tap_in_step;
+};
+
+// What forward, backward data and backward weights have in common: outputs that meet inputs. The
+// "outputs" of backward weights are the gradients.
+struct DepthwisePlan {
+  explicit DepthwisePlan(const ConvProblem& p, int64_t lanes, int64_t element_size)
+      : p(p),
+        inner(backward_data() ? p.oc : p.ic),
+        out_per_group(backward_data() ? p.ic : p.oc),
+        vectors(ceil_div(channels(), lanes)),
+        in_size(backward_data() ? p.dst_size : p.src_size),
+        out_size(backward_data() ? p.src_size : p.dst_size),
+        in_stride(backward_data() ? p.dst_stride : p.src_stride),
+        out_stride(backward_data() ? p.src_stride : p.dst_stride),
+        taps(product(p.kernel)) {
+    block = std::min(
+        vectors,
+        std::max<int64_t>(1, (in_stride[1] == 1 ? kWideBlock : kBlock) / (lanes * element_size)));
+    // Transposing a row writes whole vectors of pixels: `margin` pixels beyond its end.
+    margin = in_stride[1] == 1 ? 0 : lanes - 1;
+    const auto reach = [&](int axis, int64_t outputs) { // inputs that so many outputs meet
+      const int64_t kernel = (p.kernel[axis] - 1) * p.dilation[axis], s = p.stride[axis];
+      return backward_data() ? (outputs - 1 + kernel) / s + 2 : (outputs - 1) * s + kernel + 1;
+    };
+    tile = out_size[2];
+    rows = std::clamp<int64_t>(kUnitPixels / tile, 1, out_size[1]);
+    slots[0] = std::min(reach(0, 1), in_size[0]);
+    slots[1] = std::min(reach(1, rows), in_size[1]);
+    const auto size = [&] {
+      return slots[0] * slots[1] * (reach(2, tile) + margin) * inner * block * lanes;
+    };
+    while (tile > kLeastTile && size() > kScratch)
+      tile = ceil_div(tile, 2);
+    width = reach(2, tile) + margin;
+    scratch = size();
+    if (slots[0] > 1 && scratch / slots[1] * in_size[1] <= kPlanes)
+      slots[1] = in_size[1];
+    blocks = ceil_div(vectors, block);
+    tiles = ceil_div(out_size[2], tile);
+    row_blocks = ceil_div(out_size[1], rows);
+    units = p.n * tiles * out_size[0] * row_blocks;
+  }
+
+  bool backward_data() const {
+    return p.pass == ConvPass::backward_data;
+  }
+  // Each output channel meets an input channel of its own.
+  bool is_plain() const {
+    return inner == 1 && out_per_group == 1;
+  }
+
+  int64_t channels() const { // output channels
+    return p.groups * out_per_group;
+  }
+
+  // From the first to behind the last element of the image of inputs.
+  int64_t in_elements() const {
+    int64_t last = (p.n - 1) * in_stride[0] + (p.groups * inner - 1) * in_stride[1];
+    for (int axis = 0; axis < 3; axis++)
+      last += (in_size[axis] - 1) * in_stride[2 + axis];
+    return last + 1;
+  }
+
+  // Whether whole vectors of channels lie in the image of outputs.
+  bool has_vectors_of_outputs(int64_t lanes) const {
+    return out_stride[1] == 1 && channels() % lanes == 0;
+  }
+
+  // The first input that outputs from `out` on meet.
+  int64_t first_in(int axis, int64_t out) const {
+    if (!backward_data())
+      return out * p.stride[axis] - p.pad[axis];
+    const int64_t last = out + p.pad[axis] - (p.kernel[axis] - 1) * p.dilation[axis];
+    return last >= 0 ? last / p.stride[axis] : -ceil_div(-last, p.stride[axis]);
+  }
+
+  // The phases of an axis; output o is in phase o % phases.
+  std::vector<Phase> phases(int axis) const {
+    const int64_t s = p.stride[axis], d = p.dilation[axis], k = p.kernel[axis], pad = p.pad[axis];
+    if (!backward_data())
+      return {{0, 1, -pad, s, 0, 1, k, d}};
+    // Tap t meets output o at (o + pad - t d) / s, if that is an integer.
+    const int64_t period = s / std::gcd(s, d);
+    std::vector<Phase> result;
+    for (int64_t out = 0; out < std::min(s, out_size[axis]); out++) {
+      int64_t first = 0;
+      while (first < std::min(period, k) && (out + pad - first * d) % s != 0)
+        first++;
+      const int64_t count = first < std::min(period, k) ? (k - 1 - first) / period + 1 : 0;
+      const int64_t last = first + (count - 1) * period;
+      const int64_t in = count > 0 ? (out + pad - last * d) / s : 0;
+      result.push_back({out, s, in, 1, last, -period, count, d * period / s});
+    }
+    return result;
+  }
+
+  // Outputs are dealt out in units: a tile of some rows of a plane.
+  struct Unit {
+    int64_t n, tile, d, h;
+    int64_t first, width, rows; // of the outputs in the tile
+  };
+  Unit unit(int64_t index) const {
+    const int64_t h = index % row_blocks * rows, plane = index / row_blocks;
+    const int64_t t = plane / out_size[0] % tiles, first = t * tile;
+    return {
+        plane / out_size[0] / tiles,
+        t,
+        plane % out_size[0],
+        h,
+        first,
+        std::min(tile, out_size[2] - first),
+        std::min(rows, out_size[1] - h)};
+  }
+
+  int64_t out_offset(const Unit& unit, int64_t channel) const {
+    return unit.n * out_stride[0] + channel * out_stride[1] + unit.d * out_stride[2] +
+        unit.h * out_stride[3] + unit.first * out_stride[4];
+  }
+
+  // f(first, pixels, offset) for the runs of pixels of a unit in the image of outputs; rows that
+  // follow one another in memory are one run.
+  template <class F>
+  void for_each_run(const Unit& unit, const F& f) const {
+    if (out_stride[3] == unit.width * out_stride[4])
+      return f(0, unit.rows * unit.width, 0);
+    for (int64_t r = 0; r < unit.rows; r++)
+      f(r * unit.width, unit.width, r * out_stride[3]);
+  }
+
+  const ConvProblem& p;
+  int64_t inner;         // input channels that meet in an output channel
+  int64_t out_per_group; // output channels
+  int64_t vectors;       // of output channels
+  const int64_t *in_size, *out_size, *in_stride, *out_stride;
+  int64_t taps;
+  int64_t block, blocks;    // vectors that a task computes
+  int64_t slots[2];         // rows of a plane, and planes, that scratch memory holds
+  int64_t tile, tiles;      // outputs of a row that a task computes at once
+  int64_t rows, row_blocks; // rows of outputs that a task computes at once
+  int64_t width, margin;    // pixels of a row in scratch memory; those that are not of the image
+  int64_t scratch, units;
+
+  // Bytes of the channels that a task computes: in a channels-last image they lie together, and
+  // the more of them, the better they stream.
+  static constexpr int64_t kBlock = 64, kWideBlock = 512;
+  static constexpr int64_t kUnitPixels = 256;
+  static constexpr int64_t kLeastTile = 32;
+  static constexpr int64_t kScratch = 64 * 1024; // elements; small enough for the caches
+  static constexpr int64_t kPlanes = 64 * 1024;  // for all rows of the planes in use
+};
+
+// The rows of the input, loaded when they are needed and kept while they may be needed again.
+template <class T, class C>
+class InputRows {
+ public:
+  explicit InputRows(const DepthwisePlan& plan)
+      : plan_(plan),
+        image_(static_cast<const T*>(plan.backward_data() ? plan.p.dst : plan.p.src)),
+        image_end_(image_ + plan.in_elements()),
+        pixel_(plan.inner * n),
+        window_vectors_(plan.is_plain() ? 0 : window_vectors(plan)),
+        rows_(plan.slots[0] * plan.slots[1] * row_size()),
+        window_(plan.width * window_vectors_ * n),
+        tags_(plan.slots[0] * plan.slots[1]),
+        index_(plan.is_plain() ? 0 : plan.block * pixel_),
+        first_(plan.block) {
+    for (int axis = 0; axis < 2; axis++)
+      phases_[axis] = plan.phases(axis);
+  }
+
+  // Elements from one vector of channels of a row to the next.
+  int64_t vector_stride() const {
+    return plan_.width * pixel_;
+  }
+
+  void select_block(int64_t block) {
+    forget();
+    channel_ = block * plan_.block * n;
+    if (!plan_.is_plain())
+      map_lanes();
+  }
+
+  // f(row, tap) with the row of pixels that each row of taps meets at row h of a unit of outputs;
+  // `tap` is the first of its taps.
+  template <class F>
+  void for_each(const DepthwisePlan::Unit& unit, int64_t h, const F& f) {
+    if (unit.n != n_ || unit.tile != tile_) {
+      forget();
+      n_ = unit.n;
+      tile_ = unit.tile;
+    }
+    for_each_tap(0, unit.d, [&](int64_t d, int64_t kd) {
+      for_each_tap(1, h, [&](int64_t in, int64_t kh) {
+        f(row(d, in), (kd * plan_.p.kernel[1] + kh) * plan_.p.kernel[2]);
+      });
+    });
+  }
+
+ private:
+  static constexpr int64_t n = kLanes<C>;
+
+  // How many vectors of input channels n neighbouring output channels meet; 2 or 4 at least, which
+  // LanesWindow asks for.
+  static int64_t window_vectors(const DepthwisePlan& plan) {
+    const int64_t groups = (n - 2) / plan.out_per_group + 2;
+    const int64_t vectors = ceil_div(groups * plan.inner, n);
+    return vectors <= 2 ? 2 : std::max<int64_t>(vectors, 4);
+  }
+
+  int64_t row_size() const {
+    return plan_.block * vector_stride();
+  }
+
+  void forget() {
+    std::fill(tags_.begin(), tags_.end(), -1);
+  }
+
+  template <class F>
+  void for_each_tap(int axis, int64_t out, const F& f) const {
+    const auto& phases = phases_[axis];
+    const Phase& phase = phases[out % phases.size()];
+    int64_t in = phase.in + (out - phase.out) / phase.out_step * phase.in_step;
+    for (int64_t m = 0; m < phase.taps; m++, in += phase.tap_in_step) {
+      if (in >= 0 && in < plan_.in_size[axis])
+        f(in, phase.tap + m * phase.tap_step);
+    }
+  }
+
+  const C* row(int64_t d, int64_t h) {
+    const int64_t slot = d % plan_.slots[0] * plan_.slots[1] + h % plan_.slots[1];
+    const int64_t tag = d * plan_.in_size[1] + h;
+    C* to = rows_.data() + slot * row_size();
+    if (tags_[slot] != tag) {
+      load(d, h, to);
+      tags_[slot] = tag;
+    }
+    return to;
+  }
+
+  void load(int64_t d, int64_t h, C* to) {
+    const int64_t *xs = plan_.in_stride, begin = plan_.first_in(2, tile_ * plan_.tile);
+    const int64_t left = std::clamp<int64_t>(-begin, 0, plan_.width - plan_.margin);
+    const int64_t right = std::clamp(plan_.in_size[2] - begin, left, plan_.width - plan_.margin);
+    const T* from = image_ + n_ * xs[0] + d * xs[2] + h * xs[3] + (begin + left) * xs[4];
+    const int64_t vectors = std::min(plan_.block, plan_.vectors - channel_ / n);
+    C* const first = to + left * pixel_;
+    const auto load_channels = [&](int64_t channel, int64_t most, const LaneRun<C>& lanes) {
+      const int64_t channels = std::min(most, plan_.p.groups * plan_.inner - channel);
+      const T* run = from + channel * xs[1];
+      const bool may_exceed = run + (channels - 1) * xs[1] + n <= image_end_;
+      load_pixels(ImageRun<const T>{run, channels, right - left, xs[1], xs[4]}, lanes, may_exceed);
+    };
+    if (plan_.is_plain()) {
+      load_channels(channel_, vectors * n, {first, vector_stride(), n});
+    } else {
+      for (int64_t v = 0; v < vectors; v++) {
+        load_channels(first_[v], window_vectors_ * n, {window_.data(), n, window_vectors_ * n});
+        const int32_t* index = index_.data() + v * pixel_;
+        C* lanes = first + v * vector_stride();
+        if (window_vectors_ == 2) {
+          spread<2>(index, right - left, lanes);
+        } else if (window_vectors_ == 4) {
+          spread<4>(index, right - left, lanes);
+        } else {
+          spread<0>(index, right - left, lanes);
+        }
+      }
+    }
+    for (int64_t v = 0; v < vectors; v++, to += vector_stride()) {
+      std::fill(to, to + left * pixel_, C(0));
+      std::fill(to + right * pixel_, to + vector_stride(), C(0));
+    }
+  }
+
+  // To each lane of an output channel the input channels of its group.
+  template <int kVectors>
+  void spread(const int32_t* index, int64_t pixels, C* to) const {
+    for (int64_t x = 0; x < pixels; x++) {
+      const LanesWindow<kVectors, C> window(window_.data() + x * window_vectors_ * n);
+      for (int64_t i = 0; i < plan_.inner; i++, to += n)
+        window.pick(index + i * n).store(to);
+    }
+  }
+
+  void map_lanes() {
+    for (int64_t v = 0; v < plan_.block; v++) {
+      first_[v] = (channel_ + v * n) / plan_.out_per_group * plan_.inner;
+      for (int64_t i = 0; i < plan_.inner; i++) {
+        for (int64_t lane = 0; lane < n; lane++) {
+          const int64_t group = (channel_ + v * n + lane) / plan_.out_per_group;
+          index_[v * pixel_ + i * n + lane] = group * plan_.inner + i - first_[v];
+        }
+      }
+    }
+  }
+
+  const DepthwisePlan& plan_;
+  const T *image_, *image_end_;
+  const int64_t pixel_, window_vectors_;
+  const Scratch<C> rows_, window_;
+  std::vector<int64_t> tags_;
+  std::vector<int32_t> index_;
+  std::vector<int64_t> first_; // input channel of the lanes of a vector
+  std::vector<Phase> phases_[2];
+  int64_t n_ = -1, tile_ = -1, channel_ = 0;
+};
+
+} // namespace torch_dnnl

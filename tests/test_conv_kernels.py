@@ -1,0 +1,149 @@
+"""The kernels for depthwise and grouped convolution: random problems of all three operators in
+every layout and type against float64, shapes that split into tiles, the same bits from any number
+of threads."""
+
+import random
+
+import pytest
+import torch
+from oracles import conv as oracle
+from torch import Tensor
+
+import torch_dnnl  # noqa: F401  (registers the operators)
+
+OPS = torch.ops.torch_dnnl
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+# Bounds of the error's norm over the result's. float32 is summed in float32; the narrower types are
+# too, and then rounded once to 8 or 11 bits.
+TOLERANCE = {
+    torch.float64: 1e-13,
+    torch.float32: 2e-5,
+    torch.bfloat16: 2**-8 + 2e-5,
+    torch.float16: 2**-11 + 2e-5,
+}
+
+
+def random_tensor(choose: random.Random, shape: list[int], dtype: torch.dtype) -> Tensor:
+    """Random values in random strides: dense in any order of dimensions, cut out of something
+    larger, or expanded."""
+    values = torch.randn(shape).to(dtype)
+    layout = choose.randrange(5)
+    if layout == 1 and len(shape) in (4, 5):
+        formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+        return values.contiguous(memory_format=formats[len(shape)])
+    if layout == 2:
+        order = choose.sample(range(len(shape)), len(shape))
+        return (
+            values.permute(order).contiguous().permute([order.index(d) for d in range(len(order))])
+        )
+    if layout == 3:
+        wide = torch.full([n + choose.randint(0, 3) for n in shape], torch.nan, dtype=dtype)
+        return wide[tuple(slice(m - n, m) for m, n in zip(wide.shape, shape))].copy_(values)
+    if layout == 4 and choose.random() < 0.3:
+        return values.narrow(choose.randrange(len(shape)), 0, 1).expand(shape)
+    return values
+
+
+def check(
+    choose: random.Random,
+    dtype: torch.dtype,
+    channels: tuple[int, int, int, int],  # batch, groups, of src in a group, of dst in a group
+    size: list[int],
+    kernel: list[int],
+    strides: list[int],
+    pads: list[list[int]],
+    dilations: list[int],
+) -> None:
+    """All three operators in one random pair of formats."""
+    out = [
+        (i + b + e - (k - 1) * d - 1) // s + 1
+        for i, b, e, k, d, s in zip(size, *pads, kernel, dilations, strides)
+    ]
+    n, groups, ic, oc = channels
+    nxc, xio = choose.random() < 0.5, choose.random() < 0.5
+    formats = ("NXC" if nxc else "NCX", "XIO" if xio else "OIX")
+    attributes = (strides, *pads, dilations, "none", groups, *formats)
+    ic_all, oc_all = groups * ic, groups * oc
+    x = random_tensor(choose, [n, *size, ic_all] if nxc else [n, ic_all, *size], dtype)
+    g = random_tensor(choose, [n, *out, oc_all] if nxc else [n, oc_all, *out], dtype)
+    w = random_tensor(choose, [*kernel, ic, oc_all] if xio else [oc_all, ic, *kernel], dtype)
+    bias = choose.choice([None, random_tensor(choose, [oc_all], dtype)])
+    for name, args in {
+        "convolution": (x, w, bias),
+        "convolution_backward_data": (g, w, size),
+        "convolution_backward_weights": (g, x, kernel),
+    }.items():
+        actual = getattr(OPS, name)(*args, *attributes).double()
+        wide = [a.double() if isinstance(a, Tensor) else a for a in args]
+        expected = getattr(oracle, name)(*wide, *attributes)
+        error = (actual - expected).norm() / expected.norm().clamp(min=1e-30)
+        assert error <= TOLERANCE[dtype], (name, dtype, x.shape, x.stride(), w.shape, attributes)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("seed", range(5))
+def test_kernels_match_float64(dtype, seed):
+    choose = random.Random(seed)
+    for _ in range(6):
+        rank = choose.choice([1, 2, 2, 3])
+        ic, oc = choose.choice(
+            [(1, 1), (1, 1), (1, 1), (1, 2), (1, 5), (2, 2), (4, 4), (3, 5), (8, 8)]
+        )
+        kernel = [choose.randint(1, [0, 9, 5, 3][rank]) for _ in range(rank)]
+        strides = [choose.choice([1, 1, 2, 3, 4]) for _ in range(rank)]
+        dilations = [choose.choice([1, 1, 2, 3]) for _ in range(rank)]
+        pads = [[choose.randint(0, 5) for _ in range(rank)] for _ in range(2)]
+        size = [
+            max(choose.randint(1, [0, 90, 20, 8][rank]), (k - 1) * d + 1 - b - e)
+            for k, d, b, e in zip(kernel, dilations, *pads)
+        ]
+        channels = (choose.randint(1, 3), choose.choice([1, 2, 3, 5, 8, 16, 19, 33, 70]), ic, oc)
+        check(choose, dtype, channels, size, kernel, strides, pads, dilations)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_kernels_split_into_tiles(dtype):
+    """Rows longer than a tile, taps further apart than a tile, more taps than pixels."""
+    choose = random.Random(0)
+    for groups, size, kernel, stride, pad, dilation in [
+        (16, [5000], [4], 1, [[3], [0]], 1),
+        (20, [1500], [5], 3, [[7], [9]], 7),
+        (5, [2300], [2], 1, [[700], [0]], 700),
+        (9, [13, 11], [31, 29], 1, [[15, 14], [15, 14]], 1),
+        (130, [9, 300], [3, 3], 2, [[1, 0], [0, 1]], 1),
+        (12, [6, 40, 50], [3, 3, 3], 1, [[1, 1, 1], [1, 1, 1]], 1),
+    ]:
+        rank = len(size)
+        strides, dilations = [stride] * rank, [dilation] * rank
+        check(choose, dtype, (1, groups, 1, 1), size, kernel, strides, pad, dilations)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_kernels_and_threads_change_no_bit(channels_last):
+    def results():
+        torch.manual_seed(0)
+        for groups, ic, size, kernel, attributes in [
+            (40, 1, (37, 41), (5, 5), ([1], [2], [2], [1])),
+            (72, 1, (37, 41), (3, 3), ([2], [1], [0], [1])),
+            (10, 4, (37, 41), (3, 3), ([1], [1], [1], [1])),
+        ]:
+            attributes = ([value * 2 for value in attributes]) + ["none", groups, "NCX", "OIX"]
+            x = torch.randn(2, groups * ic, *size)
+            w = torch.randn(groups * ic, ic, *kernel)
+            if channels_last:
+                x = x.contiguous(memory_format=torch.channels_last)
+            y = OPS.convolution(x, w, None, *attributes)
+            yield y
+            yield OPS.convolution_backward_data(y, w, size, *attributes)
+            yield OPS.convolution_backward_weights(y, x, kernel, *attributes)
+
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = list(results())
+        for count in (2, 3):
+            torch.set_num_threads(count)
+            for a, b in zip(alone, results()):
+                assert torch.equal(a, b)
+    finally:
+        torch.set_num_threads(threads)
