@@ -62,14 +62,17 @@ def test_planted_mistake_is_found(mistake, sanitizer, report):
     assert re.search(report, done.stdout + done.stderr), done.stdout + done.stderr
 
 
-NAMES = ("values", "gradients", "resample", "interpolate", "onnx", "formats", "docs")
+NAMES = (
+    *("values", "gradients", "resample", "interpolate", "reorder_bits"),
+    *("onnx", "formats", "docs"),
+)
 FILES = [f"test_{name}.py" for name in NAMES]
 # Every operator forward and backward, in every type. ThreadSanitizer is slow, and races do not
 # depend on types.
 ADDRESSES = "matches_oracle or gradients_match_oracle or any_layout or support_table_is_true"
 SELECTIONS = {
     None: f"{ADDRESSES} or empty_batch or operator_agrees or test_resample or test_interpolate"
-    " or test_onnx",
+    " or same_bits or test_onnx",
     "address": f"{ADDRESSES} or integers or exact_adjoint",
     "thread": "(matches_oracle and float32) or gradients_match_oracle or channels_last",
 }

@@ -1,5 +1,6 @@
 """Reorder beyond the table: random problems with every operand, layout and type, to the bit."""
 
+import itertools
 import math
 import random
 
@@ -145,3 +146,36 @@ def test_random_problems(dtype):
         result = D.reorder(src, **options)
         assert_same_bits(result, oracle(src, **options), context)
         assert_exact(choose, result, src, options)
+
+
+def middles(dtype):
+    """Numbers in the middle between two neighbours of an integer or float8 type."""
+    if dtype in FLOAT8:
+        every = torch.arange(256, dtype=torch.uint8).view(dtype).double()
+        every = every[every.isfinite()].unique()
+        return (every[1:] + every[:-1]) / 2
+    limits = torch.iinfo(dtype)
+    return torch.randint(max(limits.min, -1000), min(limits.max, 1000), (300,)).double() + 0.5
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, *FLOAT8], ids=str)
+@pytest.mark.parametrize("round_before_zero_point", [False, True])
+def test_every_step_is_rounded(dtype, round_before_zero_point):
+    """Sources that come out in the middle between two values: there, one rounding more, or less,
+    or a product with the inverse of a scale, gives the other one."""
+    middle = middles(dtype)[:, None]
+    scale, dst_scale = (torch.rand(1, 8) + 0.05 for _ in range(2))
+    for zero_point in (None, torch.randint(0, 100, (1, 8), dtype=torch.int32)):
+        src = (middle - (0 if zero_point is None else zero_point)) * dst_scale / scale + 3
+        options = {
+            "dtype": dtype,
+            "scale": scale,
+            "dst_scale": dst_scale,
+            "src_zero_point": 3,
+            "dst_zero_point": zero_point,
+            "round_before_zero_point": round_before_zero_point,
+        }
+        result = D.reorder(src.float(), **options)
+        for index in itertools.product(*map(range, src.shape)):
+            expected = reorder_element(index, src.shape, src.float(), options)
+            assert repr(result[index].item()) == repr(expected), (index, options)
