@@ -10,6 +10,8 @@ integers (with the zero point where that is added before the rounding, in one ro
 
 import pytest
 import torch
+from oracles.reorder import reorder as reorder_oracle
+from oracles.reorder import spread, unpack
 
 import torch_dnnl.functional as D
 
@@ -204,3 +206,62 @@ def test_learned_scales_at_ties():
     ours, theirs = learned(x, torch.int8, one, one, False)
     assert torch.equal(ours[0], theirs[0]) and ours[0].flatten().tolist() == [0, 2]
     assert torch.equal(ours[2], -theirs[2]) and ours[2] != 0
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("tag", ["abcd", "acdb", "aBcd4b"])
+@pytest.mark.parametrize("round_before_zero_point", [False, True])
+def test_gradients_of_the_page(dtype, tag, round_before_zero_point):
+    """docs/reorder.md's formulas of fake_reorder's gradients, for every operand in groups."""
+    size, beta = (4, 6, 5, 3), -0.7
+    float64 = {"dtype": torch.float64}
+    src = torch.randn(size, **float64) * (80 if dtype in (torch.int8, torch.uint8) else 400)
+    src[0, 0, 0, :2] = torch.tensor([torch.inf, torch.nan])
+    accumulate = reorder_oracle(torch.randn(size, **float64) * 30, tag)
+    operands = {
+        "scale": torch.rand(1, 3, 1, 1, **float64) + 0.5,
+        "dst_scale": torch.rand(2, 6, 1, 1, **float64) + 0.5,
+        "src_zero_point": torch.randint(-9, 9, (4, 1, 1, 3)).double(),
+        "dst_zero_point": torch.randint(0, 9, (1, 1, 5, 1)).double(),
+    }
+    options = {"dtype": dtype, "beta": beta, "round_before_zero_point": round_before_zero_point}
+
+    leaves = {"src": src, "accumulate": accumulate, **operands}
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in leaves.items()}
+    y = D.fake_reorder(
+        leaves["src"], tag, **options, **{k: leaves[k] for k in leaves if k != "src"}
+    )
+    grad = torch.randn_like(y)
+    ours = dict(zip(leaves, torch.autograd.grad(y, leaves.values(), grad)))
+
+    s, t, zs, zd = (spread(operand, src) for operand in operands.values())
+    added = unpack(accumulate, tag, size) if tag == "aBcd4b" else accumulate
+    g = unpack(grad, tag, size) if tag == "aBcd4b" else grad
+    q = reorder_oracle(src, **options, **operands, accumulate=added).double()
+    w = (s * (src - zs) + beta * added) / t
+    largest = {torch.float8_e4m3fn: 464}.get(dtype)
+    low, high = (-largest, largest) if largest else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    u = w.round() + zd if round_before_zero_point and not largest else w + zd
+    u = u if largest else u.round()
+    inside = (u >= low) & (u <= high)
+    assert 0.02 < (~inside).double().mean() < 0.8
+    through = torch.where(inside, g, 0)
+    of_step = q - zd - torch.where(inside, w, 0)
+    expected = {
+        "src": through * s,
+        "accumulate": through * beta,
+        "scale": torch.where(inside, g * (src - zs), 0),
+        "dst_scale": g * of_step,
+        "src_zero_point": -through * s,
+        "dst_zero_point": -torch.where(inside, 0, g) * t,
+    }
+    for name, value in expected.items():
+        if name in operands:
+            for dim, length in enumerate(operands[name].shape):
+                value = value.unflatten(dim, (length, -1)).sum(dim + 1)
+        if name == "accumulate":
+            value = reorder_oracle(value, tag)
+        if dtype == torch.float8_e4m3fn and name == "dst_scale":  # that of the NaN is NaN
+            assert ours[name][0, 0].isnan() and expected[name].isnan().sum() == 1
+            ours[name][0, 0] = value[0, 0] = 0
+        torch.testing.assert_close(ours[name], value, rtol=1e-10, atol=1e-10)
