@@ -1,5 +1,5 @@
 """What is timed: for each operator, our call and the best spelling of it that a user of torch (or,
-where a name says so, of Pillow) has.
+where a name says so, of Pillow or oneDNN) has.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,12 @@ class Case:
 
     @property
     def differentiable(self) -> bool:
-        return all(t.is_floating_point() for t in self.tensors)
+        """Whether both have gradients; those of an opaque tensor would have no layout to time."""
+        if not all(t.is_floating_point() for t in self.tensors):
+            return False
+        leaves = [t.detach().requires_grad_() for t in self.tensors]
+        results = [function(*leaves) for function in (self.ours, self.peer)]
+        return all(isinstance(r, Tensor) and r.requires_grad and not r.is_mkldnn for r in results)
 
 
 def randn(*shape: int, device: str, memory_format: torch.memory_format) -> Tensor:
@@ -149,6 +154,37 @@ def blocked_int8_weights(w: Tensor) -> Tensor:
     return w.view(o // 16, 16, i // 16, 4, 4, h, w_).permute(0, 2, 5, 6, 3, 1, 4).contiguous()
 
 
+def onednn(w: Tensor) -> Iterator[Case]:
+    """oneDNN's own reorders, as far as torch reaches them: weights to the blocks that oneDNN likes
+    best for a convolution on this machine, in an opaque tensor, and back. With AVX2 these blocks
+    are Ohwi32o. (`to_mkldnn` alone copies, and torch has no call that blocks activations.)
+    """
+    opaque = torch._C._nn.mkldnn_reorder_conv2d_weight(w.to_mkldnn(), 1, 1, 1, 1)
+    plain = w.to_mkldnn()
+
+    def blocked_outputs(w: Tensor) -> Tensor:
+        return w.unflatten(0, (-1, 32)).permute(0, 3, 4, 2, 1).contiguous()
+
+    yield Case(
+        "oihw to Ohwi32o, oneDNN",
+        lambda w: D.reorder(w, "Ohwi32o"),
+        lambda w: torch._C._nn.mkldnn_reorder_conv2d_weight(plain, 1, 1, 1, 1),
+        (w,),
+        exact=blocked_outputs,
+    )
+    yield Case(
+        "Ohwi32o to oihw, oneDNN",
+        lambda w: D.reorder(w, "oihw", src_format="Ohwi32o"),
+        lambda w: opaque.to_dense(),
+        (blocked_outputs(w),),
+        exact=lambda w: w.permute(0, 4, 3, 1, 2).flatten(0, 1),
+    )
+    yield Case(
+        "copy of oihw, oneDNN", lambda w: D.reorder(w, "oihw"), lambda w: w.to_mkldnn(), (w,),
+        exact=lambda w: w,
+    )  # fmt: skip
+
+
 def quantized(x: Tensor, scale: Tensor | float, zero_point: Tensor | float, low: int) -> Tensor:
     return (x / scale).round_().add_(zero_point).clamp_(low, low + 255)
 
@@ -245,6 +281,35 @@ def blocks(x: Tensor) -> Iterator[Case]:
         lambda w: blocked_int8_weights(quantized(w, scale, 0, -128).to(torch.int8)),
         (w,),
     )
+    if x.device.type == "cpu" and torch.backends.mkldnn.is_available():
+        yield from onednn(w)
+
+
+def fake_quantization(x: Tensor) -> Iterator[Case]:
+    """Quantized and dequantized, with a fixed scale: gradients go to x alone."""
+    scale = torch.rand(64, device=x.device) * 0.05 + 0.01
+    zero = torch.randint(-20, 20, (64,), device=x.device, dtype=torch.int32)
+    int8 = {"dtype": torch.int8, "round_before_zero_point": True}
+    channels = {"dst_scale": scale.view(1, -1, 1, 1), "dst_zero_point": zero.view(1, -1, 1, 1)}
+    yield Case(
+        "fake quantize per tensor",
+        lambda x: D.fake_reorder(x, dst_scale=0.03, dst_zero_point=5, **int8),
+        lambda x: torch.fake_quantize_per_tensor_affine(x, 0.03, 5, -128, 127),
+        (x,),
+    )
+    yield Case(
+        "fake quantize per channel",
+        lambda x: D.fake_reorder(x, **channels, **int8),
+        lambda x: torch.fake_quantize_per_channel_affine(x, scale, zero, 1, -128, 127),
+        (x,),
+    )
+    nhwc = x.contiguous(memory_format=torch.channels_last)
+    yield Case(
+        "fake quantize per channel, nhwc",
+        lambda x: D.fake_reorder(x, **channels, **int8),
+        lambda x: torch.fake_quantize_per_channel_affine(x, scale, zero, 1, -128, 127),
+        (nhwc,),
+    )
 
 
 def quantization(x: Tensor) -> Iterator[Case]:
@@ -318,7 +383,7 @@ def quantization(x: Tensor) -> Iterator[Case]:
 
 def reorder(device: str) -> Iterator[Case]:
     x = torch.randn(4, 64, 112, 112, device=device)
-    for group in (layouts, conversions, blocks, quantization):
+    for group in (layouts, conversions, blocks, quantization, fake_quantization):
         yield from group(x)
 
 

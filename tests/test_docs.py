@@ -99,6 +99,18 @@ def test_gallery_example(tmp_path):
     assert picture.stat().st_size > 10_000
 
 
+def test_quantization_example():
+    """Training with rounding helps 2 bits; integers classify as rounded float32 does."""
+    result = python(
+        str(ROOT / "examples" / "quantization_aware_training.py"),
+        *("--epochs", "2", "--bits", "8", "2"),
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("597 of 597") == 2
+    after, during = re.search(r"^ +2 +([\d.]+) +([\d.]+)", result.stdout, re.MULTILINE).groups()
+    assert float(after) + 3 < float(during)
+
+
 def test_super_resolution_agrees_with_torch():
     result = python(str(ROOT / "examples" / "train_super_resolution.py"), "--check")
     assert result.returncode == 0, result.stdout + result.stderr

@@ -33,8 +33,8 @@ def run(*command, **environment):
 def test_values_with_library(capability):
     result = run(
         "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
-        "test_values.py", "test_reorder_kernels.py", "test_fake_reorder.py",
-        "-k", "matches_oracle or any_layout or kernels",
+        "test_values.py", "test_reorder_kernels.py", "test_reorder_bits.py", "test_fake_reorder.py",
+        "-k", "matches_oracle or any_layout or kernels or same_bits",
         ATEN_CPU_CAPABILITY=capability,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout[-3000:]

@@ -267,19 +267,116 @@ def test_dequantize_linear_blocked():
     assert y.tolist() == [[6, 264, 68, 400], [296, 236, 4, 23]]
 
 
-@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
-def test_fake_quantization_is_torchs(dtype):
-    """Powers of two as scales: torch multiplies by the inverse."""
-    limits = torch.iinfo(dtype)
-    x = (torch.randn(200, 3) * 40).round() / 2
-    for scale, zero_point in [(1.0, 3), (0.5, 17), (4.0, 127)]:
-        a, b = (x.clone().requires_grad_() for _ in range(2))
-        ours = D.fake_reorder(
-            a, dtype=dtype, dst_scale=scale, dst_zero_point=zero_point, round_before_zero_point=True
+def float8_values(dtype):
+    """The finite values of a float8 type from 0 up, in the order of their bits, as the ONNX page
+    "Float stored in 8 bits" defines them; float32."""
+    mantissa_bits, bias, codes = {"e4m3fn": (3, 7, 0x7F), "e5m2": (2, 15, 0x7C)}[dtype]
+    code = np.arange(codes)
+    exponent, mantissa = (
+        code >> mantissa_bits,
+        (code & (1 << mantissa_bits) - 1) / (1 << mantissa_bits),
+    )
+    values = np.where(exponent == 0, mantissa * 2.0, 1 + mantissa) * 2.0 ** (exponent - bias)
+    return values.astype(np.float32)
+
+
+def cast_float8(x, dtype):
+    """float32 to the float32 of the nearest float8, ties to even, saturated (Cast, saturate=1)."""
+    values = float8_values(dtype)
+    magnitude = np.minimum(np.abs(x), values[-1])
+    upper = np.searchsorted(values, np.nan_to_num(magnitude))
+    lower = np.maximum(upper - 1, 0)
+    middle = (values[lower].astype(np.float64) + values[upper]) / 2
+    even = np.where(upper % 2 == 0, upper, lower)
+    code = np.where(magnitude == middle, even, np.where(magnitude > middle, upper, lower))
+    return np.where(np.isnan(x), np.nan, np.copysign(values[code], x))
+
+
+def quantize_linear(x, scale, zero_point, dtype):
+    """The formula of QuantizeLinear, in the float32 of x and of a scale of x's shape."""
+    if dtype.startswith("e"):
+        return cast_float8(x / scale, dtype)
+    limits = np.iinfo(dtype)
+    return np.clip(np.rint(x / scale) + zero_point, limits.min, limits.max).astype(dtype)
+
+
+def dequantize_linear(x, scale, zero_point):
+    return (x.astype(np.float32) - zero_point.astype(np.float32)) * scale
+
+
+def parameters(granularity, shape, axis):
+    """Shapes of scale and zero point: as ONNX has them, and as reorder takes them."""
+    if granularity == "tensor":
+        return (), ()
+    if granularity == "axis":
+        return (shape[axis],), tuple(n if d == axis else 1 for d, n in enumerate(shape))
+    blocked = tuple(n // 4 if d == axis else n for d, n in enumerate(shape))
+    return blocked, blocked
+
+
+def spread(parameter, granularity, shape, axis):
+    """A scale or zero point over the elements that it belongs to, by the rules of the page."""
+    if granularity == "axis":
+        parameter = parameter.reshape([-1 if d == axis else 1 for d in range(len(shape))])
+    if granularity == "blocked":
+        parameter = np.repeat(parameter, 4, axis)
+    return np.broadcast_to(parameter, shape)
+
+
+FLOAT8 = {"e4m3fn": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", *FLOAT8])
+@pytest.mark.parametrize("granularity", ["tensor", "axis", "blocked"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_quantize_linear_by_formula(dtype, granularity, axis):
+    """Exactly, and so what DequantizeLinear makes of the codes."""
+    rng = np.random.default_rng(axis)
+    shape = (8, 12, 20)
+    theirs, ours = parameters(granularity, shape, axis)
+    scale = rng.uniform(0.01, 3, theirs).astype(np.float32)
+    zero_point = np.zeros(theirs, np.int8)
+    if dtype not in FLOAT8:  # which have none
+        limits = np.iinfo(dtype)
+        zero_point = rng.integers(limits.min, limits.max, theirs, dtype, endpoint=True)
+    full = [spread(np.asarray(p), granularity, shape, axis) for p in (scale, zero_point)]
+    x = (rng.normal(0, 150, shape).astype(np.float32) * 2).round() / 2  # in steps; ties are many
+    x = (x * full[0]).astype(np.float32)
+    x.flat[:2] = np.inf, -np.inf
+
+    operands = [torch.tensor(p).reshape(ours) for p in (scale, zero_point)]
+    options = {"dtype": FLOAT8.get(dtype) or getattr(torch, dtype), "dst_scale": operands[0]}
+    if dtype in FLOAT8:
+        x.flat[2] = np.nan
+        codes = D.reorder(torch.tensor(x), **options)
+        expected = quantize_linear(x, *full, dtype)
+        np.testing.assert_array_equal(codes.float().numpy(), expected)
+        back = D.reorder(codes, dtype=torch.float32, scale=operands[0])
+    else:
+        codes = D.reorder(
+            torch.tensor(x), dst_zero_point=operands[1], round_before_zero_point=True, **options
         )
-        theirs = torch.fake_quantize_per_tensor_affine(b, scale, zero_point, limits.min, limits.max)
-        assert torch.equal(ours, theirs)
-        grad = torch.randn_like(x)
-        ours.backward(grad)
-        theirs.backward(grad)
-        assert torch.equal(a.grad, b.grad)
+        expected = quantize_linear(x, *full, dtype)
+        np.testing.assert_array_equal(codes.numpy(), expected)
+        back = D.reorder(codes, dtype=torch.float32, scale=operands[0], src_zero_point=operands[1])
+    np.testing.assert_array_equal(back.numpy(), dequantize_linear(expected, *full))
+
+
+def test_dequantize_linear_of_sums():
+    """int32, as ConvInteger leaves it, has no zero point."""
+    x = np.array([0, 1, -7, 2**24 + 1, 2**31 - 1, -(2**31)], np.int32)
+    y = D.reorder(torch.tensor(x), dtype=torch.float32, scale=0.3)
+    np.testing.assert_array_equal(y.numpy(), x.astype(np.float32) * np.float32(0.3))
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_float8_values(dtype):
+    """The largest and the smallest numbers of the page's table; infinities and beyond saturate."""
+    largest, smallest = {"e4m3fn": (448.0, 2.0**-9), "e5m2": (57344.0, 2.0**-16)}[dtype]
+    values = float8_values(dtype)
+    assert values[-1] == largest and values[1] == smallest
+    codes = torch.arange(len(values), dtype=torch.uint8).view(FLOAT8[dtype])
+    assert np.array_equal(D.reorder(codes, dtype=torch.float32).numpy(), values)
+    x = torch.tensor([1e30, -1e30, math.inf, -math.inf, largest * 1.2, smallest / 2, math.nan])
+    y = D.reorder(x, dtype=FLOAT8[dtype]).float()
+    assert y[:6].tolist() == [largest, -largest, largest, -largest, largest, 0] and y[6].isnan()

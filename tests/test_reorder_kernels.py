@@ -8,7 +8,13 @@ import pytest
 import torch
 from oracles.reorder import FLOAT8
 from oracles.reorder import reorder as oracle
-from test_reorder import DTYPES, add_random_steps, assert_same_bits, random_values
+from test_reorder import (
+    DTYPES,
+    add_random_steps,
+    assert_exact,
+    assert_same_bits,
+    random_values,
+)
 
 import torch_dnnl.functional as D
 
@@ -63,7 +69,9 @@ def test_kernels_match_oracle(seed):
     for trial in range(20):
         src, options = random_problem(choose)
         context = (seed, trial, src.shape, src.stride(), src.dtype, options)
-        assert_same_bits(D.reorder(src, **options), oracle(src, **options), context)
+        result = D.reorder(src, **options)
+        assert_same_bits(result, oracle(src, **options), context)
+        assert_exact(choose, result, src, options)
 
 
 # The only NaN that a conversion stores.
