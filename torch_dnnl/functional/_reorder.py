@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -244,15 +245,23 @@ def fake_reorder(
         if accumulate is not None and is_blocked:
             names = {"src_format": "dst_format", "src": "accumulate"}
             accumulate = _to_plain(accumulate, layout, src.shape, names, wide)
-        src = _reorder_for_fake(
+        scaled = partial(
+            _reorder_for_fake,
             {},
-            src,
             dtype=wide,
             scale=scale,
             src_zero_point=src_zero_point,
             accumulate=accumulate,
             beta=beta,
         )
+        value = scaled(src)
+        if isinstance(scale, Tensor):
+            # Its gradient is a product with the source, which must not make NaN of the zero
+            # gradient and an infinity.
+            value = value.detach()
+            finite = value.isfinite()
+            value = torch.where(finite, scaled(torch.where(finite, src, 0)), value)
+        src = value
     result: Tensor = _fake_reorder(
         src,
         dtype,
