@@ -1,0 +1,500 @@
+#include "conv/cpu/winograd.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "conv/cpu/gemm.h"
+#include "conv/cpu/tasks.h"
+#include "conv/reference.h"
+
+namespace torch_dnnl {
+namespace {
+
+constexpr int64_t kTile = 4, kInput = 6, kPositions = kInput * kInput;
+
+// The transforms of one dimension. Those of tiles are applied to columns and then to rows.
+inline void transform_input(const Vec (&d)[kInput], Vec (&to)[kInput]) {
+  const Vec two(2), four(4), five(5);
+  const Vec even = d[4] - four * d[2], odd = d[3] - four * d[1];
+  const Vec near = d[4] - d[2], twice = two * (d[3] - d[1]);
+  to[0] = four * d[0] - five * d[2] + d[4];
+  to[1] = even + odd;
+  to[2] = even - odd;
+  to[3] = near + twice;
+  to[4] = near - twice;
+  to[5] = four * d[1] - five * d[3] + d[5];
+}
+
+inline void transform_output(const Vec (&m)[kInput], Vec (&to)[kTile]) {
+  const Vec two(2), four(4), eight(8);
+  const Vec sum = m[1] + m[2], difference = m[1] - m[2];
+  const Vec far_sum = m[3] + m[4], far_difference = m[3] - m[4];
+  to[0] = m[0] + sum + far_sum;
+  to[1] = difference + two * far_difference;
+  to[2] = sum + four * far_sum;
+  to[3] = difference + eight * far_difference + m[5];
+}
+
+inline void transform_kernel(const Vec (&g)[3], Vec (&to)[kInput]) {
+  const Vec fourth(1.0f / 4), sixth(1.0f / 6), twelfth(1.0f / 12), twenty_fourth(1.0f / 24);
+  const Vec outer = (g[0] + g[2]) * sixth, middle = g[1] * sixth;
+  const Vec far_outer = g[0] * twenty_fourth + g[2] * sixth, far_middle = g[1] * twelfth;
+  const Vec zero(0);
+  to[0] = g[0] * fourth;
+  to[1] = zero - (outer + middle);
+  to[2] = middle - outer;
+  to[3] = far_outer + far_middle;
+  to[4] = far_outer - far_middle;
+  to[5] = g[2];
+}
+
+// transform(transform(from)^T)^T
+template <int64_t n, int64_t m, class F>
+inline void transform_both(const Vec (&from)[n][n], Vec (&to)[m][m], const F& transform) {
+  Vec columns[n][m]; // transposed
+  for (int64_t j = 0; j < n; j++) {
+    Vec column[n];
+    for (int64_t i = 0; i < n; i++) {
+      column[i] = from[i][j];
+    }
+    transform(column, columns[j]);
+  }
+  for (int64_t i = 0; i < m; i++) {
+    Vec row[n];
+    for (int64_t j = 0; j < n; j++) {
+      row[j] = columns[j][i];
+    }
+    transform(row, to[i]);
+  }
+}
+
+// n lanes with any stride, the others 0.
+inline Vec load_lanes(const float* from, int64_t stride, int64_t n) {
+  if (stride == 1) {
+    return n == kLanes ? Vec::loadu(from) : Vec::loadu(from, n);
+  }
+  float lanes[kLanes] = {};
+  for (int64_t i = 0; i < n; i++) {
+    lanes[i] = from[i * stride];
+  }
+  return Vec::loadu(lanes);
+}
+
+inline void store_lanes(Vec x, float* to, int64_t stride, int64_t n) {
+  if (stride == 1) {
+    return n == kLanes ? x.store(to) : x.store(to, n);
+  }
+  float lanes[kLanes];
+  x.store(lanes);
+  for (int64_t i = 0; i < n; i++) {
+    to[i * stride] = lanes[i];
+  }
+}
+
+// Four rows of four values become four columns.
+typedef float Quad __attribute__((vector_size(16)));
+
+inline void transpose(Quad* x) {
+  const Quad a = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
+  const Quad b = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
+  const Quad c = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
+  const Quad d = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
+  x[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+  x[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+  x[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
+  x[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
+}
+
+// Every fourth of kLanes quads as one vector. Through memory, the load would have to wait for the
+// stores.
+inline Vec join(const Quad* x) {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  const auto low = __builtin_shufflevector(x[0], x[4], 0, 1, 2, 3, 4, 5, 6, 7);
+#if defined(CPU_CAPABILITY_AVX512)
+  const auto high = __builtin_shufflevector(x[8], x[12], 0, 1, 2, 3, 4, 5, 6, 7);
+  return Vec(
+      __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+#else
+  return Vec(low);
+#endif
+#else
+  float lanes[kLanes];
+  for (int64_t i = 0; i < kLanes; i += 4) {
+    std::memcpy(lanes + i, x + i, sizeof(Quad));
+  }
+  return Vec::loadu(lanes);
+#endif
+}
+
+// Forward and backward data are one computation, of a correlation of `in` with the kernels, which
+// are turned around for backward data.
+//
+// In one of two ways, that with contiguous loads and stores: lanes are output channels, and each
+// position multiplies tiles x input channels by input x output channels; or lanes are tiles, and
+// it multiplies output x input channels by input channels x tiles.
+class Winograd {
+ public:
+  explicit Winograd(const ConvProblem& p)
+      : p_(p),
+        forward_(p.pass == ConvPass::forward),
+        in_channels_(forward_ ? p.ic : p.oc),
+        out_channels_(forward_ ? p.oc : p.ic),
+        in_stride_(forward_ ? p.src_stride : p.dst_stride),
+        out_stride_(forward_ ? p.dst_stride : p.src_stride),
+        in_size_(forward_ ? p.src_size : p.dst_size),
+        out_size_(forward_ ? p.dst_size : p.src_size),
+        pad_{forward_ ? p.pad[1] : 2 - p.pad[1], forward_ ? p.pad[2] : 2 - p.pad[2]},
+        tile_rows_(ceil_div(out_size_[1], kTile)),
+        tile_columns_(ceil_div(out_size_[2], kTile)),
+        tiles_(p.n * out_size_[0] * tile_rows_ * tile_columns_),
+        lanes_are_channels_(out_stride_[1] == 1),
+        width_(lanes_are_channels_ ? std::min(kPanel, round_up(out_channels_)) : kRows),
+        panels_(ceil_div(out_channels_, width_)),
+        block_(lanes_are_channels_ ? (in_channels_ <= 128 ? 24 : 12) : 2 * kLanes),
+        padded_in_(round_up(in_channels_)),
+        input_step_(block_ * padded_in_ + kApart),
+        kernel_step_(in_channels_ * width_ + kApart),
+        kernels_(p.groups * panels_ * kPositions * kernel_step_) {}
+
+  void run() {
+    pack_kernels();
+    const int64_t blocks = ceil_div(tiles_, block_);
+    const int64_t operations = kPositions * block_ * in_channels_ * out_channels_;
+    parallel_tasks(p_.groups * blocks, operations, [&](int64_t begin, int64_t end) {
+      const Scratch<float> inputs(kPositions * input_step_);
+      const Scratch<float> products(kPositions * block_ * width_);
+      for (int64_t task = begin; task < end; task++) {
+        const int64_t group = task / blocks, first = task % blocks * block_;
+        const int64_t count = std::min(block_, tiles_ - first);
+        pack_inputs(group, first, count, inputs.data());
+        for (int64_t panel = 0; panel < panels_; panel++) {
+          multiply(group, panel, count, inputs.data(), products.data());
+          store_outputs(group, panel, first, count, products.data());
+        }
+      }
+    });
+  }
+
+ private:
+  static constexpr int64_t kRows = 48;   // output channels at a time where lanes are tiles
+  static constexpr int64_t kDepth = 256; // input channels whose kernels stay in the cache
+
+  // Keeps the matrices of positions from beginning a power of two apart, where the lines of all of
+  // them would share a few places in the cache.
+  static constexpr int64_t kApart = 16;
+
+  static int64_t round_up(int64_t channels) {
+    return ceil_div(channels, kLanes) * kLanes;
+  }
+
+  // The inputs of a tile, and which of them are in the image.
+  struct Patch {
+    int64_t offset;
+    Range rows, columns;
+    bool is_whole; // all are, and lie together with two more in each row
+
+    bool contains(int64_t i, int64_t j) const {
+      return i >= rows.begin && i < rows.end && j >= columns.begin && j < columns.end;
+    }
+  };
+
+  // Those of its outputs that are in the image.
+  struct Outputs {
+    int64_t offset, rows, columns;
+  };
+
+  struct Place {
+    int64_t n, d, y, x; // of the first output
+  };
+  Place place(int64_t tile) const {
+    const int64_t row = tile / tile_columns_, image = row / tile_rows_;
+    return {
+        image / out_size_[0],
+        image % out_size_[0],
+        row % tile_rows_ * kTile,
+        tile % tile_columns_ * kTile};
+  }
+
+  // [group][panel][position][input channel][width]
+  float* kernels(int64_t group, int64_t panel, int64_t position, int64_t channel) const {
+    return kernels_.data() + ((group * panels_ + panel) * kPositions + position) * kernel_step_ +
+        channel * width_;
+  }
+
+  void pack_kernels() {
+    const int64_t* ws = p_.weights_stride;
+    const int64_t in_stride = ws[forward_ ? 1 : 0], out_stride = ws[forward_ ? 0 : 1];
+    parallel_tasks(
+        p_.groups * panels_, in_channels_ * width_ * 100, [&](int64_t begin, int64_t end) {
+          for (int64_t task = begin; task < end; task++) {
+            const int64_t group = task / panels_, panel = task % panels_;
+            const float* from = static_cast<const float*>(p_.weights) + group * p_.oc * ws[0] +
+                panel * width_ * out_stride;
+            const int64_t channels = std::min(width_, out_channels_ - panel * width_);
+            for (int64_t c = 0; c < in_channels_; c++) {
+              for (int64_t o = 0; o < width_; o += kLanes) {
+                const int64_t lanes = std::clamp<int64_t>(channels - o, 0, kLanes);
+                Vec g[3][3], u[kInput][kInput];
+                for (int64_t i = 0; i < 3; i++) {
+                  for (int64_t j = 0; j < 3; j++) {
+                    const int64_t h = forward_ ? i : 2 - i, w = forward_ ? j : 2 - j;
+                    const float* tap =
+                        from + c * in_stride + o * out_stride + h * ws[3] + w * ws[4];
+                    g[i][j] = load_lanes(tap, out_stride, lanes);
+                  }
+                }
+                transform_kernels(g, u);
+                for (int64_t k = 0; k < kPositions; k++) {
+                  u[k / kInput][k % kInput].store(kernels(group, panel, k, c) + o);
+                }
+              }
+            }
+          }
+        });
+  }
+
+  static void transform_kernels(const Vec (&g)[3][3], Vec (&u)[kInput][kInput]) {
+    transform_both(g, u, transform_kernel);
+  }
+
+  // [position][tile][input channel], or [position][input channel][tile]
+  void pack_inputs(int64_t group, int64_t first, int64_t count, float* to) const {
+    const float* in = static_cast<const float*>(forward_ ? p_.src : p_.dst) +
+        group * in_channels_ * in_stride_[1];
+    if (lanes_are_channels_) {
+      for (int64_t t = 0; t < count; t++) {
+        const Patch patch = patch_of(first + t);
+        for (int64_t c = 0; c < in_channels_; c += kLanes) {
+          const int64_t lanes = std::min(kLanes, in_channels_ - c);
+          Vec d[kInput][kInput];
+          for (int64_t i = 0; i < kInput; i++) {
+            for (int64_t j = 0; j < kInput; j++) {
+              const float* pixel =
+                  in + patch.offset + c * in_stride_[1] + i * in_stride_[3] + j * in_stride_[4];
+              d[i][j] = patch.contains(i, j) ? load_lanes(pixel, in_stride_[1], lanes) : Vec(0);
+            }
+          }
+          store_positions(d, to + t * padded_in_ + c, input_step_);
+        }
+      }
+      return;
+    }
+    for (int64_t t = 0; t < block_; t += kLanes) {
+      Patch patches[kLanes] = {};
+      for (int64_t lane = 0; lane < std::min(kLanes, count - t); lane++) {
+        patches[lane] = patch_of(first + t + lane);
+      }
+      for (int64_t c = 0; c < in_channels_; c++) {
+        Vec d[kInput][kInput];
+        for (int64_t i = 0; i < kInput; i++) {
+          Quad left[kLanes], right[kLanes]; // of each line
+          for (int64_t lane = 0; lane < kLanes; lane++) {
+            load_line(in + c * in_stride_[1], patches[lane], i, left[lane], right[lane]);
+          }
+          for (int64_t lane = 0; lane < kLanes; lane += 4) {
+            transpose(left + lane);
+            transpose(right + lane);
+          }
+          for (int64_t j = 0; j < 4; j++) {
+            d[i][j] = join(left + j);
+          }
+          for (int64_t j = 4; j < kInput; j++) {
+            d[i][j] = join(right + j - 4);
+          }
+        }
+        store_positions(d, to + c * block_ + t, input_step_);
+      }
+    }
+  }
+
+  // Row i of a patch, with zeros around the image, and two more values.
+  void load_line(const float* in, const Patch& patch, int64_t i, Quad& left, Quad& right) const {
+    const float* row = in + patch.offset + i * in_stride_[3];
+    float line[8] = {};
+    if (patch.is_whole) {
+      std::memcpy(&left, row, sizeof(left));
+      std::memcpy(&right, row + 4, sizeof(right));
+      return;
+    }
+    if (i >= patch.rows.begin && i < patch.rows.end) {
+      for (int64_t j = patch.columns.begin; j < patch.columns.end; j++) {
+        line[j] = row[j * in_stride_[4]];
+      }
+    }
+    std::memcpy(&left, line, sizeof(left));
+    std::memcpy(&right, line + 4, sizeof(right));
+  }
+
+  static void store_positions(const Vec (&d)[kInput][kInput], float* to, int64_t step) {
+    Vec v[kInput][kInput];
+    transform_both(d, v, transform_input);
+    for (int64_t k = 0; k < kPositions; k++) {
+      v[k / kInput][k % kInput].store(to + k * step);
+    }
+  }
+
+  Patch patch_of(int64_t tile) const {
+    const Place at = place(tile);
+    const int64_t y = at.y - pad_[0], x = at.x - pad_[1];
+    const auto inside = [](int64_t first, int64_t size) {
+      return Range{
+          std::clamp<int64_t>(-first, 0, kInput), std::clamp<int64_t>(size - first, 0, kInput)};
+    };
+    return {
+        at.n * in_stride_[0] + at.d * in_stride_[2] + y * in_stride_[3] + x * in_stride_[4],
+        inside(y, in_size_[1]),
+        inside(x, in_size_[2]),
+        in_stride_[4] == 1 && y >= 0 && y + kInput <= in_size_[1] && x >= 0 &&
+            x + 8 <= in_size_[2]};
+  }
+
+  Outputs outputs_of(int64_t tile) const {
+    const Place at = place(tile);
+    return {
+        at.n * out_stride_[0] + at.d * out_stride_[2] + at.y * out_stride_[3] +
+            at.x * out_stride_[4],
+        std::min(kTile, out_size_[1] - at.y),
+        std::min(kTile, out_size_[2] - at.x)};
+  }
+
+  // [position][tile][width], or [position][output channel][tile]
+  void multiply(int64_t group, int64_t panel, int64_t count, const float* in, float* to) const {
+    const int64_t channels = std::min(width_, out_channels_ - panel * width_);
+    const int64_t size = block_ * width_;
+    std::fill(to, to + kPositions * size, 0.0f);
+    for (int64_t k = 0; k < kPositions; k++) {
+      const float* inputs = in + k * input_step_;
+      for (int64_t c = 0; c < in_channels_; c += kDepth) {
+        const int64_t depth = std::min(kDepth, in_channels_ - c);
+        const float* u = kernels(group, panel, k, c);
+        if (lanes_are_channels_) {
+          const int64_t vectors = ceil_div(channels, kLanes);
+          gemm(
+              count, vectors, depth, {inputs + c, padded_in_, 1, u, width_, to + k * size, width_});
+        } else {
+          const int64_t vectors = ceil_div(count, kLanes);
+          gemm(
+              channels,
+              vectors,
+              depth,
+              {u, 1, width_, inputs + c * block_, block_, to + k * size, block_});
+        }
+      }
+    }
+  }
+
+  void store_outputs(int64_t group, int64_t panel, int64_t first, int64_t count, const float* from)
+      const {
+    const int64_t size = block_ * width_, begin = panel * width_;
+    const int64_t channels = std::min(width_, out_channels_ - begin);
+    float* out = static_cast<float*>(p_.out) + (group * out_channels_ + begin) * out_stride_[1];
+    if (lanes_are_channels_) {
+      for (int64_t c = 0; c < channels; c += kLanes) {
+        const int64_t lanes = std::min(kLanes, channels - c);
+        const Vec bias = p_.bias == nullptr
+            ? Vec(0)
+            : load_lanes(bias_of(group, begin + c), p_.bias_stride, lanes);
+        for (int64_t t = 0; t < count; t++) {
+          Vec y[kTile][kTile];
+          load_outputs(from + t * width_ + c, size, y);
+          const Outputs at = outputs_of(first + t);
+          float* to = out + at.offset + c * out_stride_[1];
+          for (int64_t i = 0; i < at.rows; i++) {
+            for (int64_t j = 0; j < at.columns; j++) {
+              float* pixel = to + i * out_stride_[3] + j * out_stride_[4];
+              store_lanes(y[i][j] + bias, pixel, out_stride_[1], lanes);
+            }
+          }
+        }
+      }
+      return;
+    }
+    Outputs outputs[2 * kLanes];
+    for (int64_t t = 0; t < count; t++) {
+      outputs[t] = outputs_of(first + t);
+    }
+    for (int64_t t = 0; t < count; t += kLanes) {
+      const int64_t lanes = std::min(kLanes, count - t);
+      for (int64_t c = 0; c < channels; c++) {
+        Vec y[kTile][kTile];
+        load_outputs(from + c * block_ + t, size, y);
+        const Vec bias(p_.bias == nullptr ? 0.0f : *bias_of(group, begin + c));
+        alignas(64) float values[kTile][kTile][kLanes];
+        for (int64_t k = 0; k < kTile * kTile; k++) {
+          (y[k / kTile][k % kTile] + bias).store(values[k / kTile][k % kTile]);
+        }
+        for (int64_t i = 0; i < kTile; i++) {
+          for (int64_t lane = 0; lane < lanes; lane += 4) {
+            Quad rows[4];
+            for (int64_t j = 0; j < kTile; j++) {
+              std::memcpy(&rows[j], &values[i][j][lane], sizeof(Quad));
+            }
+            transpose(rows);
+            for (int64_t k = 0; k < std::min<int64_t>(4, lanes - lane); k++) {
+              store_line(rows[k], outputs[t + lane + k], i, out + c * out_stride_[1]);
+            }
+          }
+        }
+      }
+    }
+  }
+
+  // Row i of a tile's outputs.
+  void store_line(Quad row, const Outputs& at, int64_t i, float* out) const {
+    if (i >= at.rows) {
+      return;
+    }
+    float* to = out + at.offset + i * out_stride_[3];
+    if (out_stride_[4] == 1 && at.columns == kTile) {
+      std::memcpy(to, &row, sizeof(row));
+      return;
+    }
+    for (int64_t j = 0; j < at.columns; j++) {
+      to[j * out_stride_[4]] = row[j];
+    }
+  }
+
+  static void load_outputs(const float* from, int64_t step, Vec (&y)[kTile][kTile]) {
+    Vec m[kInput][kInput];
+    for (int64_t k = 0; k < kPositions; k++) {
+      m[k / kInput][k % kInput] = Vec::loadu(from + k * step);
+    }
+    transform_both(m, y, transform_output);
+  }
+
+  const float* bias_of(int64_t group, int64_t channel) const {
+    return static_cast<const float*>(p_.bias) + (group * p_.oc + channel) * p_.bias_stride;
+  }
+  const ConvProblem& p_;
+  const bool forward_;
+  const int64_t in_channels_, out_channels_;
+  const int64_t *in_stride_, *out_stride_, *in_size_, *out_size_;
+  const int64_t pad_[2];
+  const int64_t tile_rows_, tile_columns_, tiles_;
+  const bool lanes_are_channels_;
+  const int64_t width_, panels_, block_, padded_in_, input_step_, kernel_step_;
+  const Scratch<float> kernels_;
+};
+
+} // namespace
+
+bool can_run_winograd(const ConvProblem& p) {
+  const auto is_one = [](const int64_t (&list)[3]) {
+    return list[0] == 1 && list[1] == 1 && list[2] == 1;
+  };
+  return p.dtype == c10::ScalarType::Float && p.pass != ConvPass::backward_weights &&
+      p.kernel[0] == 1 && p.kernel[1] == 3 && p.kernel[2] == 3 && is_one(p.stride) &&
+      is_one(p.dilation) && p.pad[0] == 0 && p.src_size[0] == p.dst_size[0];
+}
+
+bool prefers_winograd(const ConvProblem& p) {
+  const int64_t* out = p.pass == ConvPass::forward ? p.dst_size : p.src_size;
+  const int64_t tiles = p.n * out[0] * ceil_div(out[1], kTile) * ceil_div(out[2], kTile);
+  return can_run_winograd(p) && std::min(p.ic, p.oc) >= 32 && tiles >= 64;
+}
+
+void run_winograd(const ConvProblem& p) {
+  Winograd(p).run();
+}
+
+} // namespace torch_dnnl

@@ -1,0 +1,22 @@
+// Convolution of float32 images with 3x3 kernels by Winograd's minimal filtering F(4x4, 3x3), on
+// the CPU: a tile of 4x4 outputs takes 36 products where the definition takes 144.
+//
+// Tiles of 6x6 inputs and the kernels are transformed, multiplied for each of the 36 positions as
+// matrices of tiles and channels, and what comes out is transformed back. The transforms only add
+// and multiply by small constants. Definition: Lavin and Gray, Fast Algorithms for Convolutional
+// Neural Networks, CVPR 2016.
+#pragma once
+
+#include "conv/conv.h"
+
+namespace torch_dnnl {
+
+// Forward and backward data with a stride and dilation of 1.
+bool can_run_winograd(const ConvProblem& p);
+// Whether that is faster: with enough channels to make up for the transforms of tiles, and enough
+// tiles to make up for those of the kernels.
+bool prefers_winograd(const ConvProblem& p);
+
+void run_winograd(const ConvProblem& p);
+
+} // namespace torch_dnnl
