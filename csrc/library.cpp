@@ -47,21 +47,23 @@ TORCH_LIBRARY(torch_dnnl, m) {
   m.def("fake_reorder_backward(Tensor grad, Tensor mask, str? format=None) -> Tensor", tags);
 
   // List attributes have one entry per spatial dimension; an empty list stands for
-  // strides and dilations of 1, pads_begin of 0, pads_end as pads_begin.
+  // strides and dilations of 1, pads_begin of 0, pads_end as pads_begin. `algorithm`:
+  // auto, direct, winograd or reference, where the device has it.
   m.def("convolution(Tensor src, Tensor weights, Tensor? bias=None, SymInt[] strides=[], "
         "SymInt[] pads_begin=[], SymInt[] pads_end=[], SymInt[] dilations=[], str auto_pad=\"none\", "
-        "SymInt groups=1, str data_format=\"NXC\", str weights_format=\"XIO\") -> Tensor", tags);
+        "SymInt groups=1, str data_format=\"NXC\", str weights_format=\"XIO\", "
+        "str algorithm=\"auto\") -> Tensor", tags);
   // `src_size`, `kernel_size`: spatial sizes of the gradient that is computed.
   m.def("convolution_backward_data(Tensor grad, Tensor weights, SymInt[] src_size, "
         "SymInt[] strides=[], SymInt[] pads_begin=[], SymInt[] pads_end=[], "
         "SymInt[] dilations=[], "
         "str auto_pad=\"none\", SymInt groups=1, str data_format=\"NXC\", "
-        "str weights_format=\"XIO\") -> Tensor", tags);
+        "str weights_format=\"XIO\", str algorithm=\"auto\") -> Tensor", tags);
   m.def("convolution_backward_weights(Tensor grad, Tensor src, SymInt[] kernel_size, "
         "SymInt[] strides=[], SymInt[] pads_begin=[], SymInt[] pads_end=[], "
         "SymInt[] dilations=[], "
         "str auto_pad=\"none\", SymInt groups=1, str data_format=\"NXC\", "
-        "str weights_format=\"XIO\") -> Tensor", tags);
+        "str weights_format=\"XIO\", str algorithm=\"auto\") -> Tensor", tags);
 }
 // clang-format on
 

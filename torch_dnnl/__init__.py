@@ -62,6 +62,7 @@ _load_libraries()
 
 from torch_dnnl import functional, nn  # noqa: E402
 from torch_dnnl.convert import convert  # noqa: E402
+from torch_dnnl.functional._algorithm import conv_algorithm  # noqa: E402
 
 
 def build_info() -> dict[str, Any]:
@@ -75,4 +76,4 @@ def build_info() -> dict[str, Any]:
     }
 
 
-__all__ = ["build_info", "convert", "functional", "nn"]
+__all__ = ["build_info", "conv_algorithm", "convert", "functional", "nn"]

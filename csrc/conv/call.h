@@ -20,7 +20,7 @@ struct ConvOptions {
   c10::SymIntArrayRef strides, pads_begin, pads_end, dilations;
   std::string_view auto_pad;
   c10::SymInt groups;
-  std::string_view data_format, weights_format;
+  std::string_view data_format, weights_format, algorithm = "auto";
 
   c10::SymInt stride(size_t d) const {
     return entry(strides, d, 1);
@@ -40,6 +40,9 @@ struct ConvOptions {
     return list.empty() ? c10::SymInt(otherwise) : list[d];
   }
 };
+
+// How a kernel is chosen: by the device's own rule, or among those of one kind.
+enum class ConvAlgorithm { automatic, direct, winograd, reference };
 
 namespace conv_detail {
 
@@ -119,6 +122,7 @@ class Call {
         "got \"",
         options.auto_pad,
         "\"");
+    algorithm_of(options.algorithm);
     TORCH_CHECK_VALUE(
         rank >= 3 && rank <= 5,
         op,
@@ -143,6 +147,23 @@ class Call {
         kMaxAttribute,
         ", got ",
         options.groups);
+  }
+
+  ConvAlgorithm algorithm_of(std::string_view name) const {
+    if (name == "auto")
+      return ConvAlgorithm::automatic;
+    if (name == "direct")
+      return ConvAlgorithm::direct;
+    if (name == "winograd")
+      return ConvAlgorithm::winograd;
+    TORCH_CHECK_VALUE(
+        name == "reference",
+        op,
+        ": expected algorithm to be one of \"auto\", \"direct\", \"winograd\", \"reference\", got "
+        "\"",
+        name,
+        "\"");
+    return ConvAlgorithm::reference;
   }
 
   void check_attribute(const char* argument, c10::SymIntArrayRef list, int64_t least) const {

@@ -28,7 +28,8 @@ enum {
   auto_pad,
   groups,
   data_format,
-  weights_format
+  weights_format,
+  algorithm
 };
 
 Tensor convolution(Stack args) {
@@ -107,7 +108,8 @@ Tensor broadcast_bias(const Tensor& tangent, const Stack& args) {
       args[auto_pad].toStringView(),
       args[groups].toSymInt(),
       args[data_format].toStringView(),
-      args[weights_format].toStringView()};
+      args[weights_format].toStringView(),
+      args[algorithm].toStringView()};
   const conv_detail::Call call("convolution", args[first].toTensor(), "src", options);
   const auto sizes = conv_detail::forward_sizes(
       call, args[first].toTensor(), args[second].toTensor(), std::nullopt);

@@ -29,6 +29,7 @@ enum class ConvPass { forward, backward_data, backward_weights };
 // Missing leading axes have size 1, so that kernels see three axes always.
 struct ConvProblem {
   ConvPass pass;
+  ConvAlgorithm algorithm;
   int64_t n, groups, ic, oc;                   // channels of one group
   int64_t src_size[3], dst_size[3], kernel[3]; // D, H, W
   int64_t stride[3], dilation[3], pad[3];      // pad: at the beginning
@@ -186,6 +187,7 @@ inline ConvProblem conv_problem(
       };
   ConvProblem p{};
   p.pass = pass;
+  p.algorithm = call.algorithm_of(options.algorithm);
   p.n = src.size(0);
   p.groups = options.groups.expect_int();
   p.ic = src.size(call.image_at.channel) / p.groups;
@@ -234,7 +236,8 @@ at::Tensor convolution_kernel(
     std::string_view auto_pad,
     c10::SymInt groups,
     std::string_view data_format,
-    std::string_view weights_format) {
+    std::string_view weights_format,
+    std::string_view algorithm) {
   return run(
       src,
       weights,
@@ -246,7 +249,8 @@ at::Tensor convolution_kernel(
        auto_pad,
        std::move(groups),
        data_format,
-       weights_format});
+       weights_format,
+       algorithm});
 }
 
 template <at::Tensor (
@@ -262,7 +266,8 @@ at::Tensor convolution_backward_kernel(
     std::string_view auto_pad,
     c10::SymInt groups,
     std::string_view data_format,
-    std::string_view weights_format) {
+    std::string_view weights_format,
+    std::string_view algorithm) {
   return run(
       grad,
       other,
@@ -274,7 +279,8 @@ at::Tensor convolution_backward_kernel(
        auto_pad,
        std::move(groups),
        data_format,
-       weights_format});
+       weights_format,
+       algorithm});
 }
 
 // What a device registers: check, allocate, and `compute` a problem that is not empty.

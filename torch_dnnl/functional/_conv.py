@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
+from torch_dnnl.functional._algorithm import chosen
 from torch_dnnl.functional._errors import check_types, describe, in_words_of
 
 _convolution = torch.ops.torch_dnnl.convolution.default
@@ -159,7 +160,8 @@ def _conv(
         batched = input.dim() != n + 1
         src = input if batched else input.unsqueeze(0)
         dst = _convolution(
-            src, weight, bias, strides, begin, end, dilations, auto_pad, groups, "NCX", "OIX"
+            *(src, weight, bias, strides, begin, end, dilations, auto_pad, groups, "NCX", "OIX"),
+            **chosen(None),
         )
         return dst if batched else dst.squeeze(0)  # type: ignore[no-any-return]
     except Exception as error:
@@ -262,6 +264,7 @@ def convolution(
     weights_format: str = "XIO",
     activation: str | None = None,
     residual: Tensor | None = None,
+    algorithm: str | None = None,
 ) -> Tensor:
     """The Convolution operation of oneDNN Graph, with its names and its defaults.
 
@@ -283,6 +286,8 @@ def convolution(
         weights_format: "XIO" or "OIX".
         activation: None, "relu", "silu", "gelu" (exact), "sigmoid", "tanh" or "hardswish".
         residual: a tensor of the output's shape and type, added before the activation.
+        algorithm: "auto", "direct", "winograd" or "reference"; None takes that of
+            `torch_dnnl.conv_algorithm`, which says what they are.
 
     Returns:
         [N, *OX, O] in NXC or [N, O, *OX] in NCX.
@@ -313,6 +318,7 @@ def convolution(
             groups,
             data_format,
             weights_format,
+            **chosen(algorithm),
         )
     except Exception:
         check_types(
@@ -330,6 +336,7 @@ def convolution(
                 "data_format": (data_format, "a str"),
                 "weights_format": (weights_format, "a str"),
                 "activation": (activation, "a str or None"),
+                "algorithm": (algorithm, "a str or None"),
             },
         )
         if activation is not None and activation not in _ACTIVATIONS:

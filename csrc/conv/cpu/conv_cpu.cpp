@@ -20,10 +20,6 @@ void run_reference(const ConvProblem& p) {
       p, [&](const auto& functor) { for_each_element(output_elements(p), cost, functor); });
 }
 
-bool always(const ConvProblem&) {
-  return true;
-}
-
 struct Kernel {
   const char* name;
   bool (*can_run)(const ConvProblem&);
@@ -33,12 +29,15 @@ struct Kernel {
 // The first that can run a problem runs it.
 constexpr Kernel kernels[] = {
     {"depthwise", can_run_depthwise, run_depthwise},
-    {"winograd", prefers_winograd, run_winograd},
+    {"winograd", can_run_winograd, run_winograd},
     {"direct", can_run_direct, run_direct},
-    {"reference", always, run_reference},
+    {"reference", [](const ConvProblem&) { return true; }, run_reference},
 };
 
 void compute(const ConvProblem& p) {
+  if (p.algorithm == ConvAlgorithm::reference) {
+    return run_reference(p);
+  }
   for (const auto& kernel : kernels) {
     if (kernel.can_run(p))
       return kernel.run(p);

@@ -6,6 +6,8 @@
 #include "conv/cpu/gemm.h"
 #include "conv/cpu/tasks.h"
 #include "conv/reference.h"
+#include "core/dispatch.h"
+#include "core/numeric.h"
 
 namespace torch_dnnl {
 namespace {
@@ -69,25 +71,40 @@ inline void transform_both(const Vec (&from)[n][n], Vec (&to)[m][m], const F& tr
 }
 
 // n lanes with any stride, the others 0.
-inline Vec load_lanes(const float* from, int64_t stride, int64_t n) {
-  if (stride == 1) {
-    return n == kLanes ? Vec::loadu(from) : Vec::loadu(from, n);
+template <class T>
+inline Vec load_lanes(const T* from, int64_t stride, int64_t n) {
+  if (stride == 1 && n == kLanes) {
+    Vec x;
+    if constexpr (std::is_same_v<T, float>) {
+      x = Vec::loadu(from);
+    } else if constexpr (std::is_same_v<T, c10::BFloat16>) {
+      at::vec::load_fp32_from_bf16(from, x);
+    } else {
+      at::vec::load_fp32_from_fp16(from, x);
+    }
+    return x;
   }
   float lanes[kLanes] = {};
   for (int64_t i = 0; i < n; i++) {
-    lanes[i] = from[i * stride];
+    lanes[i] = static_cast<float>(from[i * stride]);
   }
   return Vec::loadu(lanes);
 }
 
-inline void store_lanes(Vec x, float* to, int64_t stride, int64_t n) {
-  if (stride == 1) {
-    return n == kLanes ? x.store(to) : x.store(to, n);
+template <class T>
+inline void store_lanes(Vec x, T* to, int64_t stride, int64_t n) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (stride == 1) {
+      return n == kLanes ? x.store(to) : x.store(to, n);
+    }
   }
   float lanes[kLanes];
   x.store(lanes);
+  if (stride == 1) {
+    return at::vec::convert(lanes, to, n);
+  }
   for (int64_t i = 0; i < n; i++) {
-    to[i * stride] = lanes[i];
+    to[i * stride] = convert<T>(lanes[i]);
   }
 }
 
@@ -132,6 +149,7 @@ inline Vec join(const Quad* x) {
 // In one of two ways, that with contiguous loads and stores: lanes are output channels, and each
 // position multiplies tiles x input channels by input x output channels; or lanes are tiles, and
 // it multiplies output x input channels by input channels x tiles.
+template <class T>
 class Winograd {
  public:
   explicit Winograd(const ConvProblem& p)
@@ -228,7 +246,7 @@ class Winograd {
         p_.groups * panels_, in_channels_ * width_ * 100, [&](int64_t begin, int64_t end) {
           for (int64_t task = begin; task < end; task++) {
             const int64_t group = task / panels_, panel = task % panels_;
-            const float* from = static_cast<const float*>(p_.weights) + group * p_.oc * ws[0] +
+            const T* from = static_cast<const T*>(p_.weights) + group * p_.oc * ws[0] +
                 panel * width_ * out_stride;
             const int64_t channels = std::min(width_, out_channels_ - panel * width_);
             for (int64_t c = 0; c < in_channels_; c++) {
@@ -238,8 +256,7 @@ class Winograd {
                 for (int64_t i = 0; i < 3; i++) {
                   for (int64_t j = 0; j < 3; j++) {
                     const int64_t h = forward_ ? i : 2 - i, w = forward_ ? j : 2 - j;
-                    const float* tap =
-                        from + c * in_stride + o * out_stride + h * ws[3] + w * ws[4];
+                    const T* tap = from + c * in_stride + o * out_stride + h * ws[3] + w * ws[4];
                     g[i][j] = load_lanes(tap, out_stride, lanes);
                   }
                 }
@@ -259,8 +276,8 @@ class Winograd {
 
   // [position][tile][input channel], or [position][input channel][tile]
   void pack_inputs(int64_t group, int64_t first, int64_t count, float* to) const {
-    const float* in = static_cast<const float*>(forward_ ? p_.src : p_.dst) +
-        group * in_channels_ * in_stride_[1];
+    const T* in =
+        static_cast<const T*>(forward_ ? p_.src : p_.dst) + group * in_channels_ * in_stride_[1];
     if (lanes_are_channels_) {
       for (int64_t t = 0; t < count; t++) {
         const Patch patch = patch_of(first + t);
@@ -269,7 +286,7 @@ class Winograd {
           Vec d[kInput][kInput];
           for (int64_t i = 0; i < kInput; i++) {
             for (int64_t j = 0; j < kInput; j++) {
-              const float* pixel =
+              const T* pixel =
                   in + patch.offset + c * in_stride_[1] + i * in_stride_[3] + j * in_stride_[4];
               d[i][j] = patch.contains(i, j) ? load_lanes(pixel, in_stride_[1], lanes) : Vec(0);
             }
@@ -308,17 +325,21 @@ class Winograd {
   }
 
   // Row i of a patch, with zeros around the image, and two more values.
-  void load_line(const float* in, const Patch& patch, int64_t i, Quad& left, Quad& right) const {
-    const float* row = in + patch.offset + i * in_stride_[3];
+  void load_line(const T* in, const Patch& patch, int64_t i, Quad& left, Quad& right) const {
+    const T* row = in + patch.offset + i * in_stride_[3];
     float line[8] = {};
-    if (patch.is_whole) {
-      std::memcpy(&left, row, sizeof(left));
-      std::memcpy(&right, row + 4, sizeof(right));
-      return;
+    if constexpr (std::is_same_v<T, float>) {
+      if (patch.is_whole) {
+        std::memcpy(&left, row, sizeof(left));
+        std::memcpy(&right, row + 4, sizeof(right));
+        return;
+      }
     }
-    if (i >= patch.rows.begin && i < patch.rows.end) {
+    if (patch.is_whole) {
+      at::vec::convert(row, line, 8);
+    } else if (i >= patch.rows.begin && i < patch.rows.end) {
       for (int64_t j = patch.columns.begin; j < patch.columns.end; j++) {
-        line[j] = row[j * in_stride_[4]];
+        line[j] = static_cast<float>(row[j * in_stride_[4]]);
       }
     }
     std::memcpy(&left, line, sizeof(left));
@@ -387,7 +408,7 @@ class Winograd {
       const {
     const int64_t size = block_ * width_, begin = panel * width_;
     const int64_t channels = std::min(width_, out_channels_ - begin);
-    float* out = static_cast<float*>(p_.out) + (group * out_channels_ + begin) * out_stride_[1];
+    T* out = static_cast<T*>(p_.out) + (group * out_channels_ + begin) * out_stride_[1];
     if (lanes_are_channels_) {
       for (int64_t c = 0; c < channels; c += kLanes) {
         const int64_t lanes = std::min(kLanes, channels - c);
@@ -398,10 +419,10 @@ class Winograd {
           Vec y[kTile][kTile];
           load_outputs(from + t * width_ + c, size, y);
           const Outputs at = outputs_of(first + t);
-          float* to = out + at.offset + c * out_stride_[1];
+          T* to = out + at.offset + c * out_stride_[1];
           for (int64_t i = 0; i < at.rows; i++) {
             for (int64_t j = 0; j < at.columns; j++) {
-              float* pixel = to + i * out_stride_[3] + j * out_stride_[4];
+              T* pixel = to + i * out_stride_[3] + j * out_stride_[4];
               store_lanes(y[i][j] + bias, pixel, out_stride_[1], lanes);
             }
           }
@@ -418,7 +439,7 @@ class Winograd {
       for (int64_t c = 0; c < channels; c++) {
         Vec y[kTile][kTile];
         load_outputs(from + c * block_ + t, size, y);
-        const Vec bias(p_.bias == nullptr ? 0.0f : *bias_of(group, begin + c));
+        const Vec bias(p_.bias == nullptr ? 0.0f : static_cast<float>(*bias_of(group, begin + c)));
         alignas(64) float values[kTile][kTile][kLanes];
         for (int64_t k = 0; k < kTile * kTile; k++) {
           (y[k / kTile][k % kTile] + bias).store(values[k / kTile][k % kTile]);
@@ -440,17 +461,19 @@ class Winograd {
   }
 
   // Row i of a tile's outputs.
-  void store_line(Quad row, const Outputs& at, int64_t i, float* out) const {
+  void store_line(Quad row, const Outputs& at, int64_t i, T* out) const {
     if (i >= at.rows) {
       return;
     }
-    float* to = out + at.offset + i * out_stride_[3];
-    if (out_stride_[4] == 1 && at.columns == kTile) {
-      std::memcpy(to, &row, sizeof(row));
-      return;
+    T* to = out + at.offset + i * out_stride_[3];
+    if constexpr (std::is_same_v<T, float>) {
+      if (out_stride_[4] == 1 && at.columns == kTile) {
+        std::memcpy(to, &row, sizeof(row));
+        return;
+      }
     }
     for (int64_t j = 0; j < at.columns; j++) {
-      to[j * out_stride_[4]] = row[j];
+      to[j * out_stride_[4]] = convert<T>(row[j]);
     }
   }
 
@@ -462,8 +485,8 @@ class Winograd {
     transform_both(m, y, transform_output);
   }
 
-  const float* bias_of(int64_t group, int64_t channel) const {
-    return static_cast<const float*>(p_.bias) + (group * p_.oc + channel) * p_.bias_stride;
+  const T* bias_of(int64_t group, int64_t channel) const {
+    return static_cast<const T*>(p_.bias) + (group * p_.oc + channel) * p_.bias_stride;
   }
   const ConvProblem& p_;
   const bool forward_;
@@ -482,19 +505,21 @@ bool can_run_winograd(const ConvProblem& p) {
   const auto is_one = [](const int64_t (&list)[3]) {
     return list[0] == 1 && list[1] == 1 && list[2] == 1;
   };
-  return p.dtype == c10::ScalarType::Float && p.pass != ConvPass::backward_weights &&
+  const bool can_run = p.dtype != c10::ScalarType::Double && p.pass != ConvPass::backward_weights &&
       p.kernel[0] == 1 && p.kernel[1] == 3 && p.kernel[2] == 3 && is_one(p.stride) &&
       is_one(p.dilation) && p.pad[0] == 0 && p.src_size[0] == p.dst_size[0];
-}
-
-bool prefers_winograd(const ConvProblem& p) {
+  if (!can_run || p.algorithm != ConvAlgorithm::automatic) {
+    return can_run && p.algorithm == ConvAlgorithm::winograd;
+  }
   const int64_t* out = p.pass == ConvPass::forward ? p.dst_size : p.src_size;
   const int64_t tiles = p.n * out[0] * ceil_div(out[1], kTile) * ceil_div(out[2], kTile);
-  return can_run_winograd(p) && std::min(p.ic, p.oc) >= 32 && tiles >= 64;
+  return std::min(p.ic, p.oc) >= 32 && tiles >= 64;
 }
 
 void run_winograd(const ConvProblem& p) {
-  Winograd(p).run();
+  dispatch(TypeList<float, c10::BFloat16, c10::Half>{}, p.dtype, [&](auto tag) {
+    Winograd<typename decltype(tag)::type>(p).run();
+  });
 }
 
 } // namespace torch_dnnl

@@ -1,5 +1,5 @@
-// Convolution of float32 images with 3x3 kernels by Winograd's minimal filtering F(4x4, 3x3), on
-// the CPU: a tile of 4x4 outputs takes 36 products where the definition takes 144.
+// Convolution with 3x3 kernels by Winograd's minimal filtering F(4x4, 3x3) in float32, on the CPU:
+// a tile of 4x4 outputs takes 36 products where the definition takes 144.
 //
 // Tiles of 6x6 inputs and the kernels are transformed, multiplied for each of the 36 positions as
 // matrices of tiles and channels, and what comes out is transformed back. The transforms only add
@@ -11,11 +11,10 @@
 
 namespace torch_dnnl {
 
-// Forward and backward data with a stride and dilation of 1.
+// Forward and backward data with a stride and dilation of 1. If it is for us to choose, with enough
+// channels to make up for the transforms of tiles, and enough tiles to make up for those of the
+// kernels.
 bool can_run_winograd(const ConvProblem& p);
-// Whether that is faster: with enough channels to make up for the transforms of tiles, and enough
-// tiles to make up for those of the kernels.
-bool prefers_winograd(const ConvProblem& p);
 
 void run_winograd(const ConvProblem& p);
 

@@ -1,0 +1,70 @@
+"""The choice among Convolution's kernels."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+ALGORITHMS = ("auto", "direct", "winograd", "reference")
+
+
+class _Choice(threading.local):
+    """Of each thread."""
+
+    algorithm = "auto"
+
+
+_choice = _Choice()
+
+
+@contextmanager
+def conv_algorithm(algorithm: str) -> Iterator[None]:
+    """Chooses how convolutions are computed within the context, in this thread.
+
+    It applies to every convolution called there, and to its derivatives wherever they are computed.
+
+    Args:
+        algorithm: one of
+
+            - "auto", the default: a rule that depends on types, sizes and attributes alone, never
+              on timings. On the CPU, unless in float64, Winograd's F(4x4, 3x3) for 3x3 kernels
+              with stride and dilation 1, at least 32 input and output channels in each group and
+              64 tiles of 4x4 outputs in the batch, for results and gradients of inputs; else as
+              "direct".
+            - "direct": sums of products as the definition has them, in kernels for the case.
+            - "winograd": Winograd's wherever it is possible, else as "direct".
+            - "reference": one loop for everything, to compare with. Slow.
+
+            CUDA has the reference only, and takes it for every name.
+
+    Raises:
+        TypeError, ValueError: not one of these.
+
+    Example:
+        >>> with torch_dnnl.conv_algorithm("direct"):
+        ...     y = torch_dnnl.functional.conv2d(x, weight)
+
+    Winograd's transforms round differently: relative errors in float32 are a few times those of
+    the definition, of the order of 1e-6 (`docs/convolution.md`).
+    """
+    if not isinstance(algorithm, str):
+        raise TypeError(
+            f"conv_algorithm: expected algorithm to be a str, got {type(algorithm).__name__}"
+        )
+    if algorithm not in ALGORITHMS:
+        raise ValueError(
+            f"conv_algorithm: expected algorithm to be one of {ALGORITHMS}, got {algorithm!r}"
+        )
+    before = _choice.algorithm
+    _choice.algorithm = algorithm
+    try:
+        yield
+    finally:
+        _choice.algorithm = before
+
+
+def chosen(algorithm: str | None = None) -> dict[str, str]:
+    """What to pass to an operator; `algorithm`: the choice of this call."""
+    name = _choice.algorithm if algorithm is None else algorithm
+    return {} if name == "auto" else {"algorithm": name}
