@@ -46,11 +46,13 @@ struct DepthwisePlan {
     rows = std::clamp<int64_t>(kUnitPixels / (tile * inner), 1, out_size[1]);
     slots[0] = std::min(reach(0, 1), in_size[0]);
     slots[1] = std::min(reach(1, rows), in_size[1]);
-    const auto size = [&] {
-      return slots[0] * slots[1] * (reach(2, tile) + margin) * inner * block * lanes;
+    const auto size = [&] { // in floating point, which does not overflow
+      return 1.0 * slots[0] * slots[1] * (reach(2, tile) + margin) * inner * block * lanes;
     };
     while (tile > kLeastTile && size() > kScratch)
       tile = ceil_div(tile, 2);
+    while (block > 1 && size() > kScratch)
+      block = ceil_div(block, 2);
     width = reach(2, tile) + margin;
     scratch = size();
     if (slots[0] > 1 && scratch / slots[1] * in_size[1] <= kPlanes)
@@ -154,17 +156,18 @@ struct DepthwisePlan {
   const int64_t *in_size, *out_size, *in_stride, *out_stride;
   int64_t taps;
   int64_t block, blocks;    // vectors that a task computes
-  int64_t slots[2];         // rows of a plane, and planes, that scratch memory holds
+  int64_t slots[2];         // planes, and rows of a plane, that scratch memory holds
   int64_t tile, tiles;      // outputs of a row that a task computes at once
   int64_t rows, row_blocks; // rows of outputs that a task computes at once
   int64_t width, margin;    // pixels of a row in scratch memory; those that are not of the image
-  int64_t scratch, units;
+  int64_t units;
+  double scratch; // elements of all slots
 
   // Bytes of the channels that a task computes: in a channels-last image they lie together, and
   // the more of them, the better they stream.
   static constexpr int64_t kBlock = 64, kWideBlock = 512;
-  static constexpr int64_t kUnitPixels = 256;
-  static constexpr int64_t kLeastTile = 32;
+  // Outputs that are computed at once, and the fewest in a row that is cut up.
+  static constexpr int64_t kUnitPixels = 256, kLeastTile = 32;
   static constexpr int64_t kScratch = 64 * 1024; // elements; small enough for the caches
   static constexpr int64_t kPlanes = 64 * 1024;  // for all rows of the planes in use
 };
@@ -269,7 +272,7 @@ class InputRows {
     const auto load_channels = [&](int64_t channel, int64_t most, const LaneRun<C>& lanes) {
       const int64_t channels = std::min(most, plan_.p.groups * plan_.inner - channel);
       const T* run = from + channel * xs[1];
-      const bool may_exceed = run + (channels - 1) * xs[1] + n <= image_end_;
+      const bool may_exceed = right > left && run + (channels - 1) * xs[1] + n <= image_end_;
       load_pixels(ImageRun<const T>{run, channels, right - left, xs[1], xs[4]}, lanes, may_exceed);
     };
     if (plan_.is_plain()) {
