@@ -269,7 +269,7 @@ inline void end_of_stream() {
 
 // ---- windows of memory, and their elements index[0], index[1], ... ----
 
-// kVectors vectors, 2 or 4; any number of elements with 0.
+// kVectors vectors, 1, 2 or 4; any number of elements with 0.
 template <int kVectors, class E>
 class LanesWindow {
  public:
@@ -300,6 +300,8 @@ class LanesWindow {
     if constexpr (sizeof(E) == 8) {
       const __m512i at =
           _mm512_cvtepi32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(index)));
+      if constexpr (kVectors == 1)
+        return _mm512_permutexvar_pd(at, vectors_[0]);
       const __m512d low = _mm512_permutex2var_pd(vectors_[0], at, vectors_[1]);
       if constexpr (kVectors == 2)
         return low;
@@ -307,6 +309,8 @@ class LanesWindow {
       return _mm512_mask_blend_pd(_mm512_test_epi64_mask(at, _mm512_set1_epi64(16)), low, high);
     } else {
       const __m512i at = _mm512_loadu_si512(index);
+      if constexpr (kVectors == 1)
+        return _mm512_permutexvar_ps(at, vectors_[0]);
       const __m512 low = _mm512_permutex2var_ps(vectors_[0], at, vectors_[1]);
       if constexpr (kVectors == 2)
         return low;
@@ -327,6 +331,8 @@ class LanesWindow {
           _mm256_permutevar8x32_ps(vectors_[v + 1], at),
           _mm256_castsi256_ps(_mm256_slli_epi32(at, 28)));
     };
+    if constexpr (kVectors == 1)
+      return _mm256_permutevar8x32_ps(vectors_[0], at);
     if constexpr (kVectors == 2)
       return one_of_two(0);
     return _mm256_blendv_ps(

@@ -7,6 +7,9 @@ namespace torch_dnnl {
 namespace {
 
 constexpr int64_t kTasks = 64; // enough for the threads to share
+// Limits of what is worth a list of phases and rows in scratch memory: strides and elements.
+constexpr int64_t kMostPhases = 256;
+constexpr double kMostScratch = 1 << 22;
 
 // f(lane, offset, index) for the weights of a vector of output channels: where a weight is in the
 // tensor, and where in a packed array [tap][inner][lane].
@@ -318,8 +321,13 @@ class WeightsGradient {
 } // namespace
 
 bool can_run_depthwise(const ConvProblem& p) {
-  const bool is_few = p.ic == 1 || p.ic * p.oc < 16 || (p.groups > 1 && p.ic <= 8 && p.oc <= 8);
-  return is_few && DepthwisePlan(p, 16, 8).scratch <= 1 << 22;
+  // Matrix products are faster for more channels, and where a channel is read for one tap only.
+  const int64_t pairs = p.ic * p.oc;
+  const bool is_few =
+      pairs < 16 || (p.groups > 1 && (p.ic == 1 || (pairs <= 64 && product(p.kernel) > 1)));
+  const bool has_few_phases =
+      std::all_of(p.stride, p.stride + 3, [](int64_t s) { return s <= kMostPhases; });
+  return is_few && has_few_phases && DepthwisePlan(p, 16, 8).scratch <= kMostScratch;
 }
 
 void run_depthwise(const ConvProblem& p) {

@@ -1,12 +1,14 @@
 // Depthwise convolution on the CPU, and grouped convolution with few channels in a group: too few
 // for matrix products, so the lanes of a vector are channels of neighbouring groups, and a pixel is
-// multiplied by a tap lane by lane.
+// multiplied by a tap lane by lane. Images lie in scratch memory a few rows at a time, whatever
+// their layout; blocks of channels and of rows are parallel.
 #pragma once
 
 #include "conv/conv.h"
 
 namespace torch_dnnl {
 
+// Every type, layout and attribute, if the groups have few channels.
 bool can_run_depthwise(const ConvProblem& p);
 
 void run_depthwise(const ConvProblem& p);

@@ -34,7 +34,8 @@ struct DepthwisePlan {
         taps(product(p.kernel)) {
     block = std::min(
         vectors,
-        std::max<int64_t>(1, (in_stride[1] == 1 ? kWideBlock : kBlock) / (lanes * element_size)));
+        std::max<int64_t>(
+            1, (in_stride[1] == 1 ? kWideBlock : kBlock) / (inner * lanes * element_size)));
     // Transposing a row writes whole vectors of pixels: `margin` pixels beyond its end.
     margin = in_stride[1] == 1 ? 0 : lanes - 1;
     const auto reach = [&](int axis, int64_t outputs) { // inputs that so many outputs meet
@@ -42,14 +43,16 @@ struct DepthwisePlan {
       return backward_data() ? (outputs - 1 + kernel) / s + 2 : (outputs - 1) * s + kernel + 1;
     };
     tile = out_size[2];
-    rows = std::clamp<int64_t>(kUnitPixels / tile, 1, out_size[1]);
+    rows = std::clamp<int64_t>(kUnitPixels / (tile * inner), 1, out_size[1]);
     slots[0] = std::min(reach(0, 1), in_size[0]);
     slots[1] = std::min(reach(1, rows), in_size[1]);
-    const auto size = [&] {
-      return slots[0] * slots[1] * (reach(2, tile) + margin) * inner * block * lanes;
+    const auto size = [&] { // in floating point, which does not overflow
+      return 1.0 * slots[0] * slots[1] * (reach(2, tile) + margin) * inner * block * lanes;
     };
     while (tile > kLeastTile && size() > kScratch)
       tile = ceil_div(tile, 2);
+    while (block > 1 && size() > kScratch)
+      block = ceil_div(block, 2);
     width = reach(2, tile) + margin;
     scratch = size();
     if (slots[0] > 1 && scratch / slots[1] * in_size[1] <= kPlanes)
@@ -153,17 +156,18 @@ struct DepthwisePlan {
   const int64_t *in_size, *out_size, *in_stride, *out_stride;
   int64_t taps;
   int64_t block, blocks;    // vectors that a task computes
-  int64_t slots[2];         // rows of a plane, and planes, that scratch memory holds
+  int64_t slots[2];         // planes, and rows of a plane, that scratch memory holds
   int64_t tile, tiles;      // outputs of a row that a task computes at once
   int64_t rows, row_blocks; // rows of outputs that a task computes at once
   int64_t width, margin;    // pixels of a row in scratch memory; those that are not of the image
-  int64_t scratch, units;
+  int64_t units;
+  double scratch; // elements of all slots
 
   // Bytes of the channels that a task computes: in a channels-last image they lie together, and
   // the more of them, the better they stream.
   static constexpr int64_t kBlock = 64, kWideBlock = 512;
-  static constexpr int64_t kUnitPixels = 256;
-  static constexpr int64_t kLeastTile = 32;
+  // Outputs that are computed at once, and the fewest in a row that is cut up.
+  static constexpr int64_t kUnitPixels = 256, kLeastTile = 32;
   static constexpr int64_t kScratch = 64 * 1024; // elements; small enough for the caches
   static constexpr int64_t kPlanes = 64 * 1024;  // for all rows of the planes in use
 };
@@ -218,12 +222,14 @@ class InputRows {
  private:
   static constexpr int64_t n = kLanes<C>;
 
-  // How many vectors of input channels n neighbouring output channels meet; 2 or 4 at least, which
-  // LanesWindow asks for.
+  // How many vectors of input channels a vector of output channels meets; one of the numbers that
+  // LanesWindow has kernels for, or more.
   static int64_t window_vectors(const DepthwisePlan& plan) {
-    const int64_t groups = (n - 2) / plan.out_per_group + 2;
+    const int64_t most = plan.p.groups, of_group = plan.out_per_group;
+    const int64_t groups =
+        std::min(most, n % of_group == 0 ? n / of_group : (n - 2) / of_group + 2);
     const int64_t vectors = ceil_div(groups * plan.inner, n);
-    return vectors <= 2 ? 2 : std::max<int64_t>(vectors, 4);
+    return vectors == 3 ? 4 : vectors;
   }
 
   int64_t row_size() const {
@@ -266,7 +272,7 @@ class InputRows {
     const auto load_channels = [&](int64_t channel, int64_t most, const LaneRun<C>& lanes) {
       const int64_t channels = std::min(most, plan_.p.groups * plan_.inner - channel);
       const T* run = from + channel * xs[1];
-      const bool may_exceed = run + (channels - 1) * xs[1] + n <= image_end_;
+      const bool may_exceed = right > left && run + (channels - 1) * xs[1] + n <= image_end_;
       load_pixels(ImageRun<const T>{run, channels, right - left, xs[1], xs[4]}, lanes, may_exceed);
     };
     if (plan_.is_plain()) {
@@ -276,7 +282,9 @@ class InputRows {
         load_channels(first_[v], window_vectors_ * n, {window_.data(), n, window_vectors_ * n});
         const int32_t* index = index_.data() + v * pixel_;
         C* lanes = first + v * vector_stride();
-        if (window_vectors_ == 2) {
+        if (window_vectors_ == 1) {
+          spread<1>(index, right - left, lanes);
+        } else if (window_vectors_ == 2) {
           spread<2>(index, right - left, lanes);
         } else if (window_vectors_ == 4) {
           spread<4>(index, right - left, lanes);
@@ -304,11 +312,12 @@ class InputRows {
   void map_lanes() {
     for (int64_t v = 0; v < plan_.block; v++) {
       first_[v] = (channel_ + v * n) / plan_.out_per_group * plan_.inner;
-      for (int64_t i = 0; i < plan_.inner; i++) {
-        for (int64_t lane = 0; lane < n; lane++) {
-          const int64_t group = (channel_ + v * n + lane) / plan_.out_per_group;
-          index_[v * pixel_ + i * n + lane] = group * plan_.inner + i - first_[v];
-        }
+      for (int64_t lane = 0; lane < n; lane++) {
+        // A lane behind the last channel may have any value.
+        const int64_t channel = std::min(channel_ + v * n + lane, plan_.channels() - 1);
+        const int64_t in = channel / plan_.out_per_group * plan_.inner - first_[v];
+        for (int64_t i = 0; i < plan_.inner; i++)
+          index_[v * pixel_ + i * n + lane] = static_cast<int32_t>(in + i);
       }
     }
   }

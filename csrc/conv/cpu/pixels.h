@@ -106,11 +106,11 @@ template <class C, class T>
 void load_pixels(const ImageRun<const T>& from, const LaneRun<C>& to, bool may_exceed = false) {
   constexpr int64_t n = kLanes<C>;
   if (from.channel_stride == 1) {
-    const int64_t whole = from.channels / n, rest = from.channels % n;
+    const int64_t whole = from.channels / n, rest = from.channels % n, step = to.vector_stride;
     for (int64_t x = 0; x < from.pixels; x++) {
       const T* pixel = from.data + x * from.pixel_stride;
       C* lanes = to.data + x * to.pixel_stride;
-      for (int64_t v = 0; v < whole; v++, pixel += n, lanes += to.vector_stride)
+      for (int64_t v = 0; v < whole; v++, pixel += n, lanes += step)
         load_lanes<C>(pixel).store(lanes);
       if (rest > 0)
         load_lanes<C>(pixel, rest).store(lanes);
@@ -145,11 +145,11 @@ template <class C, class T>
 void store_pixels(const LaneRun<const C>& from, const ImageRun<T>& to) {
   constexpr int64_t n = kLanes<C>;
   if (to.channel_stride == 1) {
-    const int64_t whole = to.channels / n, rest = to.channels % n;
+    const int64_t whole = to.channels / n, rest = to.channels % n, step = from.vector_stride;
     for (int64_t x = 0; x < to.pixels; x++) {
       const C* lanes = from.data + x * from.pixel_stride;
       T* pixel = to.data + x * to.pixel_stride;
-      for (int64_t v = 0; v < whole; v++, pixel += n, lanes += from.vector_stride)
+      for (int64_t v = 0; v < whole; v++, pixel += n, lanes += step)
         store_lanes<C>(pixel, Lanes<C>::loadu(lanes));
       if (rest > 0)
         store_lanes<C>(pixel, Lanes<C>::loadu(lanes), rest);

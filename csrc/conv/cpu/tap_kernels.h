@@ -105,6 +105,7 @@ void gather_taps(const PixelBlock& b, const GatherOperands<C>& o) {
   using namespace tap_kernels_detail;
   const auto& by_pixels = b.pixel_step == kLanes<C> ? gathers_by_pixels<C, 1>
       : b.pixel_step == 2 * kLanes<C>               ? gathers_by_pixels<C, 2>
+      : b.pixel_step == 4 * kLanes<C>               ? gathers_by_pixels<C, 4>
                                                     : gathers_by_pixels<C, 0>;
   by_pixels[b.pixels - 1](b, o);
 }

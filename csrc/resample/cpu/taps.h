@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "core/cache.h"
-#include "resample/cpu/host_table.h"
 #include "core/lanes.h"
+#include "resample/cpu/host_table.h"
 
 namespace torch_dnnl {
 
