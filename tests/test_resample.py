@@ -197,3 +197,19 @@ def test_results_larger_than_caches(memory_format, mode):
     result = D.interpolate(x, (1223, 2747), mode=mode)
     assert result.nbytes > 32 << 20
     assert_matches(result, F.interpolate(x.double(), (1223, 2747), mode=mode), 1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
+@pytest.mark.parametrize("factor", [2, 3])
+def test_threads_share_repeated_rows(factor, dtype):
+    """Rows that repeat the one above are copied, if the same thread has made that one."""
+    x = (torch.randn(2, 3, 37, 45) * 40 + 128).to(dtype)
+    threads = torch.get_num_threads()
+    try:
+        for layout in (x, x.contiguous(memory_format=torch.channels_last)):
+            expected = x.repeat_interleave(factor, 2).repeat_interleave(factor, 3)
+            for count in (1, 2, 5):
+                torch.set_num_threads(count)
+                assert torch.equal(D.interpolate(layout, scale_factor=factor), expected)
+    finally:
+        torch.set_num_threads(threads)
