@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+import torch.nn.functional as F
 from op_db import INTEGERS, TOLERANCE, assert_matches
 from oracles.resample import resample as oracle
 
@@ -186,3 +187,29 @@ def test_huge_expanded_image_is_not_copied():
     x = torch.tensor([2.0]).expand(1, 1, 2**45)
     assert_matches(D.resample(x, 3), torch.full((1, 1, 3), 2.0, dtype=torch.float64), 0)
     assert D.resample(x, 2, mode="nearest").tolist() == [[[2.0, 2.0]]]
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_results_larger_than_caches(memory_format, mode):
+    """40 MB, which is written past the caches, to memory that may lie in huge pages."""
+    x = torch.randn(1, 3, 611, 1373).contiguous(memory_format=memory_format)
+    result = D.interpolate(x, (1223, 2747), mode=mode)
+    assert result.nbytes > 32 << 20
+    assert_matches(result, F.interpolate(x.double(), (1223, 2747), mode=mode), 1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
+@pytest.mark.parametrize("factor", [2, 3])
+def test_threads_share_repeated_rows(factor, dtype):
+    """Rows that repeat the one above are copied, if the same thread has made that one."""
+    x = (torch.randn(2, 3, 37, 45) * 40 + 128).to(dtype)
+    threads = torch.get_num_threads()
+    try:
+        for layout in (x, x.contiguous(memory_format=torch.channels_last)):
+            expected = x.repeat_interleave(factor, 2).repeat_interleave(factor, 3)
+            for count in (1, 2, 5):
+                torch.set_num_threads(count)
+                assert torch.equal(D.interpolate(layout, scale_factor=factor), expected)
+    finally:
+        torch.set_num_threads(threads)

@@ -269,10 +269,39 @@ inline void end_of_stream() {
 
 // ---- windows of memory, and their elements index[0], index[1], ... ----
 
-// kVectors vectors, 1, 2 or 4; any number of elements with 0.
+// kVectors vectors: 1, 2 or 4; any number of elements with 0.
 template <int kVectors, class E>
 class LanesWindow {
+#if defined(CPU_CAPABILITY_AVX512)
+  static constexpr bool kInRegisters = kVectors > 0;
+  struct IndexVector {
+    __m512i lanes;
+    IndexVector() = default;
+    explicit IndexVector(const int32_t* index) {
+      if constexpr (sizeof(E) == 8) {
+        lanes = _mm512_cvtepi32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(index)));
+      } else {
+        lanes = _mm512_loadu_si512(index);
+      }
+    }
+  };
+#elif defined(CPU_CAPABILITY_AVX2)
+  static constexpr bool kInRegisters = kVectors > 0 && sizeof(E) <= 4;
+  struct IndexVector {
+    __m256i lanes;
+    IndexVector() = default;
+    explicit IndexVector(const int32_t* index)
+        : lanes(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(index))) {}
+  };
+#else
+  static constexpr bool kInRegisters = false;
+  struct IndexVector {};
+#endif
+
  public:
+  // The indices of a vector: loaded, where a window is.
+  using Index = std::conditional_t<kInRegisters, IndexVector, const int32_t*>;
+
   explicit LanesWindow(const E* from) : from_(from) {
     if constexpr (kInRegisters) {
       for (int v = 0; v < kVectors; v++)
@@ -280,9 +309,9 @@ class LanesWindow {
     }
   }
 
-  Lanes<E> pick(const int32_t* index) const {
+  Lanes<E> pick(Index index) const {
     if constexpr (kInRegisters) {
-      return this->permute(index);
+      return this->permute(index.lanes);
     } else {
       using Element = std::conditional_t<(sizeof(E) < 4), uint32_t, E>;
       Element elements[kLanes<E>];
@@ -294,52 +323,49 @@ class LanesWindow {
 
  private:
 #if defined(CPU_CAPABILITY_AVX512)
-  static constexpr bool kInRegisters = kVectors > 0;
-
-  Lanes<E> permute(const int32_t* index) const {
+  Lanes<E> permute(__m512i at) const {
     if constexpr (sizeof(E) == 8) {
-      const __m512i at =
-          _mm512_cvtepi32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(index)));
       if constexpr (kVectors == 1)
         return _mm512_permutexvar_pd(at, vectors_[0]);
-      const __m512d low = _mm512_permutex2var_pd(vectors_[0], at, vectors_[1]);
+      const auto of_two = [&](int v) {
+        return _mm512_permutex2var_pd(vectors_[v], at, vectors_[v + 1]);
+      };
       if constexpr (kVectors == 2)
-        return low;
-      const __m512d high = _mm512_permutex2var_pd(vectors_[2], at, vectors_[3]);
-      return _mm512_mask_blend_pd(_mm512_test_epi64_mask(at, _mm512_set1_epi64(16)), low, high);
+        return of_two(0);
+      if constexpr (kVectors == 4)
+        return _mm512_mask_blend_pd(
+            _mm512_test_epi64_mask(at, _mm512_set1_epi64(16)), of_two(0), of_two(2));
     } else {
-      const __m512i at = _mm512_loadu_si512(index);
       if constexpr (kVectors == 1)
         return _mm512_permutexvar_ps(at, vectors_[0]);
-      const __m512 low = _mm512_permutex2var_ps(vectors_[0], at, vectors_[1]);
+      const auto of_two = [&](int v) {
+        return _mm512_permutex2var_ps(vectors_[v], at, vectors_[v + 1]);
+      };
       if constexpr (kVectors == 2)
-        return low;
-      const __m512 high = _mm512_permutex2var_ps(vectors_[2], at, vectors_[3]);
-      return _mm512_mask_blend_ps(_mm512_test_epi32_mask(at, _mm512_set1_epi32(32)), low, high);
+        return of_two(0);
+      if constexpr (kVectors == 4)
+        return _mm512_mask_blend_ps(
+            _mm512_test_epi32_mask(at, _mm512_set1_epi32(32)), of_two(0), of_two(2));
     }
   }
 #elif defined(CPU_CAPABILITY_AVX2)
-  static constexpr bool kInRegisters = kVectors > 0 && sizeof(E) <= 4;
-
-  Lanes<E> permute(const int32_t* index) const {
-    const __m256i at = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(index));
+  Lanes<E> permute(__m256i at) const {
     // An instruction picks from one vector, by the low three bits of an index. The bits above
     // them, moved to the sign, choose between the results.
-    const auto one_of_two = [&](int v) {
-      return _mm256_blendv_ps(
-          _mm256_permutevar8x32_ps(vectors_[v], at),
-          _mm256_permutevar8x32_ps(vectors_[v + 1], at),
-          _mm256_castsi256_ps(_mm256_slli_epi32(at, 28)));
+    const auto of_one = [&](int v) { return _mm256_permutevar8x32_ps(vectors_[v], at); };
+    const auto of_two = [&](int v) {
+      const __m256i high = _mm256_slli_epi32(at, 28);
+      return _mm256_blendv_ps(of_one(v), of_one(v + 1), _mm256_castsi256_ps(high));
     };
-    if constexpr (kVectors == 1)
-      return _mm256_permutevar8x32_ps(vectors_[0], at);
-    if constexpr (kVectors == 2)
-      return one_of_two(0);
-    return _mm256_blendv_ps(
-        one_of_two(0), one_of_two(2), _mm256_castsi256_ps(_mm256_slli_epi32(at, 27)));
+    if constexpr (kVectors == 1) {
+      return of_one(0);
+    } else if constexpr (kVectors == 2) {
+      return of_two(0);
+    } else {
+      const __m256i high = _mm256_slli_epi32(at, 27);
+      return _mm256_blendv_ps(of_two(0), of_two(2), _mm256_castsi256_ps(high));
+    }
   }
-#else
-  static constexpr bool kInRegisters = false;
 #endif
 
   const E* from_;

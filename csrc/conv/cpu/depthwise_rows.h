@@ -303,9 +303,10 @@ class InputRows {
   template <int kVectors>
   void spread(const int32_t* index, int64_t pixels, C* to) const {
     for (int64_t x = 0; x < pixels; x++) {
-      const LanesWindow<kVectors, C> window(window_.data() + x * window_vectors_ * n);
+      using Window = LanesWindow<kVectors, C>;
+      const Window window(window_.data() + x * window_vectors_ * n);
       for (int64_t i = 0; i < plan_.inner; i++, to += n)
-        window.pick(index + i * n).store(to);
+        window.pick(typename Window::Index(index + i * n)).store(to);
     }
   }
 

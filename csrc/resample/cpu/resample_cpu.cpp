@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include "core/dispatch.h"
+#include "core/huge_pages.h"
 #include "core/parallel.h"
 #include "resample/cpu/host_table.h"
 #include "resample/cpu/rows.h"
@@ -58,6 +59,7 @@ void run(
     bool forward) {
   if (dst.numel() == 0)
     return;
+  prefer_huge_pages(dst.mutable_data_ptr(), dst.nbytes());
   const ResampleProblem p = resample_problem(src, dst, options, forward);
   if (can_run_rows(p) || src.numel() / kCopiedPerFetched > dst.numel())
     return run(p, !forward);

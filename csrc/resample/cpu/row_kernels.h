@@ -3,31 +3,51 @@
 // computing type and may be read a little beyond its end.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 
 #include "resample/cpu/taps.h"
 
 namespace torch_dnnl {
 
-// Where a pass writes: to the image, past the caches if `stream`, or to a row between the passes.
+// How far ahead rows of an image are fetched, in bytes. Short rows end before the processor has
+// noticed that they are read in order: without this, shrinking took 2.5 times as long (measured
+// with 640-byte rows; 1 KB ahead is too late, 8 KB no better). What is written is fetched, too: a
+// store that waits for its line keeps all later ones waiting in a queue that is soon full.
+inline constexpr int64_t kPrefetch = 4096;
+
+// Where a pass writes: to a row between the passes, to the image, or to the image past the caches.
+enum class Target : int8_t { line, image, stream };
+
 template <class U>
 struct Destination {
   U* to;
-  bool stream;
+  Target target;
 
   template <class E>
   C10_ALWAYS_INLINE void store(int64_t i, const Lanes<E>& lanes) const {
-    if (stream) {
-      stream_lanes<E>(to + i, lanes);
-    } else {
-      store_lanes<E>(to + i, lanes);
-    }
+    if (target == Target::stream)
+      return stream_lanes<E>(to + i, lanes);
+    if (target == Target::image)
+      __builtin_prefetch(reinterpret_cast<const char*>(to + i) + kPrefetch, 1);
+    store_lanes<E>(to + i, lanes);
   }
   template <class E>
   C10_ALWAYS_INLINE void store(int64_t i, const Lanes<E>& lanes, int64_t n) const {
     store_lanes<E>(to + i, lanes, n);
   }
 };
+
+// From one row of an image to another: a few lines are fetched, then written.
+inline void copy_row(const char* from, char* to, int64_t bytes) {
+  constexpr int64_t line = 64, group = 8 * line;
+  for (int64_t i = 0; i < bytes; i += group) {
+    const int64_t end = std::min(bytes, i + group);
+    for (int64_t at = i; at < end; at += line)
+      __builtin_prefetch(to + at + kPrefetch, 1);
+    std::memcpy(to + i, from + i, end - i);
+  }
+}
 
 // The vectors of n elements: f(i) of whole ones, then tail(i, how many) of what is left.
 template <class E, class F, class Tail>
@@ -43,21 +63,27 @@ C10_ALWAYS_INLINE void for_each_vector(int64_t n, const F& f, const Tail& tail) 
 
 inline constexpr int64_t kMaxRows = 8; // at a time
 
-// How far ahead rows of an image are fetched, in bytes. Short rows end before the processor has
-// noticed that they are read in order: without this, shrinking took 2.5 times as long (measured
-// with 640-byte rows; 1 KB ahead is too late, 8 KB no better).
-inline constexpr int64_t kPrefetch = 4096;
-
 // kRows 0: `count`. Without kFirst the sum is added to what is there.
 template <int kRows, bool kFirst, bool kFromImage, class T, class C, class U>
-void add_rows(const T* const* rows, const C* weights, int64_t count, int64_t n, Destination<U> to) {
+void add_rows(
+    const void* const* rows,
+    const C* weights,
+    int64_t count,
+    int64_t n,
+    Destination<U> to) {
+  // Copies, which a store to the image cannot change: a few of them stay in registers.
+  constexpr int kCapacity = kRows == 0 ? kMaxRows : kRows;
+  const T* row[kCapacity];
+  Lanes<C> weight[kCapacity];
+  const int64_t end = kRows == 0 ? count : kRows;
+  for (int64_t r = 0; r < end; r++)
+    row[r] = static_cast<const T*>(rows[r]), weight[r] = Lanes<C>(weights[r]);
   const auto at = [&](int64_t i, auto load) {
-    Lanes<C> sum = load(rows[0] + i) * Lanes<C>(weights[0]);
+    Lanes<C> sum = load(row[0] + i) * weight[0];
     if constexpr (!kFirst)
       sum = sum + Lanes<C>::loadu(to.to + i);
-    const int64_t end = kRows == 0 ? count : kRows;
     for (int64_t r = 1; r < end; r++)
-      sum = at::vec::fmadd(load(rows[r] + i), Lanes<C>(weights[r]), sum);
+      sum = at::vec::fmadd(load(row[r] + i), weight[r], sum);
     return sum;
   };
   for_each_vector<C>(
@@ -84,24 +110,21 @@ void add_rows(
     bool first,
     int64_t n,
     void* to,
-    bool stream) {
-  const T* typed[kMaxRows];
-  for (int64_t r = 0; r < count; r++)
-    typed[r] = static_cast<const T*>(rows[r]);
-  const Destination<U> destination{static_cast<U*>(to), stream};
+    Target target) {
+  const Destination<U> destination{static_cast<U*>(to), target};
   if constexpr (std::is_same_v<C, U>) {
     if (!first)
-      return add_rows<0, false, kFromImage>(typed, weights, count, n, destination);
+      return add_rows<0, false, kFromImage, T>(rows, weights, count, n, destination);
   }
   switch (count) {
     case 1:
-      return add_rows<1, true, kFromImage>(typed, weights, count, n, destination);
+      return add_rows<1, true, kFromImage, T>(rows, weights, count, n, destination);
     case 2:
-      return add_rows<2, true, kFromImage>(typed, weights, count, n, destination);
+      return add_rows<2, true, kFromImage, T>(rows, weights, count, n, destination);
     case 4:
-      return add_rows<4, true, kFromImage>(typed, weights, count, n, destination);
+      return add_rows<4, true, kFromImage, T>(rows, weights, count, n, destination);
     default:
-      return add_rows<0, true, kFromImage>(typed, weights, count, n, destination);
+      return add_rows<0, true, kFromImage, T>(rows, weights, count, n, destination);
   }
 }
 
@@ -112,9 +135,10 @@ using WeightOf = std::conditional_t<sizeof(E) == 8, double, float>;
 
 template <Window kWindow, class E>
 using WindowOf = LanesWindow<
-    kWindow == Window::shared_2   ? 2
-        : kWindow == Window::none ? 0
-                                  : 4,
+    kWindow == Window::shared_1       ? 1
+        : kWindow == Window::shared_2 ? 2
+        : kWindow == Window::none     ? 0
+                                      : 4,
     E>;
 
 // kTaps 0: as many as there are.
@@ -126,38 +150,66 @@ void gather_taps(
     int64_t n,
     E empty,
     Destination<U> to) {
+  using LineWindow = WindowOf<kWindow, E>;
   constexpr int64_t step = kLanes<E>;
   const int64_t width = kTaps == 0 ? taps.width : kTaps;
   const bool has_empty = !taps.empty.empty();
-  int64_t block = begin / step;
-  const int64_t* base = taps.base.data() + block * width;
-  const int32_t* index = taps.index.data() + block * width * step;
-  const WeightOf<E>* weight = taps.weight.data() + block * width * step;
-  const auto next_block = [&] {
-    WindowOf<kWindow, E> window(line + base[0]);
+  const int64_t first = begin / step;
+  const int64_t* bases = taps.base.data() + first * width;
+  const int32_t* indices = taps.index.data() + first * width * step;
+  const WeightOf<E>* weights = taps.weight.data() + first * width * step;
+  // index(t) and weight(t) of the block that begins at i.
+  const auto sum_of = [&](int64_t i, const auto& index, const auto& weight) {
+    const int64_t* base = bases + static_cast<uint64_t>(i) / step * width;
+    LineWindow window(line + base[0]);
     const auto pick = [&](int64_t t) {
       if constexpr (kWindow == Window::own_4 || kWindow == Window::none) {
         if (t > 0)
-          window = WindowOf<kWindow, E>(line + base[t]);
+          window = LineWindow(line + base[t]);
       }
-      return window.pick(index + t * step);
+      return window.pick(index(t));
     };
     Lanes<E> sum = pick(0);
     if constexpr (!std::is_unsigned_v<E>) {
-      sum = sum * Lanes<E>::loadu(weight);
+      sum = sum * weight(0);
       for (int64_t t = 1; t < width; t++)
-        sum = at::vec::fmadd(pick(t), Lanes<E>::loadu(weight + t * step), sum);
+        sum = at::vec::fmadd(pick(t), weight(t), sum);
     }
-    if (has_empty)
-      sum = Lanes<E>::blendv(
-          sum, broadcast_lanes(empty), Lanes<E>::loadu(taps.empty.data() + block * step));
-    base += width, index += width * step, weight += width * step, block++;
     return sum;
   };
-  for_each_vector<E>(
-      n,
-      [&](int64_t i) { to.template store<E>(i, next_block()); },
-      [&](int64_t i, int64_t rest) { to.template store<E>(i, next_block(), rest); });
+  const auto block_at = [&](int64_t i) {
+    const auto index = [&](int64_t t) {
+      return typename LineWindow::Index(indices + i * width + t * step);
+    };
+    const auto weight = [&](int64_t t) { return Lanes<E>::loadu(weights + i * width + t * step); };
+    Lanes<E> sum = sum_of(i, index, weight);
+    if (has_empty)
+      sum = Lanes<E>::blendv(
+          sum, broadcast_lanes(empty), Lanes<E>::loadu(taps.empty.data() + begin + i));
+    return sum;
+  };
+  int64_t i = 0;
+  if constexpr (kTaps > 0) {
+    // Blocks that are alike: their index and weights stay in registers.
+    const int64_t alike = std::clamp<int64_t>(taps.alike_begin * step - begin, 0, n / step * step);
+    const int64_t end = std::min(taps.alike_end * step - begin, n / step * step);
+    for (; i < alike; i += step)
+      to.template store<E>(i, block_at(i));
+    typename LineWindow::Index index[kTaps];
+    Lanes<E> weight[kTaps];
+    for (int64_t t = 0; t < kTaps && i < end; t++) {
+      index[t] = typename LineWindow::Index(indices + i * width + t * step);
+      if constexpr (!std::is_unsigned_v<E>)
+        weight[t] = Lanes<E>::loadu(weights + i * width + t * step);
+    }
+    for (; i < end; i += step)
+      to.template store<E>(
+          i, sum_of(i, [&](int64_t t) { return index[t]; }, [&](int64_t t) { return weight[t]; }));
+  }
+  for (; i + step <= n; i += step)
+    to.template store<E>(i, block_at(i));
+  if (i < n)
+    to.template store<E>(i, block_at(i), n - i);
 }
 
 template <class E, class U>
@@ -168,8 +220,8 @@ void gather_taps(
     int64_t n,
     E empty,
     void* to,
-    bool stream) {
-  const Destination<U> destination{static_cast<U*>(to), stream};
+    Target target) {
+  const Destination<U> destination{static_cast<U*>(to), target};
   const auto run = [&](auto kWindow) {
     const auto with_taps = [&](auto kTaps) {
       gather_taps<kWindow, kTaps>(line, taps, begin, n, empty, destination);
@@ -188,6 +240,8 @@ void gather_taps(
     }
   };
   switch (taps.window) {
+    case Window::shared_1:
+      return run(std::integral_constant<Window, Window::shared_1>{});
     case Window::shared_2:
       return run(std::integral_constant<Window, Window::shared_2>{});
     case Window::shared_4:
@@ -234,8 +288,8 @@ void sum_pixels(
     int64_t n,
     E empty,
     void* to,
-    bool stream) {
-  Destination<U> out{static_cast<U*>(to), stream};
+    Target target) {
+  Destination<U> out{static_cast<U*>(to), target};
   for (int64_t o = begin; o < begin + n; o++, out.to += channels) {
     const E* pixel = line + table.start[o] * channels;
     const auto* weight = &table.weights[o * table.width];

@@ -4,6 +4,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -51,8 +52,8 @@ class Rows {
 
   struct Passes {
     using Add =
-        void (*)(const void* const*, const C*, int64_t count, bool first, int64_t n, void*, bool);
-    using Gather = void (*)(const E*, const Taps<C>&, int64_t begin, int64_t n, E, void*, bool);
+        void (*)(const void* const*, const C*, int64_t count, bool first, int64_t n, void*, Target);
+    using Gather = void (*)(const E*, const Taps<C>&, int64_t begin, int64_t n, E, void*, Target);
     using Sum = void (*)(
         const E*,
         const HostTable<C>&,
@@ -61,7 +62,7 @@ class Rows {
         int64_t n,
         E,
         void*,
-        bool);
+        Target);
     Add add, add_last;          // src to E, E to dst; null where rows are only moved
     Gather gather, gather_last; // E to E, E to dst
     Sum sum, sum_last;          // E to E, E to dst
@@ -85,14 +86,17 @@ class Rows {
             std::is_unsigned_v<E> || p.src_dtype == c10::CppTypeToScalarType<C>::value),
         empty_(empty_value()) {
     const int64_t elements = p.n * p.c * p.dst_size[0] * p.dst_size[1] * p.dst_size[2];
-    stream_ = elements * dst_bytes_ > kStreamed;
+    target_ = elements * dst_bytes_ > kStreamed ? Target::stream : Target::image;
     int64_t last = (p.n - 1) * p.src_stride[0] + (p.c - 1) * p.src_stride[1];
     for (int a = 0; a < 3; a++)
       last += (p.src_size[a] - 1) * p.src_stride[2 + a];
     src_end_ = static_cast<const char*>(p.src) + (last + 1) * src_bytes_;
-    if (channels_ == 1 || (channels_ < 2 * kLanes<E> && w_.width * w_.out * channels_ <= kMaxTaps))
-      taps_ = cached_taps(tables[2], channels_);
     w_first_ = prefers_w_first();
+    if (channels_ == 1 ||
+        (channels_ < 2 * kLanes<E> && w_.width * w_.out * channels_ <= kMaxTaps)) {
+      const bool from_image = src_is_elements_ && (w_first_ || (d_.copies && h_.copies));
+      taps_ = cached_taps(tables[2], channels_, !from_image);
+    }
     cut_pieces();
   }
 
@@ -111,11 +115,19 @@ class Rows {
         return index;
       };
       int64_t piece = next(pieces), h = next(rows), d = next(planes), c = next(images), n = rest;
+      const int64_t above = begin + pieces; // from here on this thread made the row above, too
       while (begin < end) {
         const Plane plane = plane_of(n, c, d);
+        if (w_first_) { // in one piece
+          const int64_t first = h;
+          h = std::min(rows, first + end - begin);
+          begin += h - first;
+          compute_w_first(plane, first, h, scratch);
+        }
         for (; h < rows && begin < end; h++, piece = 0) {
+          const bool repeats = passes_.add == nullptr && begin >= above && repeats_row(h);
           for (; piece < pieces && begin < end; piece++, begin++)
-            compute(plane, h, pieces_[piece], scratch);
+            compute(plane, h, pieces_[piece], repeats, scratch);
         }
         h = 0;
         if (++d == planes) {
@@ -124,7 +136,7 @@ class Rows {
             c = 0, n++;
         }
       }
-      if (stream_)
+      if (target_ == Target::stream)
         end_of_stream();
     });
   }
@@ -150,13 +162,9 @@ class Rows {
   struct Scratch {
     alignas(64) C short_line[kShortLine]; // of small images: an allocation would take longer
     std::vector<C, VectorAllocator<C>> long_line;
-    // W first: source rows with the taps applied, which ones they are, and those of the last
-    // output row, which are often those of the next.
+    // W first: source rows with the taps applied, and which ones they are.
     std::vector<C, VectorAllocator<C>> slots;
     const char* source[kMaxRows] = {};
-    const void* rows[kMaxRows];
-    const char* first = nullptr;
-    int64_t count = 0;
   };
 
   void cut_pieces() {
@@ -204,25 +212,52 @@ class Rows {
         d_.count[d]};
   }
 
-  void compute(const Plane& plane, int64_t h, const Piece& piece, Scratch& scratch) const {
+  // Whether output row h is made of the same source rows as the one above it.
+  bool repeats_row(int64_t h) const {
+    return h > 0 && h_.start[h] == h_.start[h - 1] && h_.count[h] == h_.count[h - 1];
+  }
+
+  // A piece of output row h. `repeats`: rows are moved, and it is that of the row above.
+  void
+  compute(const Plane& plane, int64_t h, const Piece& piece, bool repeats, Scratch& scratch) const {
+    char* dst = plane.dst + h * dst_step_h_ + piece.begin * dst_step_w_;
+    const int64_t n = piece.size * channels_;
+    if (repeats && target_ != Target::stream)
+      return copy_row(dst - dst_step_h_, dst, n * dst_bytes_);
     const Sources sources{
         plane.src + h_.start[h] * src_step_h_ + piece.low * src_step_w_,
         plane.count,
         h_.count[h],
         plane.weights,
         &h_.weights[h * h_.width]};
-    char* dst = plane.dst + h * dst_step_h_ + piece.begin * dst_step_w_;
-    const int64_t n = piece.size * channels_, count = sources.planes * sources.rows;
-    if (count == 0)
+    if (sources.planes * sources.rows == 0)
       return fill(dst, n);
-    if (!w_first_)
-      return apply_taps(added_rows(sources, piece, scratch), piece, dst, true);
-    if (scratch.first != sources.first || scratch.count != count)
-      find_rows(sources, plane.start, h_.start[h], piece, scratch);
+    const E* line = passes_.add == nullptr ? elements_of(sources.first, piece, scratch)
+                                           : added_rows(sources, piece, scratch);
+    apply_taps(line, piece, dst, true);
+  }
+
+  // W first: the output rows [begin, end).
+  void compute_w_first(const Plane& plane, int64_t begin, int64_t end, Scratch& scratch) const {
+    const int64_t n = p_.dst_size[2] * channels_, planes = plane.count;
+    const void* rows[kMaxRows];
     C weights[kMaxRows];
-    int64_t r = 0;
-    for_each_row(sources, [&](const char*, C weight) { weights[r++] = weight; });
-    passes_.add_last(scratch.rows, weights, count, true, n, dst, stream_);
+    for (int64_t h = begin; h < end; h++) {
+      char* dst = plane.dst + h * dst_step_h_;
+      const int64_t count = h_.count[h];
+      if (planes * count == 0) {
+        fill(dst, n);
+        continue;
+      }
+      if (h == begin || !repeats_row(h))
+        find_rows(plane, h, rows, scratch);
+      const C* row_weights = &h_.weights[h * h_.width];
+      for (int64_t i = 0; i < planes; i++) {
+        for (int64_t j = 0; j < count; j++)
+          weights[i * count + j] = plane.weights[i] * row_weights[j];
+      }
+      passes_.add_last(rows, weights, planes * count, true, n, dst, target_);
+    }
   }
 
   // f(row, weight)
@@ -237,14 +272,14 @@ class Rows {
 
   // `line`: from piece.low on.
   void apply_taps(const E* line, const Piece& piece, void* to, bool last) const {
-    const bool stream = last && stream_;
+    const Target target = last ? target_ : Target::line;
     line -= piece.low * channels_;
     if (taps_ != nullptr) {
       (last ? passes_.gather_last : passes_.gather)(
-          line, *taps_, piece.begin * channels_, piece.size * channels_, empty_, to, stream);
+          line, *taps_, piece.begin * channels_, piece.size * channels_, empty_, to, target);
     } else {
       (last ? passes_.sum_last : passes_.sum)(
-          line, w_, channels_, piece.begin, piece.size, empty_, to, stream);
+          line, w_, channels_, piece.begin, piece.size, empty_, to, target);
     }
   }
 
@@ -264,7 +299,24 @@ class Rows {
     return line;
   }
 
-  // A row to apply taps to: beyond its end it may be read for as long as their widest window.
+  // Rows to apply taps to may be read beyond their end for as long as the widest window.
+  static constexpr int64_t kSlack = 4 * kLanes<E>;
+
+  C* line_of(int64_t n, Scratch& scratch) const {
+    if (n + kSlack <= kShortLine)
+      return scratch.short_line;
+    scratch.long_line.resize(std::max<size_t>(scratch.long_line.size(), n + kSlack));
+    return scratch.long_line.data();
+  }
+
+  // A source row that needs no conversion.
+  const E* elements_of(const char* row, const Piece& piece, Scratch& scratch) const {
+    const int64_t n = (piece.high - piece.low) * channels_;
+    if (row + (n + kSlack) * src_bytes_ <= src_end_)
+      return reinterpret_cast<const E*>(row);
+    return static_cast<const E*>(std::memcpy(line_of(n, scratch), row, n * src_bytes_));
+  }
+
   const E* added(
       const void* const* rows,
       const C* weights,
@@ -272,50 +324,39 @@ class Rows {
       bool first,
       const Piece& piece,
       Scratch& scratch) const {
-    constexpr int64_t kSlack = 4 * kLanes<E>;
+    if (src_is_elements_ && first && count == 1 && weights[0] == 1)
+      return elements_of(static_cast<const char*>(rows[0]), piece, scratch);
     const int64_t n = (piece.high - piece.low) * channels_;
-    const bool copied = src_is_elements_ && first && count == 1 && weights[0] == 1;
-    if (copied && static_cast<const char*>(rows[0]) + (n + kSlack) * src_bytes_ <= src_end_)
-      return static_cast<const E*>(rows[0]);
-    C* line = scratch.short_line;
-    if (n + kSlack > kShortLine) {
-      scratch.long_line.resize(std::max<size_t>(scratch.long_line.size(), n + kSlack));
-      line = scratch.long_line.data();
-    }
-    if (copied) {
-      std::memcpy(line, rows[0], n * src_bytes_);
-    } else {
-      passes_.add(rows, weights, count, first, n, line, false);
-    }
+    C* line = line_of(n, scratch);
+    passes_.add(rows, weights, count, first, n, line, Target::line);
     return reinterpret_cast<const E*>(line);
   }
 
-  // W first: the source rows of an output row with the taps applied. Rows that are needed together
+  // W first: the source rows of output row h with the taps applied. Rows that are needed together
   // have slots of their own, where they stay for the next output rows.
-  void find_rows(
-      const Sources& sources,
-      int64_t start_d,
-      int64_t start_h,
-      const Piece& piece,
-      Scratch& scratch) const {
+  void find_rows(const Plane& plane, int64_t h, const void** rows, Scratch& scratch) const {
+    const Piece& piece = pieces_[0];
     const int64_t length = (piece.size * channels_ + kLanes<E> - 1) / kLanes<E> * kLanes<E>;
+    // Powers of two, so that finding a slot takes no division: kMaxRows at most.
+    const int64_t slots_d = std::bit_ceil(static_cast<uint64_t>(d_.width));
+    const int64_t slots_h = std::bit_ceil(static_cast<uint64_t>(h_.width));
     if (scratch.slots.empty())
-      scratch.slots.resize(length * d_.width * h_.width);
-    int64_t r = 0;
-    for_each_row(sources, [&](const char* row, C) {
-      const int64_t d = (start_d + r / sources.rows) % d_.width;
-      const int64_t h = (start_h + r % sources.rows) % h_.width;
-      const int64_t slot = d * h_.width + h;
-      C* to = scratch.slots.data() + slot * length;
-      if (scratch.source[slot] != row) {
-        const void* rows[] = {row};
-        const C weights[] = {1};
-        apply_taps(added(rows, weights, 1, true, piece, scratch), piece, to, false);
-        scratch.source[slot] = row;
+      scratch.slots.resize(length * slots_d * slots_h);
+    for (int64_t i = plane.start; i < plane.start + plane.count; i++) {
+      for (int64_t j = h_.start[h]; j < h_.start[h] + h_.count[h]; j++) {
+        const int64_t slot = (i & (slots_d - 1)) * slots_h + (j & (slots_h - 1));
+        const char* row =
+            plane.src + (i - plane.start) * src_step_d_ + j * src_step_h_ + piece.low * src_step_w_;
+        C* to = scratch.slots.data() + slot * length;
+        if (scratch.source[slot] != row) {
+          const void* source[] = {row};
+          const C weight[] = {1};
+          apply_taps(added(source, weight, 1, true, piece, scratch), piece, to, false);
+          scratch.source[slot] = row;
+        }
+        *rows++ = to;
       }
-      scratch.rows[r++] = to;
-    });
-    scratch.first = sources.first, scratch.count = r;
+    }
   }
 
   // f(the extrapolation value in the type of dst)
@@ -353,7 +394,8 @@ class Rows {
   int64_t src_bytes_, dst_bytes_; // of an element
   int64_t src_step_d_, src_step_h_, src_step_w_, dst_step_h_, dst_step_w_; // in bytes
   bool src_is_elements_;                                                   // nothing to convert
-  bool w_first_, stream_;
+  bool w_first_;
+  Target target_;
   const char* src_end_;
   E empty_;
   c10::SmallVector<Piece, 2> pieces_;

@@ -1,10 +1,10 @@
 // The table of the W axis as vector code reads it: for every vector of elements of an
 // output row and every tap, where its elements are and what they weigh.
 //
-// The elements are fetched by permuting a window of the source row, which starts at a whole
-// number of vectors: a load then matches one store to the row that it reads, whose value it
-// gets from the store queue. Across two stores it would have to wait for both to reach the
-// cache, behind stores to the image that have to wait for memory.
+// The elements are fetched by permuting a window of the source row. In a row that was just written
+// it starts at a whole number of vectors: a load then matches one store to the row that it reads,
+// whose value it gets from the store queue. Across two stores it would have to wait for both to
+// reach the cache, behind stores to the image that have to wait for memory.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,8 @@ struct VectorAllocator {
 };
 
 enum class Window : int8_t {
-  shared_2, // two vectors hold what a block reads for all its taps
+  shared_1, // a vector holds what a block reads for all its taps
+  shared_2, // two vectors
   shared_4, // four
   own_4,    // four vectors hold what a block reads for one tap
   none,
@@ -45,6 +46,7 @@ template <class W>
 struct TapsKey {
   SharedTable<W> table;
   int64_t channels; // of a pixel: they are neighbours in a row
+  bool aligned;     // windows start at a whole number of vectors
 
   bool operator==(const TapsKey&) const = default;
 };
@@ -63,6 +65,9 @@ struct Taps {
   Array<int32_t> index;      // [blocks, width, kBlock], added to base
   Array<W> weight;           // [blocks, width, kBlock]
   Array<W> empty;            // [blocks, kBlock], all bits set in empty rows; or nothing
+  // Neighbouring blocks that differ in their bases only: all but those at the ends, where an image
+  // grows or shrinks by a whole number.
+  int64_t alike_begin = 0, alike_end = 0;
 
   explicit Taps(const TapsKey<W>& key)
       : width(key.table->width),
@@ -74,12 +79,16 @@ struct Taps {
         weight(blocks * width * kBlock) {
     fill(*key.table, key.channels);
     for (const auto& [kind, vectors] :
-         {std::pair{Window::shared_2, 2}, {Window::shared_4, 4}, {Window::own_4, 4}}) {
-      if (set_bases(kind == Window::own_4 ? 1 : width, vectors * kBlock)) {
+         {std::pair{Window::shared_1, 1},
+          {Window::shared_2, 2},
+          {Window::shared_4, 4},
+          {Window::own_4, 4}}) {
+      if (set_bases(kind == Window::own_4 ? 1 : width, vectors * kBlock, key.aligned)) {
         window = kind;
-        return;
+        break;
       }
     }
+    find_alike();
   }
 
   // With the table, which the key keeps alive.
@@ -117,12 +126,12 @@ struct Taps {
 
   // Gives every `taps` taps of a block a common base; false if one of their windows were longer
   // than `room`.
-  bool set_bases(int64_t taps, int64_t room) {
+  bool set_bases(int64_t taps, int64_t room, bool aligned) {
     std::vector<int64_t> bases(base.size());
     for (int64_t group = 0; group < blocks * width; group += taps) {
       const auto begin = index.begin() + group * kBlock;
       const auto [least, most] = std::minmax_element(begin, begin + taps * kBlock);
-      const int64_t first = *least / kBlock * kBlock;
+      const int64_t first = aligned ? *least / kBlock * kBlock : *least;
       if (*most - first >= room)
         return false;
       std::fill_n(bases.begin() + group, taps, first);
@@ -132,12 +141,30 @@ struct Taps {
       index[i] -= static_cast<int32_t>(base[i / kBlock]);
     return true;
   }
+
+  // The longest run.
+  void find_alike() {
+    const int64_t size = width * kBlock;
+    const auto repeats = [&](int64_t block) { // the one before
+      return std::equal(
+                 &index[block * size], &index[block * size] + size, &index[(block - 1) * size]) &&
+          std::equal(
+                 &weight[block * size], &weight[block * size] + size, &weight[(block - 1) * size]);
+    };
+    for (int64_t begin = 0, end; begin < blocks && empty.empty(); begin = end) {
+      for (end = begin + 1; end < blocks && repeats(end);)
+        end++;
+      if (end - begin > alike_end - alike_begin)
+        alike_begin = begin, alike_end = end;
+    }
+  }
 };
 
 template <class W>
-std::shared_ptr<const Taps<W>> cached_taps(const SharedTable<W>& table, int64_t channels) {
+std::shared_ptr<const Taps<W>>
+cached_taps(const SharedTable<W>& table, int64_t channels, bool aligned) {
   static Cache<TapsKey<W>, Taps<W>> cache;
-  return cache.get({table, channels});
+  return cache.get({table, channels, aligned});
 }
 
 } // namespace torch_dnnl
