@@ -2,10 +2,14 @@
 where a name says so, of Pillow or oneDNN) has.
 """
 
+import csv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from itertools import product
+from math import prod
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -388,24 +392,67 @@ def reorder(device: str) -> Iterator[Case]:
 
 
 def conv(device: str) -> Iterator[Case]:
-    layers = [
-        ("3x3 64 to 64, 56x56", (4, 64, 56, 56), (64, 64, 3, 3), {"padding": 1}),
-        ("1x1 64 to 256, 56x56", (4, 64, 56, 56), (256, 64, 1, 1), {}),
-        ("3x3 256 to 256, 14x14", (4, 256, 14, 14), (256, 256, 3, 3), {"padding": 1}),
-        ("7x7 stride 2, 3 to 64", (2, 3, 224, 224), (64, 3, 7, 7), {"padding": 3, "stride": 2}),
-    ]
-    for layout, memory_format in LAYOUTS.items():
-        for name, shape, kernel, kwargs in layers:
-            x = randn(*shape, device=device, memory_format=memory_format)
-            w = torch.randn(kernel, device=device) / (w_size := kernel[1] * kernel[2] * kernel[3])
-            outputs = F.conv2d(x[:1].to("meta"), w.to("meta"), **kwargs).numel() * shape[0]
-            yield Case(
-                f"{name} {layout}",
-                lambda x, w, kwargs=kwargs: D.conv2d(x, w, **kwargs),
-                lambda x, w, kwargs=kwargs: F.conv2d(x, w, **kwargs),
-                (x, w),
-                operations=outputs * w_size,
-            )
+    """The layers of real networks in conv_layers.csv: results, and the gradients of both inputs."""
+
+    def ints(text: str) -> list[int]:
+        return [int(number) for number in text.split("x")]
+
+    with (Path(__file__).parent / "conv_layers.csv").open() as file:
+        layers = list(csv.DictReader(file))
+    for layout, layer in product(("ncx", "nxc"), layers):
+        n, ic, oc, stride, padding, dilation, groups = (
+            int(layer[key]) for key in ("n", "ic", "oc", "stride", "padding", "dilation", "groups")
+        )
+        spatial, kernel = ints(layer["spatial"]), ints(layer["kernel"])
+        dims = len(spatial)
+        x = torch.randn(n, ic, *spatial, device=device)
+        if layout == "nxc":  # a 1-D tensor has no memory format of its own
+            x = x.movedim(1, -1).contiguous().movedim(-1, 1)
+        w = torch.randn(oc, ic // groups, *kernel, device=device) / (ic // groups * prod(kernel))
+        attributes = [[stride] * dims, [padding] * dims, [dilation] * dims]
+        convolve = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
+        ours = (D.conv1d, D.conv2d, D.conv3d)[dims - 1]
+        options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        y = convolve(x, w, **options)
+        operations = y.numel() * w[0].numel()
+        yield Case(
+            f"{layer['name']} {layout} result",
+            lambda x, w, ours=ours, options=options: ours(x, w, **options),
+            lambda x, w, convolve=convolve, options=options: convolve(x, w, **options),
+            (x, w),
+            operations,
+        )
+        grad = torch.randn_like(y)
+        if layout == "nxc":
+            grad = grad.movedim(1, -1).contiguous().movedim(-1, 1)
+        given = {"strides": attributes[0], "pads_begin": attributes[1], "dilations": attributes[2]}
+        given |= {"groups": groups, "data_format": "NCX", "weights_format": "OIX"}
+        ops = torch.ops.torch_dnnl
+
+        def torchs(grad, x, w, of, attributes=attributes, groups=groups):
+            mask = [of == 0, of == 1, False]
+            return torch.ops.aten.convolution_backward(
+                *(grad, x, w, None, *attributes, False, [0], groups, mask)
+            )[of]
+
+        yield Case(
+            f"{layer['name']} {layout} data gradient",
+            lambda grad, x, w, ops=ops, given=given: ops.convolution_backward_data(
+                grad, w, x.shape[2:], **given
+            ),
+            partial(torchs, of=0),
+            (grad, x, w),
+            operations,
+        )
+        yield Case(
+            f"{layer['name']} {layout} weights gradient",
+            lambda grad, x, w, ops=ops, given=given: ops.convolution_backward_weights(
+                grad, x, w.shape[2:], **given
+            ),
+            partial(torchs, of=1),
+            (grad, x, w),
+            operations,
+        )
 
 
 OPERATORS = {

@@ -2,118 +2,15 @@
 
 #include <algorithm>
 
-#include "conv/cpu/gemm.h"
-#include "conv/cpu/tasks.h"
-#include "conv/reference.h"
+#include "conv/cpu/blocks.h"
+#include "core/dispatch.h"
 
 namespace torch_dnnl {
 namespace {
 
-// Sizes of the blocks that a matrix product works on: b, kChannels x kPanel, and c,
-// kPixels x kPanel, are in the first-level cache together.
-constexpr int64_t kPixels = 64;
-constexpr int64_t kChannels = 64;
-
-using Buffer = Scratch<float>;
-
-// The elements of src and dst that meet a tap along one axis: dst, dst + 1, ... and
-// src, src + stride, ...
-struct Segment {
-  int64_t src, dst, count;
-};
-
-Segment segment_of_dst(const ConvProblem& p, int axis, int64_t tap, int64_t begin, int64_t end) {
-  const int64_t shift = tap * p.dilation[axis] - p.pad[axis];
-  const Range range = within(shift, p.stride[axis], p.src_size[axis], p.dst_size[axis]);
-  const int64_t first = std::max(begin, range.begin);
-  return {first * p.stride[axis] + shift, first, std::min(end, range.end) - first};
-}
-
-Segment segment_of_src(const ConvProblem& p, int axis, int64_t tap, int64_t begin, int64_t end) {
-  const int64_t shift = tap * p.dilation[axis] - p.pad[axis];
-  const auto first_from = [&](int64_t src) {
-    return ceil_div(std::max<int64_t>(src - shift, 0), p.stride[axis]);
-  };
-  const int64_t first = first_from(begin);
-  const int64_t last = std::min(first_from(end), p.dst_size[axis]);
-  return {first * p.stride[axis] + shift, first, last - first};
-}
-
-// `channels` channels of `pixels` pixels in float32, with their strides.
-struct Block {
-  const float* data;
-  int64_t pixel_stride, channel_stride;
-};
-
-// float32 stays where it is; other types are widened into `buffer`, in the order they lie in.
-template <class T>
-Block load_block(
-    const T* src,
-    int64_t pixels,
-    int64_t pixel_stride,
-    int64_t channels,
-    int64_t channel_stride,
-    float* buffer) {
-  if constexpr (std::is_same_v<T, float>) {
-    return {src, pixel_stride, channel_stride};
-  } else if (channel_stride == 1) {
-    for (int64_t i = 0; i < pixels; i++) {
-      at::vec::convert(src + i * pixel_stride, buffer + i * channels, channels);
-    }
-    return {buffer, channels, 1};
-  } else {
-    for (int64_t c = 0; c < channels; c++) {
-      const T* line = src + c * channel_stride;
-      float* out = buffer + c * pixels;
-      if (pixel_stride == 1) {
-        at::vec::convert(line, out, pixels);
-      } else {
-        for (int64_t i = 0; i < pixels; i++)
-          out[i] = static_cast<float>(line[i * pixel_stride]);
-      }
-    }
-    return {buffer, 1, pixels};
-  }
-}
-
-// Rows of `channels` values, `width` apart, to a tensor of any type and strides.
-template <class T>
-void store_rows(
-    const float* rows,
-    int64_t width,
-    int64_t pixels,
-    int64_t channels,
-    T* out,
-    int64_t pixel_stride,
-    int64_t channel_stride) {
-  if (channel_stride == 1) {
-    for (int64_t i = 0; i < pixels; i++) {
-      at::vec::convert(rows + i * width, out + i * pixel_stride, channels);
-    }
-    return;
-  }
-  for (int64_t c = 0; c < channels; c++) {
-    T* line = out + c * channel_stride;
-    for (int64_t i = 0; i < pixels; i++)
-      line[i * pixel_stride] = convert<T>(rows[i * width + c]);
-  }
-}
-
-// How the channels that a product computes are cut into panels of whole vectors.
-struct Panels {
-  explicit Panels(int64_t channels)
-      : channels(channels),
-        width(std::min(kPanel, ceil_div(channels, kLanes) * kLanes)),
-        count(ceil_div(channels, width)) {}
-  int64_t channels, width, count;
-
-  int64_t size(int64_t panel) const {
-    return std::min(width, channels - panel * width);
-  }
-  int64_t vectors(int64_t panel) const {
-    return ceil_div(size(panel), kLanes);
-  }
-};
+// With fewer input channels, several taps are one product, of about so many terms.
+constexpr int64_t kFewChannels = 16;
+constexpr int64_t kMergedDepth = 256;
 
 // Forward and backward data are one computation: each output row gathers products
 // of input rows with the weights of a tap. They differ in which of src and dst is
@@ -134,21 +31,25 @@ class Gather {
         out_step_(forward_ ? 1 : p.stride[2]),
         tile_width_(std::min(out_size_[2], kPixels)),
         tile_rows_(kPixels / tile_width_),
-        // Widened tiles are used for several panels; float32 has nothing to share.
-        panels_per_task_(std::is_same_v<T, float> ? 1 : std::min<int64_t>(panels_.count, 8)),
+        row_tiles_(ceil_div(out_size_[0] * out_size_[1], tile_rows_)),
+        width_tiles_(ceil_div(out_size_[2], tile_width_)),
+        panels_per_task_(choose_panels_per_task()),
+        line_(p.kernel[2] * in_channels_),
+        merged_depth_(
+            forward_ && in_channels_ < kFewChannels && taps_ > 1
+                ? std::clamp(kMergedDepth / line_, int64_t(1), p.kernel[0] * p.kernel[1]) * line_
+                : 0),
         weights_(p.groups * panels_.count * panels_.width * in_channels_ * taps_) {}
 
   void run() {
     pack_weights();
-    const int64_t row_tiles = ceil_div(out_size_[0] * out_size_[1], tile_rows_);
-    const int64_t width_tiles = ceil_div(out_size_[2], tile_width_);
     const int64_t panel_tasks = ceil_div(panels_.count, panels_per_task_);
-    const int64_t tasks = p_.n * p_.groups * panel_tasks * row_tiles * width_tiles;
+    const int64_t tasks = p_.n * p_.groups * panel_tasks * row_tiles_ * width_tiles_;
     const int64_t operations =
         tile_rows_ * tile_width_ * in_channels_ * taps_ * panels_.width * panels_per_task_;
     parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
       const Buffer sums(panels_per_task_ * tile_rows_ * tile_width_ * panels_.width);
-      const Buffer widened(std::is_same_v<T, float> ? 0 : tile_width_ * kChannels);
+      const Buffer packed_inputs(tile_width_ * std::max(kChannels, merged_depth_));
       for (int64_t task = begin; task < end; task++) {
         int64_t rest = task;
         const auto next = [&](int64_t count) {
@@ -157,15 +58,15 @@ class Gather {
           return index;
         };
         Tile tile;
-        tile.x = next(width_tiles) * tile_width_;
+        tile.x = next(width_tiles_) * tile_width_;
         tile.width = std::min(tile_width_, out_size_[2] - tile.x);
-        tile.row = next(row_tiles) * tile_rows_;
+        tile.row = next(row_tiles_) * tile_rows_;
         tile.rows = std::min(tile_rows_, out_size_[0] * out_size_[1] - tile.row);
         tile.panel = next(panel_tasks) * panels_per_task_;
         tile.panels = std::min(panels_per_task_, panels_.count - tile.panel);
         tile.group = next(p_.groups);
         tile.n = rest;
-        compute(tile, sums.data(), widened.data());
+        compute(tile, sums.data(), packed_inputs.data());
       }
     });
   }
@@ -174,6 +75,13 @@ class Gather {
   struct Tile {
     int64_t n, group, panel, panels, row, rows, x, width;
   };
+
+  // Panels share a tile of inputs that is in the cache, and packed; but threads get tasks too.
+  int64_t choose_panels_per_task() const {
+    const int64_t tiles = p_.n * p_.groups * row_tiles_ * width_tiles_;
+    const int64_t shared = tiles * panels_.count / (4 * at::get_num_threads());
+    return std::clamp<int64_t>(shared, 1, std::min<int64_t>(panels_.count, 8));
+  }
 
   // [group][panel][block of input channels][tap][channel][width]
   float* packed(int64_t group, int64_t panel, int64_t channel, int64_t tap) const {
@@ -232,11 +140,22 @@ class Gather {
     return forward_ ? s.dst : s.src;
   }
 
-  void compute(const Tile& tile, float* sums, float* widened) const {
+  void compute(const Tile& tile, float* sums, float* packed_inputs) const {
     const int64_t panel_size = tile.rows * tile.width * panels_.width;
     initialise(tile, sums, panel_size);
     const T* image = static_cast<const T*>(forward_ ? p_.src : p_.dst) + tile.n * in_stride_[0] +
         tile.group * in_channels_ * in_stride_[1];
+    if (merged_depth_ > 0) {
+      add_merged(tile, image, sums, panel_size, packed_inputs);
+    } else {
+      add(tile, image, sums, panel_size, packed_inputs);
+    }
+    store(tile, sums, panel_size);
+  }
+
+  // A product for each block of input channels and tap.
+  void
+  add(const Tile& tile, const T* image, float* sums, int64_t panel_size, float* widened) const {
     for (int64_t channel = 0; channel < in_channels_; channel += kChannels) {
       const int64_t block = std::min(kChannels, in_channels_ - channel);
       int64_t tap = -1;
@@ -276,7 +195,61 @@ class Gather {
         }
       });
     }
-    store(tile, sums, panel_size);
+  }
+
+  // With few input channels: a product for as many rows of taps as make it worth to load and store
+  // the sums, of inputs that are copied next to each other for that.
+  void add_merged(const Tile& tile, const T* image, float* sums, int64_t panel_size, float* inputs)
+      const {
+    const int64_t tap_rows = p_.kernel[0] * p_.kernel[1], at_once = merged_depth_ / line_;
+    for (int64_t row = 0; row < tile.rows; row++) {
+      const int64_t d = (tile.row + row) / out_size_[1], h = (tile.row + row) % out_size_[1];
+      for (int64_t first = 0; first < tap_rows; first += at_once) {
+        const int64_t depth = std::min(at_once, tap_rows - first) * line_;
+        for (int64_t k = 0; k < depth / line_; k++) {
+          const Segment sd = segment(0, (first + k) / p_.kernel[1], d, d + 1);
+          const Segment sh = segment(1, (first + k) % p_.kernel[1], h, h + 1);
+          const bool is_inside = sd.count > 0 && sh.count > 0;
+          const T* from = image + in(sd) * in_stride_[2] + in(sh) * in_stride_[3];
+          copy_line(tile, is_inside ? from : nullptr, inputs + k * line_, depth);
+        }
+        for (int64_t i = 0; i < tile.panels; i++) {
+          const int64_t panel = tile.panel + i;
+          gemm(
+              tile.width,
+              panels_.vectors(panel),
+              depth,
+              {inputs,
+               depth,
+               1,
+               packed(tile.group, panel, 0, first * p_.kernel[2]),
+               panels_.width,
+               sums + i * panel_size + row * tile.width * panels_.width,
+               panels_.width});
+        }
+      }
+    }
+  }
+
+  // What a row of taps meets at each pixel of a tile's row: [pixel][tap][input channel], pixels
+  // `step` apart. `row`: of the image, or null where there is none.
+  void copy_line(const Tile& tile, const T* row, float* to, int64_t step) const {
+    for (int64_t tap = 0; tap < p_.kernel[2]; tap++) {
+      const Segment s = segment(2, tap, tile.x, tile.x + tile.width);
+      const int64_t count = row == nullptr ? 0 : std::max<int64_t>(s.count, 0);
+      const int64_t begin = count == 0 ? 0 : out(s) - tile.x;
+      for (int64_t c = 0; c < in_channels_; c++, to++) {
+        for (int64_t x = 0; x < begin; x++)
+          to[x * step] = 0;
+        for (int64_t x = begin + count; x < tile.width; x++)
+          to[x * step] = 0;
+        if (count == 0)
+          continue;
+        const T* from = row + c * in_stride_[1] + in(s) * in_stride_[4];
+        for (int64_t x = 0; x < count; x++)
+          to[(begin + x) * step] = static_cast<float>(from[x * in_step_ * in_stride_[4]]);
+      }
+    }
   }
 
   void initialise(const Tile& tile, float* sums, int64_t panel_size) const {
@@ -323,185 +296,12 @@ class Gather {
   const int64_t in_channels_;
   const Panels panels_;
   const int64_t *in_stride_, *out_stride_, *out_size_;
-  const int64_t taps_, in_step_, out_step_, tile_width_, tile_rows_, panels_per_task_;
+  const int64_t taps_, in_step_, out_step_, tile_width_, tile_rows_, row_tiles_, width_tiles_,
+      panels_per_task_;
+  const int64_t line_;         // products of a row of taps
+  const int64_t merged_depth_; // products of the rows of taps that are one product; or 0
   const Buffer weights_;
 };
-
-// Backward weights: for each tap, src^T dst summed over all pixels. What a task
-// computes, and the order of its sums, depend on the problem alone: the result is
-// the same for any number of threads.
-template <class T>
-class WeightsGradient {
- public:
-  explicit WeightsGradient(const ConvProblem& p)
-      : p_(p),
-        panels_(p.oc),
-        taps_(product(p.kernel)),
-        block_(std::min(p.ic, kChannels)),
-        taps_per_task_(std::clamp<int64_t>(kTaskFloats / (block_ * panels_.width), 1, taps_)),
-        width_tiles_(ceil_div(p.dst_size[2], kPixels)),
-        tiles_(p.n * p.dst_size[0] * p.dst_size[1] * width_tiles_),
-        outputs_(
-            p.groups * panels_.count * ceil_div(p.ic, block_) * ceil_div(taps_, taps_per_task_)),
-        chunks_(std::clamp<int64_t>(kTasks / outputs_, 1, std::max<int64_t>(tiles_, 1))),
-        task_size_(taps_per_task_ * block_ * panels_.width) {}
-
-  void run() {
-    const Buffer partial(chunks_ == 1 ? 0 : chunks_ * outputs_ * task_size_);
-    const int64_t operations = tiles_ / chunks_ * kPixels * task_size_;
-    parallel_tasks(outputs_ * chunks_, operations, [&](int64_t begin, int64_t end) {
-      const Buffer local(chunks_ == 1 ? task_size_ : 0);
-      const Buffer grads(kPixels * panels_.width);
-      const Buffer widened(std::is_same_v<T, float> ? 0 : kPixels * block_);
-      for (int64_t task = begin; task < end; task++) {
-        float* sums = chunks_ == 1 ? local.data() : partial.data() + task * task_size_;
-        const Output output = output_of(task / chunks_);
-        accumulate(output, task % chunks_, sums, grads.data(), widened.data());
-        if (chunks_ == 1)
-          store(output, sums);
-      }
-    });
-    if (chunks_ == 1)
-      return;
-    parallel_tasks(outputs_, chunks_ * task_size_, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; i++) {
-        float* sums = partial.data() + i * chunks_ * task_size_;
-        for (int64_t chunk = 1; chunk < chunks_; chunk++) {
-          const float* more = sums + chunk * task_size_;
-          for (int64_t j = 0; j < task_size_; j++)
-            sums[j] += more[j];
-        }
-        store(output_of(i), sums);
-      }
-    });
-  }
-
- private:
-  static constexpr int64_t kTaskFloats = 64 * 1024; // what a task accumulates stays in cache
-  static constexpr int64_t kTasks = 32;             // enough for the threads to share
-
-  // The taps and channels that one task, or one for each chunk of the pixels, computes.
-  struct Output {
-    int64_t group, panel, channel, channels, tap, taps;
-  };
-
-  Output output_of(int64_t index) const {
-    const int64_t tap_blocks = ceil_div(taps_, taps_per_task_), blocks = ceil_div(p_.ic, block_);
-    Output output;
-    output.tap = index % tap_blocks * taps_per_task_;
-    output.taps = std::min(taps_per_task_, taps_ - output.tap);
-    index /= tap_blocks;
-    output.channel = index % blocks * block_;
-    output.channels = std::min(block_, p_.ic - output.channel);
-    index /= blocks;
-    output.panel = index % panels_.count;
-    output.group = index / panels_.count;
-    return output;
-  }
-
-  void accumulate(const Output& o, int64_t chunk, float* sums, float* grads, float* widened) const {
-    std::fill(sums, sums + task_size_, 0.0f);
-    const int64_t oc = o.group * p_.oc + o.panel * panels_.width, size = panels_.size(o.panel);
-    const int64_t ic = o.group * p_.ic + o.channel, vectors = panels_.vectors(o.panel);
-    const int64_t *xs = p_.src_stride, *ys = p_.dst_stride;
-    for (int64_t i = tiles_ * chunk / chunks_; i < tiles_ * (chunk + 1) / chunks_; i++) {
-      const int64_t x0 = i % width_tiles_ * kPixels;
-      const int64_t x1 = std::min(x0 + kPixels, p_.dst_size[2]);
-      const int64_t row = i / width_tiles_, h = row % p_.dst_size[1];
-      const int64_t d = row / p_.dst_size[1] % p_.dst_size[0];
-      const int64_t n = row / p_.dst_size[1] / p_.dst_size[0];
-      const Block b = load_grads(
-          static_cast<const T*>(p_.dst) + n * ys[0] + oc * ys[1] + d * ys[2] + h * ys[3] +
-              x0 * ys[4],
-          x1 - x0,
-          size,
-          grads);
-      for (int64_t t = 0; t < o.taps; t++) {
-        const int64_t tap = o.tap + t, kw = tap % p_.kernel[2];
-        const int64_t kh = tap / p_.kernel[2] % p_.kernel[1];
-        const int64_t kd = tap / p_.kernel[2] / p_.kernel[1];
-        const Segment sd = segment_of_dst(p_, 0, kd, d, d + 1);
-        const Segment sh = segment_of_dst(p_, 1, kh, h, h + 1);
-        const Segment sw = segment_of_dst(p_, 2, kw, x0, x1);
-        if (sd.count <= 0 || sh.count <= 0 || sw.count <= 0)
-          continue;
-        const Block a = load_block(
-            static_cast<const T*>(p_.src) + n * xs[0] + ic * xs[1] + sd.src * xs[2] +
-                sh.src * xs[3] + sw.src * xs[4],
-            sw.count,
-            p_.stride[2] * xs[4],
-            o.channels,
-            xs[1],
-            widened);
-        gemm(
-            o.channels,
-            vectors,
-            sw.count,
-            {a.data,
-             a.channel_stride,
-             a.pixel_stride,
-             b.data + (sw.dst - x0) * b.pixel_stride,
-             b.pixel_stride,
-             sums + t * block_ * panels_.width,
-             panels_.width});
-      }
-    }
-  }
-
-  // Rows of whole vectors: as they lie, or copied with zeros behind the last channel.
-  Block load_grads(const T* from, int64_t pixels, int64_t size, float* to) const {
-    const int64_t stride = p_.dst_stride[1], pixel_stride = p_.dst_stride[4];
-    if constexpr (std::is_same_v<T, float>) {
-      if (stride == 1 && size % kLanes == 0)
-        return {from, pixel_stride, 1};
-    }
-    for (int64_t i = 0; i < pixels; i++) {
-      const T* pixel = from + i * pixel_stride;
-      float* row = to + i * panels_.width;
-      if (stride == 1) {
-        at::vec::convert(pixel, row, size);
-      } else {
-        for (int64_t c = 0; c < size; c++)
-          row[c] = static_cast<float>(pixel[c * stride]);
-      }
-      std::fill(row + size, row + panels_.width, 0.0f);
-    }
-    return {to, panels_.width, 1};
-  }
-
-  void store(const Output& o, const float* sums) const {
-    const int64_t* ws = p_.weights_stride;
-    const int64_t oc = o.group * p_.oc + o.panel * panels_.width;
-    for (int64_t t = 0; t < o.taps; t++) {
-      const int64_t tap = o.tap + t, kw = tap % p_.kernel[2];
-      const int64_t kh = tap / p_.kernel[2] % p_.kernel[1];
-      const int64_t kd = tap / p_.kernel[2] / p_.kernel[1];
-      T* to = static_cast<T*>(p_.out) + oc * ws[0] + o.channel * ws[1] + kd * ws[2] + kh * ws[3] +
-          kw * ws[4];
-      store_rows(
-          sums + t * block_ * panels_.width,
-          panels_.width,
-          o.channels,
-          panels_.size(o.panel),
-          to,
-          ws[1],
-          ws[0]);
-    }
-  }
-
-  const ConvProblem& p_;
-  const Panels panels_;
-  const int64_t taps_, block_, taps_per_task_, width_tiles_, tiles_, outputs_, chunks_, task_size_;
-};
-
-template <class T>
-void run_typed(const ConvProblem& p) {
-  if (p.pass == ConvPass::backward_weights) {
-    WeightsGradient<T>(p).run();
-  } else {
-    Gather<T>(p).run();
-  }
-}
 
 } // namespace
 
@@ -510,14 +310,12 @@ bool can_run_direct(const ConvProblem& p) {
 }
 
 void run_direct(const ConvProblem& p) {
-  switch (p.dtype) {
-    case c10::ScalarType::BFloat16:
-      return run_typed<c10::BFloat16>(p);
-    case c10::ScalarType::Half:
-      return run_typed<c10::Half>(p);
-    default:
-      return run_typed<float>(p);
+  if (p.pass == ConvPass::backward_weights) {
+    return run_weights_gradient(p);
   }
+  dispatch(TypeList<float, c10::BFloat16, c10::Half>{}, p.dtype, [&](auto tag) {
+    Gather<typename decltype(tag)::type>(p).run();
+  });
 }
 
 } // namespace torch_dnnl

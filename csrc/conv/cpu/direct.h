@@ -12,4 +12,7 @@ bool can_run_direct(const ConvProblem& p);
 
 void run_direct(const ConvProblem& p);
 
+// The part of run_direct() that computes backward weights.
+void run_weights_gradient(const ConvProblem& p);
+
 } // namespace torch_dnnl

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "conv/cpu/gemm.h"
+#include "conv/cpu/quads.h"
 #include "conv/cpu/tasks.h"
 #include "conv/reference.h"
 #include "core/dispatch.h"
@@ -106,20 +107,6 @@ inline void store_lanes(Vec x, T* to, int64_t stride, int64_t n) {
   for (int64_t i = 0; i < n; i++) {
     to[i * stride] = convert<T>(lanes[i]);
   }
-}
-
-// Four rows of four values become four columns.
-typedef float Quad __attribute__((vector_size(16)));
-
-inline void transpose(Quad* x) {
-  const Quad a = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
-  const Quad b = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
-  const Quad c = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
-  const Quad d = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
-  x[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
-  x[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
-  x[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
-  x[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
 }
 
 // Every fourth of kLanes quads as one vector. Through memory, the load would have to wait for the

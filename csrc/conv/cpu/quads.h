@@ -1,0 +1,48 @@
+// Transposing float32 in squares of four by four, in registers.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace torch_dnnl {
+
+// Four rows of four values become four columns.
+typedef float Quad __attribute__((vector_size(16)));
+
+inline void transpose(Quad* x) {
+  const Quad a = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
+  const Quad b = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
+  const Quad c = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
+  const Quad d = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
+  x[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+  x[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+  x[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
+  x[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
+}
+
+// to[c * to_row + r] = from[r * from_row + c]
+inline void transpose(
+    const float* from,
+    int64_t from_row,
+    int64_t rows,
+    int64_t columns,
+    float* to,
+    int64_t to_row) {
+  const int64_t whole_rows = rows / 4 * 4, whole_columns = columns / 4 * 4;
+  for (int64_t c = 0; c < whole_columns; c += 4) {
+    for (int64_t r = 0; r < whole_rows; r += 4) {
+      Quad square[4];
+      for (int64_t k = 0; k < 4; k++)
+        std::memcpy(&square[k], from + (r + k) * from_row + c, sizeof(Quad));
+      transpose(square);
+      for (int64_t k = 0; k < 4; k++)
+        std::memcpy(to + (c + k) * to_row + r, &square[k], sizeof(Quad));
+    }
+  }
+  for (int64_t c = 0; c < columns; c++) {
+    for (int64_t r = c < whole_columns ? whole_rows : 0; r < rows; r++)
+      to[c * to_row + r] = from[r * from_row + c];
+  }
+}
+
+} // namespace torch_dnnl
