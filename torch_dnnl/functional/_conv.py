@@ -161,7 +161,7 @@ def _conv(
         src = input if batched else input.unsqueeze(0)
         dst = _convolution(
             *(src, weight, bias, strides, begin, end, dilations, auto_pad, groups, "NCX", "OIX"),
-            **chosen(None),
+            **chosen(),
         )
         return dst if batched else dst.squeeze(0)  # type: ignore[no-any-return]
     except Exception as error:
