@@ -1,15 +1,16 @@
-"""The kernels for depthwise and grouped convolution: random problems of all three operators in
-every layout and type against float64, shapes that split into tiles, the same bits from any number
-of threads."""
+"""The kernels for depthwise and grouped convolution and for few channels: random problems of all
+three operators in every layout and type against float64, shapes that split into tiles, the same
+bits from any number of threads."""
 
 import random
 
 import pytest
 import torch
+import torch.nn.functional as F
 from oracles import conv as oracle
 from torch import Tensor
 
-import torch_dnnl  # noqa: F401  (registers the operators)
+import torch_dnnl.functional as D
 
 OPS = torch.ops.torch_dnnl
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -147,3 +148,57 @@ def test_kernels_and_threads_change_no_bit(channels_last):
                 assert torch.equal(a, b)
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_few_channels_on_one_side(dtype, channels_last):
+    """Kernels for 1 to 4 channels: of the source, and so of its gradient, or of the result."""
+    choose = random.Random(str((dtype, channels_last)))
+    torch.manual_seed(0)
+    for trial in range(12):
+        few, many = choose.randint(1, 4), choose.choice([16, 17, 40, 70])
+        groups = choose.choice([1, 1, 2])
+        ic, oc = (few, many) if trial % 2 else (many, few)
+        kernel = [choose.choice([1, 3, 4]), choose.choice([2, 3, 7])]
+        size = [choose.randint(5, 9), choose.choice([8, 21, 40, 600])]
+        options = {
+            "stride": [choose.randint(1, 3), choose.choice([1, 1, 2, kernel[1]])],
+            "padding": [0, choose.randint(0, kernel[1])],
+            "dilation": [1, 1 if size[1] == 8 else choose.randint(1, 2)],
+            "groups": groups,
+        }
+        src = torch.randn(2, groups * ic, *size).to(dtype)
+        weight = torch.randn(groups * oc, ic, *kernel).to(dtype)
+        bias = torch.randn(groups * oc).to(dtype) if choose.random() < 0.5 else None
+        if channels_last:
+            src = src.contiguous(memory_format=torch.channels_last)
+        src.requires_grad_()
+        exact_src = src.detach().double().requires_grad_()
+        result = D.conv2d(src, weight, bias, **options)
+        exact = F.conv2d(
+            exact_src, weight.double(), None if bias is None else bias.double(), **options
+        )
+        upstream = torch.randn_like(result)
+        (grad,) = torch.autograd.grad(result, src, upstream)
+        (exact_grad,) = torch.autograd.grad(exact, exact_src, upstream.double())
+        # One rounding of the type after sums in float32.
+        bar = {torch.float32: 2e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}[dtype]
+        for ours, reference in ((result, exact), (grad, exact_grad)):
+            error = (ours.double() - reference).norm() / reference.norm()
+            assert error < bar, (trial, src.shape, weight.shape, options)
+
+
+def test_few_channels_in_any_number_of_threads():
+    src, weight = torch.randn(2, 24, 5, 1100), torch.randn(24, 3, 1, 7)
+    before = torch.get_num_threads()
+    results = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        results.append(
+            torch.ops.torch_dnnl.convolution_backward_data(
+                src, weight, (5, 1106), data_format="NCX", weights_format="OIX"
+            )
+        )
+    torch.set_num_threads(before)
+    assert all(torch.equal(result, results[0]) for result in results)

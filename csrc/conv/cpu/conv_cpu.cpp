@@ -3,6 +3,7 @@
 
 #include "conv/cpu/depthwise.h"
 #include "conv/cpu/direct.h"
+#include "conv/cpu/narrow.h"
 #include "conv/cpu/winograd.h"
 #include "conv/reference.h"
 #include "core/parallel.h"
@@ -29,6 +30,7 @@ struct Kernel {
 // The first that can run a problem runs it.
 constexpr Kernel kernels[] = {
     {"depthwise", can_run_depthwise, run_depthwise},
+    {"narrow", can_run_narrow, run_narrow},
     {"winograd", can_run_winograd, run_winograd},
     {"direct", can_run_direct, run_direct},
     {"reference", [](const ConvProblem&) { return true; }, run_reference},
