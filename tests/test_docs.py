@@ -111,6 +111,27 @@ def test_quantization_example():
     assert float(after) + 3 < float(during)
 
 
+def unet_example(tmp_path, *variants):
+    """Its exit status says that float32 losses agree with torch's."""
+    picture = tmp_path / "unet.png"
+    result = python(
+        str(ROOT / "examples" / "train_unet.py"),
+        *("--steps", "3", "--size", "32", "--output", str(picture), "--variants", *variants),
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert re.findall(r"^([\w-]+) +0\.\d+ ", result.stdout, re.MULTILINE) == list(variants)
+    assert picture.stat().st_size > 10_000
+
+
+def test_unet_example(tmp_path):
+    unet_example(tmp_path, "eager", "channels_last", "bf16", "torch", "torch-channels_last")
+
+
+@pytest.mark.slow
+def test_compiled_unet_example(tmp_path):
+    unet_example(tmp_path, "compile", "torch", "torch-compile")
+
+
 def test_super_resolution_agrees_with_torch():
     result = python(str(ROOT / "examples" / "train_super_resolution.py"), "--check")
     assert result.returncode == 0, result.stdout + result.stderr
