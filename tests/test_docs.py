@@ -129,7 +129,7 @@ def test_unet_example(tmp_path):
 
 @pytest.mark.slow
 def test_compiled_unet_example(tmp_path):
-    unet_example(tmp_path, "compile", "torch", "torch-compile")
+    unet_example(tmp_path, "compile", "torch")
 
 
 def test_super_resolution_agrees_with_torch():
