@@ -53,9 +53,18 @@ def test_compensation_makes_the_product_right():
         ("compensation to be 's8s8' or None, got 'u8'", {"compensation": "u8"}),
         ("dtype to be int8 with compensation, got torch.uint8", {"dtype": torch.uint8}),
         ("src to be weights .* got 1-D with sizes", {"src": torch.ones(3)}),
+        ("at most 131071 weights of an output channel", {"src": torch.ones(1, 131072)}),
     ],
 )
 def test_bad_compensation(message, options):
     call = {"src": torch.ones(2, 3), "dtype": torch.int8, "compensation": "s8s8", **options}
     with pytest.raises(ValueError, match=f"^reorder: expected {message}"):
         D.reorder(**call)
+
+
+def test_compensation_between_blocked_formats():
+    """Without a size, the padded channels of the source count, not those of the destination."""
+    blocked = D.reorder(torch.ones(20, 7, 1, 1, dtype=torch.int8), "OIhw16i16o")
+    for tag in ("oihw", None, "OIhw4i64o4i"):
+        _, compensation = D.reorder(blocked, tag, src_format="OIhw16i16o", compensation="s8s8")
+        assert compensation.tolist() == [-128 * 7] * 20 + [0] * 12

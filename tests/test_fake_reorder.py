@@ -134,8 +134,26 @@ def test_backward_keeps_bits(dtype, shape):
 
 def test_keeps_layout():
     src = torch.randn(2, 8, 5, 3)
-    for view in (src, src.to(memory_format=torch.channels_last), src.permute(3, 0, 2, 1)):
-        assert D.fake_reorder(view, dtype=torch.int8).stride() == view.stride()
+    last = src.to(memory_format=torch.channels_last)
+    views = [src, last, src.permute(3, 0, 2, 1), last[..., :2], last[:, ::2], src[:, :1]]
+    views += [src[:1].expand(4, -1, -1, -1), last[..., :1].expand(-1, -1, -1, 4)]
+    for view in views:
+        result = D.fake_reorder(view, dtype=torch.int8)
+        assert result.stride() == torch.empty_like(view).stride()
+
+
+def test_mask_of_nothing_is_zero():
+    for _ in range(20):
+        poison = torch.full((64,), 255, dtype=torch.uint8)
+        del poison
+        _, mask = torch.ops.torch_dnnl.fake_reorder(torch.ones(0, 3), torch.int8)
+        assert mask.tolist() == [0]
+    _, mask = torch.ops.torch_dnnl.fake_reorder(torch.ones(5, 0), torch.int8, batch_dims=1)
+    assert mask.tolist() == [[0]] * 5
+
+
+def test_blocked_result_is_padded_with_zeros():
+    src = torch.randn(2, 8, 5, 3)
     blocked = D.fake_reorder(src, "nChw16c", dtype=torch.int8, dst_scale=0.1)
     assert blocked.shape == physical_shape("nChw16c", src.shape)
     assert (blocked[..., 8:] == 0).all()

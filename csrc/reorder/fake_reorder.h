@@ -233,6 +233,8 @@ struct FakeReorderOnDevice {
     auto outputs = fake_reorder_outputs(src, options);
     if (src.numel() > 0) {
       quantize(fake_reorder_problem(src, outputs, options));
+    } else {
+      outputs.mask.zero_();
     }
     return outputs;
   }

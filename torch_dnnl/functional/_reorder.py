@@ -6,6 +6,7 @@ them. What the operator `fake_reorder` does not take comes before or after it as
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_dnnl.formats import parse
 from torch_dnnl.functional._errors import check_types, describe, in_words_of
 
 _reorder = torch.ops.torch_dnnl.reorder.default
@@ -77,7 +79,8 @@ def reorder(
 
     Raises:
         ValueError: a malformed tag, sizes that do not fit, a number that is not finite, a scale
-            of 0, a zero point outside the destination type.
+            of 0, a zero point outside the destination type; with `compensation`, what are no int8
+            weights or more than 131071 of them for an output channel.
         TypeError: an argument of a wrong type.
 
     Example:
@@ -130,8 +133,14 @@ def reorder(
         raise
     if compensation is None:
         return dst
-    logical = src.shape if src_format is None or not _blocked_rank(src_format) else None
-    sums = _compensation(compensation, dst, dst_format, src_format, size or logical)
+    if size is None:
+        size = src.shape
+        if src_format is not None and _blocked_rank(src_format):
+            format = parse(src_format)
+            size = [0] * format.ndim
+            for dim, length in zip(format.order, src.shape, strict=False):
+                size[dim] = length * format.block_size(dim)
+    sums = _compensation(compensation, dst, dst_format, src_format, size)
     return dst, sums  # type: ignore[return-value]
 
 
@@ -149,7 +158,7 @@ def _compensation(
     weights: Tensor,
     dst_format: str | None,
     src_format: str | None,
-    size: Sequence[int] | None,
+    size: Sequence[int],
 ) -> Tensor:
     """What belongs to reordered weights of this logical size; see `reorder`."""
     check_types("reorder", {"compensation": (kind, "a str or None")})
@@ -171,6 +180,12 @@ def _compensation(
         raise ValueError(
             "reorder: expected src to be weights with output and input channels with "
             f"compensation, got {weights.dim()}-D with sizes {list(weights.shape)}"
+        )
+    products = math.prod(weights.shape[kept:])
+    if products > 131071:
+        raise ValueError(
+            "reorder: expected at most 131071 weights of an output channel with compensation, "
+            f"whose sums times 128 fit in int32, got {products}"
         )
     return weights.sum(list(range(kept, weights.dim())), dtype=torch.int32) * -128
 
@@ -255,7 +270,7 @@ def fake_reorder(
             beta=beta,
         )
         value = scaled(src)
-        if isinstance(scale, Tensor):
+        if isinstance(scale, Tensor) and scale.requires_grad and torch.is_grad_enabled():
             # Its gradient is a product with the source, which must not make NaN of the zero
             # gradient and an infinity.
             value = value.detach()
@@ -299,18 +314,19 @@ def _to_plain(
 
 
 def _layout_of(src: Tensor) -> str | None:
-    """The tag of a dense tensor's strides; None for any other tensor: contiguous."""
+    """The tag of the layout that `torch.empty_like` gives a result; None: contiguous."""
     if src.is_contiguous():
         return None
-    order: list[int] = []  # the dimensions, outermost first; sort() cannot be traced
-    for dim in range(src.dim()):
-        place = len(order)
-        while place > 0 and src.stride(order[place - 1]) < src.stride(dim):
-            place -= 1
-        order.insert(place, dim)
-    dense = 1
-    for dim in reversed(order):
-        if src.size(dim) != 1 and src.stride(dim) != dense:
-            return None
-        dense *= src.size(dim)
-    return "".join(string.ascii_lowercase[dim] for dim in order)
+    order = list(reversed(range(src.dim())))  # the dimensions, innermost first
+    for last in range(1, len(order)):
+        place = last
+        for other in reversed(range(last)):
+            a, b = (src.stride(order[other]), src.stride(order[place]))
+            if a == 0 or b == 0:
+                continue  # an expanded dimension is at home anywhere
+            if a > b or (a == b and src.size(order[other]) > src.size(order[place])):
+                order[other], order[place] = order[place], order[other]
+                place = other
+            elif a < b:
+                break
+    return "".join(string.ascii_lowercase[dim] for dim in reversed(order))

@@ -19,7 +19,7 @@ class Reorder(torch.nn.Module):
     Args:
         fake: whether to return the dequantized values (`fake_reorder`). Default: False.
         others: the arguments of `torch_dnnl.functional.reorder` after `src`, with its defaults,
-            except `accumulate`, which `forward` takes.
+            except `accumulate`, which `forward` takes, and `compensation`.
 
     Shape:
         As `torch_dnnl.functional.reorder`.
