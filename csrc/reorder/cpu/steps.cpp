@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "core/dispatch.h"
 #include "reorder/cpu/elements.h"
@@ -23,6 +24,9 @@ using FloatSources = TypeList<
     int32_t,
     int8_t,
     uint8_t>;
+
+// How far ahead, in bytes, lines of the result are fetched, which its stores would wait for.
+constexpr int64_t kAhead = 4096;
 
 // A whole number of blocks of any kind.
 constexpr int64_t kShortRow = 4 * kWidth;
@@ -119,34 +123,96 @@ class FloatRow {
   bool round_before_zero_point_;
 };
 
-// Rows of at least a block; the last block overlaps the one before it.
+// The steps of dequantization and of quantization by numbers, in registers. What is not there is a
+// number that changes nothing, zeros' signs included.
+struct Dequantize {
+  Floats zero_point, scale;
+
+  template <class B>
+  C10_ALWAYS_INLINE void compute(int64_t /*begin*/, B& x) const {
+    x.update([&](Floats v, int) { return scale * (v - zero_point); });
+  }
+};
+
+struct Quantize {
+  Floats scale, zero_point;
+  bool round_before_zero_point;
+
+  template <class B>
+  C10_ALWAYS_INLINE void compute(int64_t /*begin*/, B& x) const {
+    x.update([&](Floats v, int) { return v / scale; });
+    if (round_before_zero_point) {
+      x.update([&](Floats v, int) { return round_even(v); });
+    }
+    x.update([&](Floats v, int) { return v + zero_point; });
+  }
+};
+
+struct Nothing {
+  template <class B>
+  C10_ALWAYS_INLINE void compute(int64_t /*begin*/, B& /*x*/) const {}
+};
+
+// A row of at least a block; the last block overlaps the one before it.
+template <int kVectors, class Row, class Src, class Dst>
+void run_row(const Row& row, const Src* from, Dst* to, int64_t run, bool may_stream) {
+  constexpr int64_t kBlock = kVectors * kWidth;
+  // The last block may begin anywhere.
+  const bool is_streamed = may_stream && is_line(to) && run % kBlock == 0;
+  const auto run_block = [&](int64_t i) {
+    Block<kVectors> x;
+    x.update([&](Floats, int k) { return widen(from + i + k * kWidth); });
+    row.compute(i, x);
+    narrow(x.vector, to + i, is_streamed);
+    __builtin_prefetch(reinterpret_cast<const char*>(to + i) + kAhead, /*write=*/1);
+  };
+  for (int64_t i = 0; i < run; i += kBlock) {
+    run_block(std::min(i, run - kBlock));
+  }
+}
+
 template <bool kArithmetic, class Src, class Dst>
 void run_rows(const Steps<float>& s) {
   // As many as share the decisions about steps; without steps, no more than fill a register in the
   // end: loads and stores that alternate are faster than many loads and then many stores.
   constexpr int kVectors = kArithmetic || sizeof(Dst) == 1 ? 4 : 2;
-  constexpr int64_t kBlock = kVectors * kWidth;
   for (int64_t j = 0; j < s.rows; j++) {
-    const FloatRow row(s, j);
     const Src* from = reinterpret_cast<const Src*>(s.src) + j * s.src_row_step;
     Dst* to = reinterpret_cast<Dst*>(s.dst) + j * s.dst_row_step;
     // Where the next row is, the processor cannot guess.
     for (int64_t line = 0; line < 4; line++) {
       __builtin_prefetch(reinterpret_cast<const char*>(from + s.src_row_step) + line * kCacheLine);
     }
-    // The last block may begin anywhere.
-    const bool is_streamed = s.is_streamed && is_line(to) && s.run % kBlock == 0;
-    const auto run_block = [&](int64_t i) {
-      Block<kVectors> x;
-      x.update([&](Floats, int k) { return widen(from + i + k * kWidth); });
-      if constexpr (kArithmetic) {
-        row.compute(i, x);
-      }
-      narrow(x.vector, to + i, is_streamed);
+    const auto run = [&](const auto& row) {
+      run_row<kVectors>(row, from, to, s.run, s.is_streamed);
     };
-    for (int64_t i = 0; i < s.run; i += kBlock) {
-      run_block(std::min(i, s.run - kBlock));
+    if constexpr (!kArithmetic) {
+      run(Nothing{});
+      continue;
     }
+    const auto number = [&](const Steps<float>::Operand& operand, float neutral) {
+      const RowOperand<float> in_row(operand, j);
+      return std::pair(in_row.data == nullptr, all(in_row.present ? in_row.number : neutral));
+    };
+    if constexpr (std::is_integral_v<Src> && !std::is_integral_v<Dst>) {
+      const auto [is_shift, zero_point] = number(s.src_zero_point, 0.0f);
+      const auto [is_factor, scale] = number(s.scale, 1.0f);
+      if (is_shift && is_factor && !s.accumulate.present && !s.dst_scale.present &&
+          !s.dst_zero_point.present) {
+        run(Dequantize{zero_point, scale});
+        continue;
+      }
+    }
+    if constexpr (!std::is_integral_v<Src> && std::is_integral_v<Dst>) {
+      const auto [is_shift, zero_point] = number(s.dst_zero_point, -0.0f);
+      const auto [is_factor, scale] = number(s.dst_scale, 1.0f);
+      if (is_shift && is_factor && !s.accumulate.present && !s.scale.present &&
+          !s.src_zero_point.present) {
+        run(Quantize{scale, zero_point, s.round_before_zero_point});
+        continue;
+      }
+    }
+    run(FloatRow(s, j));
   }
 }
 
