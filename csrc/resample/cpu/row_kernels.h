@@ -71,19 +71,20 @@ void add_rows(
     int64_t count,
     int64_t n,
     Destination<U> to) {
-  // Copies, which a store to the image cannot change: a few of them stay in registers.
-  constexpr int kCapacity = kRows == 0 ? kMaxRows : kRows;
-  const T* row[kCapacity];
-  Lanes<C> weight[kCapacity];
-  const int64_t end = kRows == 0 ? count : kRows;
-  for (int64_t r = 0; r < end; r++)
+  // Copies of a few rows and weights stay in registers: a store to the image cannot change them.
+  const T* row[kRows + 1];
+  Lanes<C> weight[kRows + 1];
+  for (int r = 0; r < kRows; r++)
     row[r] = static_cast<const T*>(rows[r]), weight[r] = Lanes<C>(weights[r]);
+  const auto row_of = [&](int64_t r) { return kRows ? row[r] : static_cast<const T*>(rows[r]); };
+  const auto weight_of = [&](int64_t r) { return kRows ? weight[r] : Lanes<C>(weights[r]); };
+  const int64_t end = kRows ? kRows : count;
   const auto at = [&](int64_t i, auto load) {
-    Lanes<C> sum = load(row[0] + i) * weight[0];
+    Lanes<C> sum = load(row_of(0) + i) * weight_of(0);
     if constexpr (!kFirst)
       sum = sum + Lanes<C>::loadu(to.to + i);
     for (int64_t r = 1; r < end; r++)
-      sum = at::vec::fmadd(load(row[r] + i), weight[r], sum);
+      sum = at::vec::fmadd(load(row_of(r) + i), weight_of(r), sum);
     return sum;
   };
   for_each_vector<C>(
@@ -159,57 +160,62 @@ void gather_taps(
   const int32_t* indices = taps.index.data() + first * width * step;
   const WeightOf<E>* weights = taps.weight.data() + first * width * step;
   // index(t) and weight(t) of the block that begins at i.
-  const auto sum_of = [&](int64_t i, const auto& index, const auto& weight) {
-    const int64_t* base = bases + static_cast<uint64_t>(i) / step * width;
-    LineWindow window(line + base[0]);
-    const auto pick = [&](int64_t t) {
-      if constexpr (kWindow == Window::own_4 || kWindow == Window::none) {
-        if (t > 0)
-          window = LineWindow(line + base[t]);
+  const auto sum_of = [&](int64_t i, const auto& index, const auto& weight)
+                          __attribute__((always_inline)) {
+                            const int64_t* base = bases + static_cast<uint64_t>(i) / step * width;
+                            LineWindow window(line + base[0]);
+                            const auto pick = [&](int64_t t) {
+                              if constexpr (kWindow == Window::own_4 || kWindow == Window::none) {
+                                if (t > 0)
+                                  window = LineWindow(line + base[t]);
+                              }
+                              return window.pick(index(t));
+                            };
+                            Lanes<E> sum = pick(0);
+                            if constexpr (!std::is_unsigned_v<E>) {
+                              sum = sum * weight(0);
+                              for (int64_t t = 1; t < width; t++)
+                                sum = at::vec::fmadd(pick(t), weight(t), sum);
+                            }
+                            return sum;
+                          };
+  // Blocks that are alike: their index and weights stay in registers.
+  const int64_t whole = n / step * step;
+  const int64_t alike = std::max<int64_t>(taps.alike_begin * step - begin, 0);
+  const int64_t alike_end = std::min(taps.alike_end * step - begin, whole);
+  for (int64_t i = 0; i < n; i += step) {
+    if constexpr (kTaps > 0) {
+      if (i == alike && i < alike_end) {
+        typename LineWindow::Index index[kTaps];
+        Lanes<E> weight[kTaps];
+        for (int64_t t = 0; t < kTaps; t++) {
+          index[t] = typename LineWindow::Index(indices + i * width + t * step);
+          if constexpr (!std::is_unsigned_v<E>)
+            weight[t] = Lanes<E>::loadu(weights + i * width + t * step);
+        }
+        for (; i < alike_end; i += step)
+          to.template store<E>(
+              i,
+              sum_of(i, [&](int64_t t) { return index[t]; }, [&](int64_t t) { return weight[t]; }));
+        if (i >= n)
+          break;
       }
-      return window.pick(index(t));
-    };
-    Lanes<E> sum = pick(0);
-    if constexpr (!std::is_unsigned_v<E>) {
-      sum = sum * weight(0);
-      for (int64_t t = 1; t < width; t++)
-        sum = at::vec::fmadd(pick(t), weight(t), sum);
     }
-    return sum;
-  };
-  const auto block_at = [&](int64_t i) {
-    const auto index = [&](int64_t t) {
-      return typename LineWindow::Index(indices + i * width + t * step);
-    };
-    const auto weight = [&](int64_t t) { return Lanes<E>::loadu(weights + i * width + t * step); };
-    Lanes<E> sum = sum_of(i, index, weight);
+    const int32_t* index = indices + i * width;
+    const WeightOf<E>* weight = weights + i * width;
+    Lanes<E> sum = sum_of(
+        i,
+        [&](int64_t t) { return typename LineWindow::Index(index + t * step); },
+        [&](int64_t t) { return Lanes<E>::loadu(weight + t * step); });
     if (has_empty)
       sum = Lanes<E>::blendv(
           sum, broadcast_lanes(empty), Lanes<E>::loadu(taps.empty.data() + begin + i));
-    return sum;
-  };
-  int64_t i = 0;
-  if constexpr (kTaps > 0) {
-    // Blocks that are alike: their index and weights stay in registers.
-    const int64_t alike = std::clamp<int64_t>(taps.alike_begin * step - begin, 0, n / step * step);
-    const int64_t end = std::min(taps.alike_end * step - begin, n / step * step);
-    for (; i < alike; i += step)
-      to.template store<E>(i, block_at(i));
-    typename LineWindow::Index index[kTaps];
-    Lanes<E> weight[kTaps];
-    for (int64_t t = 0; t < kTaps && i < end; t++) {
-      index[t] = typename LineWindow::Index(indices + i * width + t * step);
-      if constexpr (!std::is_unsigned_v<E>)
-        weight[t] = Lanes<E>::loadu(weights + i * width + t * step);
+    if (i < whole) {
+      to.template store<E>(i, sum);
+    } else {
+      to.template store<E>(i, sum, n - i);
     }
-    for (; i < end; i += step)
-      to.template store<E>(
-          i, sum_of(i, [&](int64_t t) { return index[t]; }, [&](int64_t t) { return weight[t]; }));
   }
-  for (; i + step <= n; i += step)
-    to.template store<E>(i, block_at(i));
-  if (i < n)
-    to.template store<E>(i, block_at(i), n - i);
 }
 
 template <class E, class U>
