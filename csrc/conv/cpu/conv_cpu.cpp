@@ -4,6 +4,7 @@
 #include "conv/cpu/depthwise.h"
 #include "conv/cpu/direct.h"
 #include "conv/cpu/narrow.h"
+#include "conv/cpu/tasks.h"
 #include "conv/cpu/winograd.h"
 #include "conv/reference.h"
 #include "core/parallel.h"
@@ -12,7 +13,6 @@ namespace torch_dnnl {
 namespace {
 
 void run_reference(const ConvProblem& p) {
-  const auto product = [](const int64_t* size) { return size[0] * size[1] * size[2]; };
   const int64_t cost = 64 +
       (p.pass == ConvPass::forward             ? p.ic * product(p.kernel)
            : p.pass == ConvPass::backward_data ? p.oc * product(p.kernel)
@@ -38,7 +38,6 @@ constexpr Kernel kernels[] = {
 
 // Multiply-adds that take less time than a kernel takes to get ready.
 bool is_tiny(const ConvProblem& p) {
-  const auto product = [](const int64_t* size) { return size[0] * size[1] * size[2]; };
   return p.n * p.groups * p.oc * p.ic * product(p.kernel) * product(p.dst_size) <= 1024;
 }
 

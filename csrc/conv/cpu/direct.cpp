@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "conv/cpu/blocks.h"
+#include "conv/cpu/roles.h"
 #include "core/dispatch.h"
 
 namespace torch_dnnl {
@@ -16,16 +17,11 @@ constexpr int64_t kMergedDepth = 256;
 // of input rows with the weights of a tap. They differ in which of src and dst is
 // the output, and so in the steps from one pixel of a segment to the next.
 template <class T>
-class Gather {
+class Gather : Roles {
  public:
   explicit Gather(const ConvProblem& p)
-      : p_(p),
-        forward_(p.pass == ConvPass::forward),
-        in_channels_(forward_ ? p.ic : p.oc),
-        panels_(forward_ ? p.oc : p.ic),
-        in_stride_(forward_ ? p.src_stride : p.dst_stride),
-        out_stride_(forward_ ? p.dst_stride : p.src_stride),
-        out_size_(forward_ ? p.dst_size : p.src_size),
+      : Roles(p),
+        panels_(out_channels_),
         taps_(product(p.kernel)),
         in_step_(forward_ ? p.stride[2] : 1),
         out_step_(forward_ ? 1 : p.stride[2]),
@@ -93,8 +89,7 @@ class Gather {
 
   void pack_weights() {
     const int64_t blocks = ceil_div(in_channels_, kChannels);
-    const int64_t *ws = p_.weights_stride, in_stride = ws[forward_ ? 1 : 0],
-                  out_stride = ws[forward_ ? 0 : 1];
+    const int64_t* ws = p_.weights_stride;
     const auto* weights = static_cast<const T*>(p_.weights);
     const int64_t tasks = p_.groups * panels_.count * blocks;
     const int64_t operations = taps_ * std::min(in_channels_, kChannels) * panels_.width * 32;
@@ -104,14 +99,16 @@ class Gather {
         const int64_t panel = task / blocks % panels_.count, group = task / blocks / panels_.count;
         const int64_t block = std::min(kChannels, in_channels_ - channel);
         const int64_t size = panels_.size(panel);
-        const T* from = weights + group * p_.oc * ws[0] + panel * panels_.width * out_stride;
+        const T* from =
+            weights + group * p_.oc * ws[0] + panel * panels_.width * weights_out_stride_;
         for (int64_t c = 0; c < block; c++) {
           int64_t tap = 0;
           for_each_tap([&](int64_t d, int64_t h, int64_t w) {
-            const T* line = from + (channel + c) * in_stride + d * ws[2] + h * ws[3] + w * ws[4];
+            const T* line =
+                from + (channel + c) * weights_in_stride_ + d * ws[2] + h * ws[3] + w * ws[4];
             float* to = packed(group, panel, channel, tap++) + c * panels_.width;
             for (int64_t i = 0; i < size; i++)
-              to[i] = static_cast<float>(line[i * out_stride]);
+              to[i] = static_cast<float>(line[i * weights_out_stride_]);
             std::fill(to + size, to + panels_.width, 0.0f);
           });
         }
@@ -143,8 +140,7 @@ class Gather {
   void compute(const Tile& tile, float* sums, float* packed_inputs) const {
     const int64_t panel_size = tile.rows * tile.width * panels_.width;
     initialise(tile, sums, panel_size);
-    const T* image = static_cast<const T*>(forward_ ? p_.src : p_.dst) + tile.n * in_stride_[0] +
-        tile.group * in_channels_ * in_stride_[1];
+    const T* image = input<T>(tile.n, tile.group);
     if (merged_depth_ > 0) {
       add_merged(tile, image, sums, panel_size, packed_inputs);
     } else {
@@ -291,11 +287,7 @@ class Gather {
     }
   }
 
-  const ConvProblem& p_;
-  const bool forward_;
-  const int64_t in_channels_;
   const Panels panels_;
-  const int64_t *in_stride_, *out_stride_, *out_size_;
   const int64_t taps_, in_step_, out_step_, tile_width_, tile_rows_, row_tiles_, width_tiles_,
       panels_per_task_;
   const int64_t line_;         // products of a row of taps

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "conv/cpu/blocks.h"
+#include "conv/cpu/roles.h"
 #include "core/dispatch.h"
 
 namespace torch_dnnl {
@@ -12,17 +13,10 @@ constexpr int64_t kMostChannels = 4; // of the output
 constexpr int64_t kTileWidth = 512;  // output pixels whose sums stay in the cache
 
 template <class T>
-class Narrow {
+class Narrow : Roles {
  public:
   explicit Narrow(const ConvProblem& p)
-      : p_(p),
-        forward_(p.pass == ConvPass::forward),
-        in_channels_(forward_ ? p.ic : p.oc),
-        out_channels_(forward_ ? p.oc : p.ic),
-        in_stride_(forward_ ? p.src_stride : p.dst_stride),
-        out_stride_(forward_ ? p.dst_stride : p.src_stride),
-        in_size_(forward_ ? p.src_size : p.dst_size),
-        out_size_(forward_ ? p.dst_size : p.src_size),
+      : Roles(p),
         tap_rows_(p.kernel[0] * p.kernel[1]),
         columns_(ceil_div(p.kernel[2] * out_channels_, kLanes) * kLanes),
         tiles_(ceil_div(out_size_[2], kTileWidth)),
@@ -66,17 +60,16 @@ class Narrow {
 
   void pack_weights() {
     const int64_t* ws = p_.weights_stride;
-    const int64_t in_stride = ws[forward_ ? 1 : 0], out_stride = ws[forward_ ? 0 : 1];
     for (int64_t group = 0; group < p_.groups; group++) {
       for (int64_t row = 0; row < tap_rows_; row++) {
         for (int64_t c = 0; c < in_channels_; c++) {
           const T* from = static_cast<const T*>(p_.weights) + group * p_.oc * ws[0] +
-              row / p_.kernel[1] * ws[2] + row % p_.kernel[1] * ws[3] + c * in_stride;
+              row / p_.kernel[1] * ws[2] + row % p_.kernel[1] * ws[3] + c * weights_in_stride_;
           float* to = weights(group, row, c);
           std::fill(to, to + columns_, 0.0f);
           for (int64_t tap = 0; tap < p_.kernel[2]; tap++) {
             for (int64_t o = 0; o < out_channels_; o++)
-              *to++ = static_cast<float>(from[tap * ws[4] + o * out_stride]);
+              *to++ = static_cast<float>(from[tap * ws[4] + o * weights_out_stride_]);
           }
         }
       }
@@ -118,8 +111,7 @@ class Narrow {
         sums[x * out_channels_ + c] = value;
     }
     const Inputs inputs = inputs_of(tile.x, tile.width);
-    const T* image = static_cast<const T*>(forward_ ? p_.src : p_.dst) + tile.n * in_stride_[0] +
-        tile.group * in_channels_ * in_stride_[1];
+    const T* image = input<T>(tile.n, tile.group);
     for (int64_t row = 0; row < tap_rows_; row++) {
       const Segment d = segment(0, row / p_.kernel[1], tile.d);
       const Segment h = segment(1, row % p_.kernel[1], tile.h);
@@ -181,10 +173,6 @@ class Narrow {
     }
   }
 
-  const ConvProblem& p_;
-  const bool forward_;
-  const int64_t in_channels_, out_channels_;
-  const int64_t *in_stride_, *out_stride_, *in_size_, *out_size_;
   const int64_t tap_rows_, columns_, tiles_;
   const Buffer weights_;
 };

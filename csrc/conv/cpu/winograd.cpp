@@ -5,6 +5,7 @@
 
 #include "conv/cpu/gemm.h"
 #include "conv/cpu/quads.h"
+#include "conv/cpu/roles.h"
 #include "conv/cpu/tasks.h"
 #include "conv/reference.h"
 #include "core/dispatch.h"
@@ -137,17 +138,10 @@ inline Vec join(const Quad* x) {
 // position multiplies tiles x input channels by input x output channels; or lanes are tiles, and
 // it multiplies output x input channels by input channels x tiles.
 template <class T>
-class Winograd {
+class Winograd : Roles {
  public:
   explicit Winograd(const ConvProblem& p)
-      : p_(p),
-        forward_(p.pass == ConvPass::forward),
-        in_channels_(forward_ ? p.ic : p.oc),
-        out_channels_(forward_ ? p.oc : p.ic),
-        in_stride_(forward_ ? p.src_stride : p.dst_stride),
-        out_stride_(forward_ ? p.dst_stride : p.src_stride),
-        in_size_(forward_ ? p.src_size : p.dst_size),
-        out_size_(forward_ ? p.dst_size : p.src_size),
+      : Roles(p),
         pad_{forward_ ? p.pad[1] : 2 - p.pad[1], forward_ ? p.pad[2] : 2 - p.pad[2]},
         tile_rows_(ceil_div(out_size_[1], kTile)),
         tile_columns_(ceil_div(out_size_[2], kTile)),
@@ -228,13 +222,12 @@ class Winograd {
 
   void pack_kernels() {
     const int64_t* ws = p_.weights_stride;
-    const int64_t in_stride = ws[forward_ ? 1 : 0], out_stride = ws[forward_ ? 0 : 1];
     parallel_tasks(
         p_.groups * panels_, in_channels_ * width_ * 100, [&](int64_t begin, int64_t end) {
           for (int64_t task = begin; task < end; task++) {
             const int64_t group = task / panels_, panel = task % panels_;
             const T* from = static_cast<const T*>(p_.weights) + group * p_.oc * ws[0] +
-                panel * width_ * out_stride;
+                panel * width_ * weights_out_stride_;
             const int64_t channels = std::min(width_, out_channels_ - panel * width_);
             for (int64_t c = 0; c < in_channels_; c++) {
               for (int64_t o = 0; o < width_; o += kLanes) {
@@ -243,8 +236,9 @@ class Winograd {
                 for (int64_t i = 0; i < 3; i++) {
                   for (int64_t j = 0; j < 3; j++) {
                     const int64_t h = forward_ ? i : 2 - i, w = forward_ ? j : 2 - j;
-                    const T* tap = from + c * in_stride + o * out_stride + h * ws[3] + w * ws[4];
-                    g[i][j] = load_lanes(tap, out_stride, lanes);
+                    const T* tap = from + c * weights_in_stride_ + o * weights_out_stride_ +
+                        h * ws[3] + w * ws[4];
+                    g[i][j] = load_lanes(tap, weights_out_stride_, lanes);
                   }
                 }
                 transform_kernels(g, u);
@@ -263,8 +257,7 @@ class Winograd {
 
   // [position][tile][input channel], or [position][input channel][tile]
   void pack_inputs(int64_t group, int64_t first, int64_t count, float* to) const {
-    const T* in =
-        static_cast<const T*>(forward_ ? p_.src : p_.dst) + group * in_channels_ * in_stride_[1];
+    const T* in = input<T>(/*n=*/0, group);
     if (lanes_are_channels_) {
       for (int64_t t = 0; t < count; t++) {
         const Patch patch = patch_of(first + t);
@@ -475,10 +468,6 @@ class Winograd {
   const T* bias_of(int64_t group, int64_t channel) const {
     return static_cast<const T*>(p_.bias) + (group * p_.oc + channel) * p_.bias_stride;
   }
-  const ConvProblem& p_;
-  const bool forward_;
-  const int64_t in_channels_, out_channels_;
-  const int64_t *in_stride_, *out_stride_, *in_size_, *out_size_;
   const int64_t pad_[2];
   const int64_t tile_rows_, tile_columns_, tiles_;
   const bool lanes_are_channels_;
