@@ -63,46 +63,67 @@ C10_ALWAYS_INLINE void for_each_vector(int64_t n, const F& f, const Tail& tail) 
 
 inline constexpr int64_t kMaxRows = 8; // at a time
 
-// kRows 0: `count`. Without kFirst the sum is added to what is there.
-template <int kRows, bool kFirst, bool kFromImage, class T, class C, class U>
-void add_rows(
-    const void* const* rows,
-    const C* weights,
-    int64_t count,
-    int64_t n,
-    Destination<U> to) {
-  // Copies of a few rows and weights stay in registers: a store to the image cannot change them.
-  const T* row[kRows + 1];
-  Lanes<C> weight[kRows + 1];
-  for (int r = 0; r < kRows; r++)
-    row[r] = static_cast<const T*>(rows[r]), weight[r] = Lanes<C>(weights[r]);
-  const auto row_of = [&](int64_t r) { return kRows ? row[r] : static_cast<const T*>(rows[r]); };
-  const auto weight_of = [&](int64_t r) { return kRows ? weight[r] : Lanes<C>(weights[r]); };
-  const int64_t end = kRows ? kRows : count;
-  const auto at = [&](int64_t i, auto load) {
-    Lanes<C> sum = load(row_of(0) + i) * weight_of(0);
-    if constexpr (!kFirst)
-      sum = sum + Lanes<C>::loadu(to.to + i);
-    for (int64_t r = 1; r < end; r++)
-      sum = at::vec::fmadd(load(row_of(r) + i), weight_of(r), sum);
+// The sum of rows of an image or of lines, a vector at a time. kRows 0: of as many as there are.
+template <int kRows, bool kFromImage, class T, class C>
+class WeightedRows {
+ public:
+  WeightedRows(const void* const* rows, const C* weights, int64_t count)
+      : rows_(rows), weights_(weights), count_(count) {
+    for (int r = 0; r < kRows; r++)
+      row_[r] = static_cast<const T*>(rows[r]), weight_[r] = Lanes<C>(weights[r]);
+  }
+
+  C10_ALWAYS_INLINE Lanes<C> load(int64_t i) const {
+    return sum([&](const T* row) {
+      if constexpr (kFromImage)
+        __builtin_prefetch(reinterpret_cast<const char*>(row + i) + kPrefetch);
+      return load_lanes<C>(row + i);
+    });
+  }
+  C10_ALWAYS_INLINE Lanes<C> load(int64_t i, int64_t n) const {
+    return sum([&](const T* row) { return load_lanes<C>(row + i, n); });
+  }
+
+ private:
+  template <class F>
+  C10_ALWAYS_INLINE Lanes<C> sum(const F& load) const {
+    const int64_t count = kRows ? kRows : count_;
+    Lanes<C> sum = load(row(0)) * weight(0);
+    for (int64_t r = 1; r < count; r++)
+      sum = at::vec::fmadd(load(row(r)), weight(r), sum);
     return sum;
-  };
-  for_each_vector<C>(
-      n,
-      [&](int64_t i) {
-        const auto load = [](const T* from) {
-          if constexpr (kFromImage)
-            __builtin_prefetch(reinterpret_cast<const char*>(from) + kPrefetch);
-          return load_lanes<C>(from);
-        };
-        to.template store<C>(i, at(i, load));
-      },
-      [&](int64_t i, int64_t rest) {
-        const auto load = [&](const T* from) { return load_lanes<C>(from, rest); };
-        to.template store<C>(i, at(i, load), rest);
-      });
+  }
+  C10_ALWAYS_INLINE const T* row(int64_t r) const {
+    return kRows ? row_[r] : static_cast<const T*>(rows_[r]);
+  }
+  C10_ALWAYS_INLINE Lanes<C> weight(int64_t r) const {
+    return kRows ? weight_[r] : Lanes<C>(weights_[r]);
+  }
+
+  // Copies of a few rows and weights stay in registers: a store to the image cannot change them.
+  const T* row_[kRows + 1];
+  Lanes<C> weight_[kRows + 1];
+  const void* const* rows_;
+  const C* weights_;
+  int64_t count_;
+};
+
+// f(the rows, in as many registers as pay)
+template <bool kFromImage, class T, class C, class F>
+void with_rows(const void* const* rows, const C* weights, int64_t count, const F& f) {
+  switch (count) {
+    case 1:
+      return f(WeightedRows<1, kFromImage, T, C>(rows, weights, count));
+    case 2:
+      return f(WeightedRows<2, kFromImage, T, C>(rows, weights, count));
+    case 4:
+      return f(WeightedRows<4, kFromImage, T, C>(rows, weights, count));
+    default:
+      return f(WeightedRows<0, kFromImage, T, C>(rows, weights, count));
+  }
 }
 
+// Not `first`: the sum is added to what is there.
 template <bool kFromImage, class T, class C, class U>
 void add_rows(
     const void* const* rows,
@@ -112,21 +133,25 @@ void add_rows(
     int64_t n,
     void* to,
     Target target) {
-  const Destination<U> destination{static_cast<U*>(to), target};
+  const Destination<U> out{static_cast<U*>(to), target};
   if constexpr (std::is_same_v<C, U>) {
-    if (!first)
-      return add_rows<0, false, kFromImage, T>(rows, weights, count, n, destination);
+    if (!first) {
+      const WeightedRows<0, kFromImage, T, C> sum(rows, weights, count);
+      return for_each_vector<C>(
+          n,
+          [&](int64_t i) { out.template store<C>(i, sum.load(i) + Lanes<C>::loadu(out.to + i)); },
+          [&](int64_t i, int64_t rest) {
+            const Lanes<C> before = load_lanes<C>(out.to + i, rest);
+            out.template store<C>(i, sum.load(i, rest) + before, rest);
+          });
+    }
   }
-  switch (count) {
-    case 1:
-      return add_rows<1, true, kFromImage, T>(rows, weights, count, n, destination);
-    case 2:
-      return add_rows<2, true, kFromImage, T>(rows, weights, count, n, destination);
-    case 4:
-      return add_rows<4, true, kFromImage, T>(rows, weights, count, n, destination);
-    default:
-      return add_rows<0, true, kFromImage, T>(rows, weights, count, n, destination);
-  }
+  with_rows<kFromImage, T>(rows, weights, count, [&](const auto& sum) {
+    for_each_vector<C>(
+        n,
+        [&](int64_t i) { out.template store<C>(i, sum.load(i)); },
+        [&](int64_t i, int64_t rest) { out.template store<C>(i, sum.load(i, rest), rest); });
+  });
 }
 
 // ---- few channels: to[i] = sum over the taps of element begin + i ----
@@ -261,43 +286,58 @@ void gather_taps(
 
 // ---- many channels: to = sum over the taps of a pixel ----
 
-template <int kTaps, class E, class U>
-void sum_taps(
-    const E* pixel,
+// A row that is there already: what WeightedRows is for rows that have to be added up.
+template <class E>
+struct Line {
+  const E* line;
+
+  C10_ALWAYS_INLINE Lanes<E> load(int64_t i) const {
+    return load_lanes<E>(line + i);
+  }
+  C10_ALWAYS_INLINE Lanes<E> load(int64_t i, int64_t) const {
+    return load_lanes<E>(line + i); // may be read beyond its end
+  }
+};
+
+template <int kTaps, class E, class Row, class U>
+C10_ALWAYS_INLINE void sum_taps(
+    const Row& row,
+    int64_t pixel,
     const WeightOf<E>* weight,
     int64_t taps,
     int64_t channels,
     Destination<U> to) {
-  const auto at = [&](int64_t c) {
-    Lanes<E> sum = load_lanes<E>(pixel + c);
+  const auto sum = [&](auto load) {
+    Lanes<E> sum = load(pixel);
     if constexpr (!std::is_unsigned_v<E>) {
       sum = sum * Lanes<E>(weight[0]);
       const int64_t count = kTaps == 0 ? taps : kTaps;
       for (int64_t t = 1; t < count; t++)
-        sum = at::vec::fmadd(load_lanes<E>(pixel + t * channels + c), Lanes<E>(weight[t]), sum);
+        sum = at::vec::fmadd(load(pixel + t * channels), Lanes<E>(weight[t]), sum);
     }
     return sum;
   };
   for_each_vector<E>(
       channels,
-      [&](int64_t c) { to.template store<E>(c, at(c)); },
-      [&](int64_t c, int64_t rest) { to.template store<E>(c, at(c), rest); });
+      [&](int64_t c) { to.template store<E>(c, sum([&](int64_t i) { return row.load(i + c); })); },
+      [&](int64_t c, int64_t rest) {
+        to.template store<E>(c, sum([&](int64_t i) { return row.load(i + c, rest); }), rest);
+      });
 }
 
 // The pixels [begin, begin + n) of an output row.
-template <class E, class U>
+template <class E, class Row, class U>
 void sum_pixels(
-    const E* line,
+    Row row, // a copy, which a store to the image cannot change
+
     const HostTable<WeightOf<E>>& table,
     int64_t channels,
     int64_t begin,
     int64_t n,
     E empty,
-    void* to,
-    Target target) {
-  Destination<U> out{static_cast<U*>(to), target};
+    Destination<U> out) {
   for (int64_t o = begin; o < begin + n; o++, out.to += channels) {
-    const E* pixel = line + table.start[o] * channels;
+    const int64_t pixel = table.start[o] * channels;
     const auto* weight = &table.weights[o * table.width];
     const int64_t taps = table.count[o];
     switch (taps) {
@@ -310,18 +350,51 @@ void sum_pixels(
             });
         break;
       case 1:
-        sum_taps<1>(pixel, weight, taps, channels, out);
+        sum_taps<1, E>(row, pixel, weight, taps, channels, out);
         break;
       case 2:
-        sum_taps<2>(pixel, weight, taps, channels, out);
+        sum_taps<2, E>(row, pixel, weight, taps, channels, out);
         break;
       case 4:
-        sum_taps<4>(pixel, weight, taps, channels, out);
+        sum_taps<4, E>(row, pixel, weight, taps, channels, out);
         break;
       default:
-        sum_taps<0>(pixel, weight, taps, channels, out);
+        sum_taps<0, E>(row, pixel, weight, taps, channels, out);
     }
   }
+}
+
+template <class E, class U>
+void sum_pixels(
+    const E* line,
+    const HostTable<WeightOf<E>>& table,
+    int64_t channels,
+    int64_t begin,
+    int64_t n,
+    E empty,
+    void* to,
+    Target target) {
+  sum_pixels<E>(
+      Line<E>{line}, table, channels, begin, n, empty, Destination<U>{static_cast<U*>(to), target});
+}
+
+// The same, of rows of an image that are added up on the way.
+template <class T, class C, class U>
+void sum_pixels_of_rows(
+    const void* const* rows,
+    const C* weights,
+    int64_t count,
+    const HostTable<C>& table,
+    int64_t channels,
+    int64_t begin,
+    int64_t n,
+    C empty,
+    void* to,
+    Target target) {
+  with_rows<false, T>(rows, weights, count, [&](const auto& row) {
+    sum_pixels<C>(
+        row, table, channels, begin, n, empty, Destination<U>{static_cast<U*>(to), target});
+  });
 }
 
 } // namespace torch_dnnl
