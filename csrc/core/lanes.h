@@ -372,4 +372,60 @@ class LanesWindow {
   Lanes<E> vectors_[kInRegisters ? kVectors : 1];
 };
 
+// ---- a window of 16 bytes, and those that index[0], index[1], ... name, as float ----
+
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+
+class ByteWindow {
+ public:
+  static constexpr int64_t kBytes = 16;
+  // The bytes of an index that name none, and give the zeros above the byte that the lowest names.
+  static constexpr int32_t kNone = static_cast<int32_t>(0x80808000);
+
+#if defined(CPU_CAPABILITY_AVX512)
+  struct Index {
+    __m512i lanes;
+    Index() = default;
+    explicit Index(const int32_t* index) : lanes(_mm512_loadu_si512(index)) {}
+  };
+  explicit ByteWindow(const uint8_t* from)
+      : bytes_(_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)))) {}
+
+  Lanes<float> pick(Index index) const {
+    return _mm512_cvtepi32_ps(_mm512_shuffle_epi8(bytes_, index.lanes));
+  }
+
+ private:
+  __m512i bytes_;
+#else
+  struct Index {
+    __m256i lanes;
+    Index() = default;
+    explicit Index(const int32_t* index)
+        : lanes(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(index))) {}
+  };
+  explicit ByteWindow(const uint8_t* from)
+      : bytes_(
+            _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)))) {}
+
+  Lanes<float> pick(Index index) const {
+    return _mm256_cvtepi32_ps(_mm256_shuffle_epi8(bytes_, index.lanes));
+  }
+
+ private:
+  __m256i bytes_;
+#endif
+};
+
+#else
+
+// An instruction set without such a permutation.
+class ByteWindow {
+ public:
+  static constexpr int64_t kBytes = 0;
+  static constexpr int32_t kNone = 0;
+};
+
+#endif
+
 } // namespace torch_dnnl

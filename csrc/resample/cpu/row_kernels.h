@@ -160,17 +160,20 @@ template <class E>
 using WeightOf = std::conditional_t<sizeof(E) == 8, double, float>;
 
 template <Window kWindow, class E>
-using WindowOf = LanesWindow<
-    kWindow == Window::shared_1       ? 1
-        : kWindow == Window::shared_2 ? 2
-        : kWindow == Window::none     ? 0
-                                      : 4,
-    E>;
+using WindowOf = std::conditional_t<
+    kWindow == Window::bytes,
+    ByteWindow,
+    LanesWindow<
+        kWindow == Window::shared_1       ? 1
+            : kWindow == Window::shared_2 ? 2
+            : kWindow == Window::none     ? 0
+                                          : 4,
+        E>>;
 
 // kTaps 0: as many as there are.
-template <Window kWindow, int kTaps, class E, class U>
+template <Window kWindow, int kTaps, class T, class E, class U>
 void gather_taps(
-    const E* line,
+    const T* line,
     const Taps<WeightOf<E>>& taps,
     int64_t begin,
     int64_t n,
@@ -190,7 +193,7 @@ void gather_taps(
                             const int64_t* base = bases + static_cast<uint64_t>(i) / step * width;
                             LineWindow window(line + base[0]);
                             const auto pick = [&](int64_t t) {
-                              if constexpr (kWindow == Window::own_4 || kWindow == Window::none) {
+                              if constexpr (kWindow >= Window::own_4) {
                                 if (t > 0)
                                   window = LineWindow(line + base[t]);
                               }
@@ -243,6 +246,23 @@ void gather_taps(
   }
 }
 
+// f(the number of taps, if it is one of those that have a loop of their own, or 0)
+template <class E, class F>
+void with_taps(int64_t taps, const F& f) {
+  if (taps == 1)
+    return f(std::integral_constant<int, 1>{});
+  if constexpr (!std::is_unsigned_v<E>) {
+    switch (taps) {
+      case 2:
+        return f(std::integral_constant<int, 2>{});
+      case 4:
+        return f(std::integral_constant<int, 4>{});
+      default:
+        return f(std::integral_constant<int, 0>{});
+    }
+  }
+}
+
 template <class E, class U>
 void gather_taps(
     const E* line,
@@ -254,21 +274,9 @@ void gather_taps(
     Target target) {
   const Destination<U> destination{static_cast<U*>(to), target};
   const auto run = [&](auto kWindow) {
-    const auto with_taps = [&](auto kTaps) {
+    with_taps<E>(taps.width, [&](auto kTaps) {
       gather_taps<kWindow, kTaps>(line, taps, begin, n, empty, destination);
-    };
-    if (taps.width == 1)
-      return with_taps(std::integral_constant<int, 1>{});
-    if constexpr (!std::is_unsigned_v<E>) {
-      switch (taps.width) {
-        case 2:
-          return with_taps(std::integral_constant<int, 2>{});
-        case 4:
-          return with_taps(std::integral_constant<int, 4>{});
-        default:
-          return with_taps(std::integral_constant<int, 0>{});
-      }
-    }
+    });
   };
   switch (taps.window) {
     case Window::shared_1:
@@ -279,8 +287,24 @@ void gather_taps(
       return run(std::integral_constant<Window, Window::shared_4>{});
     case Window::own_4:
       return run(std::integral_constant<Window, Window::own_4>{});
-    case Window::none:
+    default:
       return run(std::integral_constant<Window, Window::none>{});
+  }
+}
+
+// From a row of bytes, with taps for one.
+inline void gather_bytes(
+    [[maybe_unused]] const uint8_t* row,
+    const Taps<float>& taps,
+    [[maybe_unused]] int64_t begin,
+    [[maybe_unused]] int64_t n,
+    [[maybe_unused]] float empty,
+    [[maybe_unused]] float* to) {
+  if constexpr (ByteWindow::kBytes > 0) {
+    with_taps<float>(taps.width, [&](auto kTaps) {
+      gather_taps<Window::bytes, kTaps>(
+          row, taps, begin, n, empty, Destination<float>{to, Target::line});
+    });
   }
 }
 

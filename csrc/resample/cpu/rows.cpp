@@ -29,6 +29,7 @@ constexpr int64_t kTaskOperations = 16384;
 constexpr int64_t kMaxTaps = int64_t(1) << 16;
 // A tap of a gathered element takes as long as this many of an element of a whole row (measured).
 constexpr double kGatherCost = 2.5;
+constexpr double kByteGatherCost = 1.5; // of a row of bytes
 // Pixels of many channels: so many products take less time than a pass that results would share
 // (x2, bilinear: 0.52 ms instead of 0.70).
 constexpr int64_t kFewProducts = 4;
@@ -107,10 +108,10 @@ class Rows {
       last += (p.src_size[a] - 1) * p.src_stride[2 + a];
     src_end_ = static_cast<const char*>(p.src) + (last + 1) * src_bytes_;
     in_one_pass_ = prefers_one_pass();
-    w_first_ = !in_one_pass_ && prefers_w_first();
-    if (!has_wide_pixels()) {
+    w_first_ = !in_one_pass_ && (takes_bytes(tables[2]) || prefers_w_first(kGatherCost));
+    if (!has_wide_pixels() && !from_bytes_) {
       const bool from_image = src_is_elements_ && (w_first_ || (d_.copies && h_.copies));
-      taps_ = cached_taps(tables[2], channels_, !from_image);
+      taps_ = cached_taps(tables[2], channels_, from_image ? Row::read : Row::written);
     }
     cut_pieces();
   }
@@ -201,18 +202,29 @@ class Rows {
     }
   }
 
-  // Whether the W taps are better applied to source rows, and the rows added up then. A source
-  // row serves several output rows when the image grows.
-  bool prefers_w_first() const {
+  // Whether the W taps are better applied to source rows, at a cost of `gather_cost`, and the rows
+  // added up then. A source row serves several output rows when the image grows.
+  bool prefers_w_first(double gather_cost) const {
     const int64_t most = d_.width * h_.width;
     if (passes_.add == nullptr || w_.has_empty_rows || most == 1 || most > kMaxRows ||
         w_.out * channels_ > kLongestRow)
       return false;
     const auto size = [](int64_t n) { return static_cast<double>(n); };
-    const double gather = kGatherCost * size(w_.width) * size(w_.out);
-    const double rows = size(most);
+    const double taps = size(w_.width) * size(w_.out), rows = size(most);
     const double sources_per_row = size(h_.in) / size(h_.out);
-    return sources_per_row * gather + rows * size(w_.out) < gather + rows * size(w_.in);
+    return sources_per_row * gather_cost * taps + rows * size(w_.out) <
+        kGatherCost * taps + rows * size(w_.in);
+  }
+
+  // Whether the W taps are better applied to source rows of bytes, and can be.
+  bool takes_bytes(const SharedTable<C>& table) {
+    if constexpr (std::is_same_v<E, float> && ByteWindow::kBytes > 0) {
+      if (p_.src_dtype == at::kByte && !has_wide_pixels() && prefers_w_first(kByteGatherCost)) {
+        taps_ = cached_taps(table, channels_, Row::bytes);
+        from_bytes_ = taps_->window == Window::bytes;
+      }
+    }
+    return from_bytes_;
   }
 
   // Whether a pixel is made of vectors of its own.
@@ -352,12 +364,14 @@ class Rows {
     return scratch.long_line.data();
   }
 
-  // A source row that needs no conversion.
-  const E* elements_of(const char* row, const Piece& piece, Scratch& scratch) const {
+  // A source row that needs no conversion, or none before the taps are applied.
+  template <class T = E>
+  const T* elements_of(const char* row, const Piece& piece, Scratch& scratch) const {
     const int64_t n = (piece.high - piece.low) * channels_;
     if (row + (n + kSlack) * src_bytes_ <= src_end_)
-      return reinterpret_cast<const E*>(row);
-    return static_cast<const E*>(std::memcpy(line_of(n, scratch), row, n * src_bytes_));
+      return reinterpret_cast<const T*>(row);
+    return static_cast<const T*>(
+        std::memcpy(static_cast<void*>(line_of(n, scratch)), row, n * src_bytes_));
   }
 
   const E* added(
@@ -373,6 +387,19 @@ class Rows {
     C* line = line_of(n, scratch);
     passes_.add(rows, weights, count, first, n, line, Target::line);
     return reinterpret_cast<const E*>(line);
+  }
+
+  void apply_taps_to_row(const char* row, const Piece& piece, C* to, Scratch& scratch) const {
+    if constexpr (std::is_same_v<E, float>) {
+      if (from_bytes_) {
+        const auto* bytes = elements_of<uint8_t>(row, piece, scratch) - piece.low * channels_;
+        const int64_t begin = piece.begin * channels_;
+        return gather_bytes(bytes, *taps_, begin, piece.size * channels_, empty_, to);
+      }
+    }
+    const void* source[] = {row};
+    const C weight[] = {1};
+    apply_taps(added(source, weight, 1, true, piece, scratch), piece, to, false);
   }
 
   // W first: the source rows of output row h with the taps applied. Rows that are needed together
@@ -392,9 +419,7 @@ class Rows {
             plane.src + (i - plane.start) * src_step_d_ + j * src_step_h_ + piece.low * src_step_w_;
         C* to = scratch.slots.data() + slot * length;
         if (scratch.source[slot] != row) {
-          const void* source[] = {row};
-          const C weight[] = {1};
-          apply_taps(added(source, weight, 1, true, piece, scratch), piece, to, false);
+          apply_taps_to_row(row, piece, to, scratch);
           scratch.source[slot] = row;
         }
         *rows++ = to;
@@ -438,6 +463,7 @@ class Rows {
   int64_t src_step_d_, src_step_h_, src_step_w_, dst_step_h_, dst_step_w_; // in bytes
   bool src_is_elements_;                                                   // nothing to convert
   bool w_first_, in_one_pass_;
+  bool from_bytes_ = false; // w_first_, and the taps are applied to bytes
   Target target_;
   const char* src_end_;
   E empty_;

@@ -39,14 +39,22 @@ enum class Window : int8_t {
   shared_2, // two vectors
   shared_4, // four
   own_4,    // four vectors hold what a block reads for one tap
+  bytes,    // 16 bytes do, of a row of bytes
   none,
+};
+
+// What the taps are applied to.
+enum class Row : int8_t {
+  written, // a line that was just written: windows start at a whole number of vectors
+  read,    // a row of an image
+  bytes,   // a row of an image of bytes, which a window converts
 };
 
 template <class W>
 struct TapsKey {
   SharedTable<W> table;
   int64_t channels; // of a pixel: they are neighbours in a row
-  bool aligned;     // windows start at a whole number of vectors
+  Row row;
 
   bool operator==(const TapsKey&) const = default;
 };
@@ -78,15 +86,14 @@ struct Taps {
         index(blocks * width * kBlock),
         weight(blocks * width * kBlock) {
     fill(*key.table, key.channels);
-    for (const auto& [kind, vectors] :
-         {std::pair{Window::shared_1, 1},
-          {Window::shared_2, 2},
-          {Window::shared_4, 4},
-          {Window::own_4, 4}}) {
-      if (set_bases(kind == Window::own_4 ? 1 : width, vectors * kBlock, key.aligned)) {
-        window = kind;
-        break;
+    if (key.row == Row::bytes) {
+      if (set_bases(1, ByteWindow::kBytes, false)) {
+        window = Window::bytes;
+        for (int32_t& i : index)
+          i |= ByteWindow::kNone;
       }
+    } else {
+      set_window(key.row == Row::written);
     }
     find_alike();
   }
@@ -98,6 +105,19 @@ struct Taps {
   }
 
  private:
+  void set_window(bool aligned) {
+    for (const auto& [kind, vectors] :
+         {std::pair{Window::shared_1, 1},
+          {Window::shared_2, 2},
+          {Window::shared_4, 4},
+          {Window::own_4, 4}}) {
+      if (set_bases(kind == Window::own_4 ? 1 : width, vectors * kBlock, aligned)) {
+        window = kind;
+        return;
+      }
+    }
+  }
+
   // A row is filled up to `width` taps with repetitions of its last one, which share its weight
   // (a weight of 0 would turn an infinite neighbour into NaN). Halves add up without rounding.
   // Beyond the last element, too, indices are those of an element.
@@ -161,10 +181,9 @@ struct Taps {
 };
 
 template <class W>
-std::shared_ptr<const Taps<W>>
-cached_taps(const SharedTable<W>& table, int64_t channels, bool aligned) {
+std::shared_ptr<const Taps<W>> cached_taps(const SharedTable<W>& table, int64_t channels, Row row) {
   static Cache<TapsKey<W>, Taps<W>> cache;
-  return cache.get({table, channels, aligned});
+  return cache.get({table, channels, row});
 }
 
 } // namespace torch_dnnl
