@@ -116,6 +116,8 @@ void with_rows(const void* const* rows, const C* weights, int64_t count, const F
       return f(WeightedRows<1, kFromImage, T, C>(rows, weights, count));
     case 2:
       return f(WeightedRows<2, kFromImage, T, C>(rows, weights, count));
+    case 3:
+      return f(WeightedRows<3, kFromImage, T, C>(rows, weights, count));
     case 4:
       return f(WeightedRows<4, kFromImage, T, C>(rows, weights, count));
     default:
@@ -255,6 +257,8 @@ void with_taps(int64_t taps, const F& f) {
     switch (taps) {
       case 2:
         return f(std::integral_constant<int, 2>{});
+      case 3:
+        return f(std::integral_constant<int, 3>{});
       case 4:
         return f(std::integral_constant<int, 4>{});
       default:
