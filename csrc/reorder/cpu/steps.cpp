@@ -25,9 +25,6 @@ using FloatSources = TypeList<
     int8_t,
     uint8_t>;
 
-// How far ahead, in bytes, lines of the result are fetched, which its stores would wait for.
-constexpr int64_t kAhead = 4096;
-
 // A whole number of blocks of any kind.
 constexpr int64_t kShortRow = 4 * kWidth;
 static_assert(kShortRow <= kShortestRun);
@@ -164,7 +161,6 @@ void run_row(const Row& row, const Src* from, Dst* to, int64_t run, bool may_str
     x.update([&](Floats, int k) { return widen(from + i + k * kWidth); });
     row.compute(i, x);
     narrow(x.vector, to + i, is_streamed);
-    __builtin_prefetch(reinterpret_cast<const char*>(to + i) + kAhead, /*write=*/1);
   };
   for (int64_t i = 0; i < run; i += kBlock) {
     run_block(std::min(i, run - kBlock));
