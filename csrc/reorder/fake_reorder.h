@@ -18,8 +18,6 @@
 
 namespace torch_dnnl {
 
-using FakeReorderTypes = TypeList<c10::Float8_e4m3fn, c10::Float8_e5m2, int32_t, int8_t, uint8_t>;
-
 inline constexpr ReorderNames fake_reorder_names{"fake_reorder", "src", "", "dst_format"};
 inline constexpr ReorderNames fake_reorder_backward_names{
     "fake_reorder_backward",

@@ -79,6 +79,10 @@ inline Floats at_most(Floats x, Floats limit) {
 inline Floats at_least(Floats x, Floats limit) {
   return _mm512_max_ps(limit, x);
 }
+// A bit for each lane of a comparison, from the lowest.
+inline uint32_t bits_of(Ints is_true) {
+  return _mm512_cmplt_epi32_mask(__m512i(is_true), _mm512_setzero_si512());
+}
 #elif defined(CPU_CAPABILITY_AVX2)
 inline Ints load_bytes(const uint8_t* from) {
   return Ints(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
@@ -120,6 +124,9 @@ inline Floats at_most(Floats x, Floats limit) {
 }
 inline Floats at_least(Floats x, Floats limit) {
   return _mm256_max_ps(limit, x);
+}
+inline uint32_t bits_of(Ints is_true) {
+  return _mm256_movemask_ps(__m256(is_true));
 }
 #else
 template <class V, class F>
@@ -184,6 +191,13 @@ inline Floats at_most(Floats x, Floats limit) {
 }
 inline Floats at_least(Floats x, Floats limit) {
   return x < limit ? limit : x;
+}
+inline uint32_t bits_of(Ints is_true) {
+  uint32_t bits = 0;
+  for (int i = 0; i < kWidth; i++) {
+    bits |= static_cast<uint32_t>(is_true[i] & 1) << i;
+  }
+  return bits;
 }
 #endif
 
