@@ -1,8 +1,8 @@
 """How two functions are compared: in turn, warm, by the median.
 
-The calls alternate, so that a machine whose speed drifts slows both down alike. Each series of calls
-follows one of the same function that is not timed: it may take several calls until the last cache
-holds what the function reads and writes, and not what another one left there.
+The calls alternate, so that a machine whose speed drifts slows both down alike. Each series of
+calls follows one of the same function that is not timed: it may take several calls until the last
+cache holds what the function reads and writes, and not what another one left there.
 """
 
 import statistics

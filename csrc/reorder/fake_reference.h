@@ -24,8 +24,8 @@ template <class T, class C>
 inline constexpr C kInRangeFrom = static_cast<C>(std::numeric_limits<T>::min());
 template <class T, class C>
 inline constexpr C kInRangeBelow = static_cast<C>(std::numeric_limits<T>::max() / 2 + 1) * 2;
-// What rounds to a float8 T: |x| <= kFloat8Limit. In the middle between the largest value and the next one
-// up, ties go to the even one.
+// What rounds to a float8 T: |x| <= kFloat8Limit. In the middle between the largest value and the
+// next one up, ties go to the even one.
 template <class T>
 inline constexpr float kFloat8Limit =
     std::is_same_v<T, c10::Float8_e4m3fn> ? 464.0f : 61439.99609375f;
