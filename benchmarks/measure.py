@@ -1,6 +1,8 @@
 """How two functions are compared: in turn, warm, by the median.
 
-The calls alternate, so that a machine whose speed drifts slows both down alike.
+The calls alternate, so that a machine whose speed drifts slows both down alike. Each series of
+calls follows one of the same function that is not timed: it may take several calls until the last
+cache holds what the function reads and writes, and not what another one left there.
 """
 
 import statistics
@@ -33,9 +35,10 @@ def interleaved(
     for function in functions:
         seconds(function, 1, device)  # warm
     once = [seconds(function, 1, device) for function in functions]
-    calls = [max(1, int(budget / rounds / len(functions) / t)) for t in once]
+    calls = [max(1, int(budget / rounds / len(functions) / 2 / t)) for t in once]
     times: list[list[float]] = [[] for _ in functions]
     for _ in range(rounds):
         for function, n, series in zip(functions, calls, times, strict=True):
+            seconds(function, n, device)
             series.append(seconds(function, n, device))
     return [statistics.median(series) for series in times]

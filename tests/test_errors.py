@@ -118,6 +118,16 @@ CALLS = [
     bad("reorder", IMAGE, names="beta", accumulate=IMAGE, beta=INF),
     bad("reorder", IMAGE, names="dtype", error=TypeError, dtype=torch.int64),
     bad("reorder", IMAGE.cfloat(), names="src", error=TypeError),
+    bad("reorder", IMAGE, names="dst_scale", error=TypeError, dst_scale=True),
+    bad("reorder", IMAGE, names="src_zero_point", error=TypeError, src_zero_point=False),
+    bad("reorder", IMAGE, names="beta", error=TypeError, accumulate=IMAGE, beta=True),
+    bad(
+        "reorder",
+        IMAGE,
+        names="round_before_zero_point",
+        error=TypeError,
+        round_before_zero_point=1,
+    ),
     bad("reorder", IMAGE, 5, names="dst_format", error=TypeError),
     # conv2d: the types that torch raises
     bad("conv2d", IMAGE, WEIGHT, names="stride", error=RuntimeError, stride=0),
@@ -252,6 +262,21 @@ def test_backward_operators_check_their_arguments(operator, args):
     """A gradient whose sizes do not belong to the forward call is refused, not read past."""
     with pytest.raises((ValueError, TypeError), match=f"{operator}: expected"):
         getattr(torch.ops.torch_dnnl, operator)(*args)
+
+
+def test_types_have_their_names_in_python():
+    for call in (
+        lambda: D.reorder(IMAGE, dtype=torch.int64),
+        lambda: D.reorder(IMAGE, scale=torch.ones(1, 3, 1, 1, dtype=torch.int64)),
+        lambda: D.reorder(IMAGE, accumulate=IMAGE.long()),
+        lambda: D.fake_reorder(IMAGE, dtype=torch.int64),
+        lambda: torch.ops.torch_dnnl.reorder_backward(IMAGE.long(), IMAGE.shape),
+        lambda: torch.ops.torch_dnnl.fake_reorder(IMAGE.long(), torch.int8),
+    ):
+        with pytest.raises((TypeError, ValueError), match=r"got .*int64"):
+            call()
+    with pytest.raises(ValueError, match="a value of int8, got 300"):
+        D.reorder(IMAGE, dtype=torch.int8, dst_zero_point=300)
 
 
 def test_other_device():

@@ -1,8 +1,10 @@
 """Fake quantization: values to the bit, gradients, transforms, what the backward keeps."""
 
+import itertools
 import math
 import random
 
+import numpy as np
 import pytest
 import torch
 from oracles.reorder import FLOAT8, INTEGERS, parse
@@ -59,6 +61,30 @@ def test_kernels_match_oracle(seed):
         src, options = random_problem(choose)
         context = (seed, trial, src.shape, src.stride(), src.dtype, options)
         assert_same_bits(D.fake_reorder(src, **options), oracle(src, **options), context)
+
+
+@pytest.mark.parametrize("quantized", QUANTIZED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rows_and_masks_of_any_length(dtype, quantized):
+    """Whole blocks of vectors and what is left of one; values, bits and the zeros after them."""
+    torch.manual_seed(0)
+    for count, step in itertools.product((1, 7, 16, 63, 64, 65, 129, 1024, 1031, 4099), (1, 2)):
+        src = (torch.randn(3, count * step) * 300).to(dtype)[:, ::step]
+        src[0, 0], src[1, count // 2], src[2, -1] = math.nan, math.inf, 0.25
+        for scale in (
+            *(torch.tensor(0.5), torch.tensor([[0.5], [2.0], [0.125]])),
+            torch.rand(1, count) + 0.5,
+        ):
+            options = {"dtype": quantized, "dst_scale": scale, "dst_zero_point": torch.tensor(3)}
+            options["round_before_zero_point"] = step == 2
+            context = (count, step, scale.shape)
+            assert_same_bits(D.fake_reorder(src, **options), oracle(src, **options), context)
+            _, mask = torch.ops.torch_dnnl.fake_reorder(src, **options)
+            bits = np.unpackbits(mask.numpy(), bitorder="little")
+            leaf = src.detach().clone().requires_grad_()
+            (grad,) = torch.autograd.grad(oracle(leaf, **options).sum(), leaf)
+            assert bits[: 3 * count].tolist() == (grad.flatten() != 0).int().tolist(), context
+            assert not bits[3 * count :].any(), context
 
 
 def tame(tensor):
@@ -239,10 +265,18 @@ def test_operators_pass_opcheck():
             {"src": torch.ones(2, dtype=int)},
         ),
         (TypeError, "dtype to be a torch.dtype, got None", {"dtype": None}),
-        (ValueError, "dtype to be float8_e4m3fn, .*, got Float", {"dtype": torch.float32}),
+        (ValueError, "dtype to be float8_e4m3fn, .*, got float32", {"dtype": torch.float32}),
         (ValueError, "dst_scale to be different from 0", {"dst_scale": 0.0}),
-        (ValueError, "dst_zero_point to be a value of Char, got 200", {"dst_zero_point": 200}),
-        (ValueError, "each size of dst_scale to be 1 or", {"dst_scale": torch.ones(3)}),
+        (ValueError, "dst_zero_point to be a value of int8, got 200", {"dst_zero_point": 200}),
+        (
+            ValueError,
+            r"dst_scale to be 1-D with each size 1 or a divisor .*\[2\], got 1-D with sizes \[3\]",
+            {"dst_scale": torch.ones(3)},
+        ),
+        (TypeError, "dst_scale to be a number .*, got True", {"dst_scale": True}),
+        (TypeError, "scale to be a number .*, got True", {"scale": True}),
+        (TypeError, "beta to be a number, got False", {"beta": False}),
+        (TypeError, "round_before_zero_point to be a bool, got 1", {"round_before_zero_point": 1}),
         (ValueError, "'q' in dst_format|dst_format.*'q'|q", {"dst_format": "q"}),
         (ValueError, "accumulate to have the sizes of", {"accumulate": torch.ones(3)}),
     ],

@@ -179,3 +179,15 @@ def test_every_step_is_rounded(dtype, round_before_zero_point):
         for index in itertools.product(*map(range, src.shape)):
             expected = reorder_element(index, src.shape, src.float(), options)
             assert repr(result[index].item()) == repr(expected), (index, options)
+
+
+@pytest.mark.parametrize(
+    "size,stride",
+    [((1, 3, 4, 5), (7, 20, 5, 1)), ((2, 1, 4, 5), (20, 9, 5, 1)), ((2, 3, 1, 1), (3, 1, 7, 5))],
+)
+def test_strides_along_sizes_of_1_on_meta(size, stride):
+    """They are kept, as `Tensor.to` keeps them."""
+    for device in ("cpu", "meta"):
+        src = torch.empty_strided(size, stride, device=device)
+        assert D.reorder(src, dtype=torch.float16).stride() == stride
+        assert D.reorder(src, dtype=torch.int8, scale=2.0).stride() == stride

@@ -6,17 +6,24 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 #include <c10/core/SymInt.h>
 #include <c10/core/SymIntArrayRef.h>
 #include <c10/util/Exception.h>
 
 #include <cmath>
+#include <string>
 #include <string_view>
 
 namespace torch_dnnl {
 
 inline bool holds(const c10::SymBool& condition) {
   return condition.expect_true(__FILE__, __LINE__);
+}
+
+// "float32", as Python names it.
+inline std::string dtype_name(c10::ScalarType type) {
+  return std::string(c10::getDtypeNames(type).first);
 }
 
 // ValueError unless both tensors live on one device.

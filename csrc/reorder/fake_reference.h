@@ -2,9 +2,12 @@
 // eight elements.
 #pragma once
 
+#include "core/dispatch.h"
 #include "reorder/reference.h"
 
 namespace torch_dnnl {
+
+using FakeReorderTypes = TypeList<c10::Float8_e4m3fn, c10::Float8_e5m2, int32_t, int8_t, uint8_t>;
 
 struct FakeReorderProblem {
   ReorderProblem reorder; // its destination is the result; the digits of dst are in memory's order
@@ -16,18 +19,25 @@ struct FakeReorderProblem {
 };
 static_assert(sizeof(FakeReorderProblem) <= 4000, "a kernel's parameters must fit in 4 KB");
 
+// What rounds to an integer T without saturating: kInRangeFrom <= round(x) < kInRangeBelow.
+template <class T, class C>
+inline constexpr C kInRangeFrom = static_cast<C>(std::numeric_limits<T>::min());
+template <class T, class C>
+inline constexpr C kInRangeBelow = static_cast<C>(std::numeric_limits<T>::max() / 2 + 1) * 2;
+// What rounds to a float8 T: |x| <= kFloat8Limit. In the middle between the largest value and the
+// next one up, ties go to the even one.
+template <class T>
+inline constexpr float kFloat8Limit =
+    std::is_same_v<T, c10::Float8_e4m3fn> ? 464.0f : 61439.99609375f;
+
 // Whether a value rounds to one in the range of T. NaN does not.
 template <class T, class C>
 TORCH_DNNL_HD inline bool is_in_range(C value) {
   if constexpr (std::is_integral_v<T>) {
-    constexpr C low = static_cast<C>(std::numeric_limits<T>::min());
-    constexpr C above = static_cast<C>(std::numeric_limits<T>::max() / 2 + 1) * 2;
     const C rounded = std::nearbyint(value);
-    return rounded >= low && rounded < above;
+    return rounded >= kInRangeFrom<T, C> && rounded < kInRangeBelow<T, C>;
   } else {
-    // float8. In the middle between the largest value and the next one up, ties go to the even one.
-    constexpr float limit = std::is_same_v<T, c10::Float8_e4m3fn> ? 464.0f : 61439.99609375f;
-    return std::fabs(static_cast<float>(value)) <= limit;
+    return std::fabs(static_cast<float>(value)) <= kFloat8Limit<T>;
   }
 }
 

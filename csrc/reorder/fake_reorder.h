@@ -18,8 +18,6 @@
 
 namespace torch_dnnl {
 
-using FakeReorderTypes = TypeList<c10::Float8_e4m3fn, c10::Float8_e5m2, int32_t, int8_t, uint8_t>;
-
 inline constexpr ReorderNames fake_reorder_names{"fake_reorder", "src", "", "dst_format"};
 inline constexpr ReorderNames fake_reorder_backward_names{
     "fake_reorder_backward",
@@ -55,7 +53,7 @@ inline Sides check(const at::Tensor& src, const ReorderOptions& options) {
       ": expected ",
       options.names.src,
       " to be float64, float32, bfloat16 or float16, got ",
-      src.scalar_type());
+      dtype_name(src.scalar_type()));
   Sides sides = check_reorder(src, options);
   TORCH_CHECK_VALUE(
       !reorder_detail::is_blocked(sides.dst),
@@ -118,7 +116,7 @@ fake_reorder_outputs(const at::Tensor& src, const FakeReorderOptions& options) {
   TORCH_CHECK_VALUE(
       contains(FakeReorderTypes{}, *options.reorder.dtype),
       "fake_reorder: expected dtype to be float8_e4m3fn, float8_e5m2, int32, int8 or uint8, got ",
-      *options.reorder.dtype);
+      dtype_name(*options.reorder.dtype));
   const Sides sides = check(src, options.reorder);
   TORCH_CHECK_VALUE(
       options.batch_dims >= 0 && options.batch_dims <= src.dim(),
@@ -160,7 +158,7 @@ inline at::Tensor fake_reorder_backward_output(
       mask.scalar_type() == c10::kByte,
       op,
       ": expected mask to be uint8, got ",
-      mask.scalar_type());
+      dtype_name(mask.scalar_type()));
   TORCH_CHECK_VALUE(
       mask.dim() >= 1 && mask.dim() <= grad.dim() + 1,
       op,

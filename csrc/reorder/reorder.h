@@ -248,11 +248,15 @@ inline void check_operand(
   TORCH_CHECK_VALUE(
       fits,
       options.names.op,
-      ": expected each size of ",
+      ": expected ",
       argument,
-      " to be 1 or to divide the logical size of src, ",
+      " to be ",
+      size.size(),
+      "-D with each size 1 or a divisor of the logical size of src, ",
       size,
       ", got ",
+      tensor.dim(),
+      "-D with sizes ",
       tensor.sym_sizes());
 }
 
@@ -269,7 +273,7 @@ inline void check_scale(
       ": expected ",
       argument,
       " to be different from 0 in ",
-      options.compute_dtype,
+      dtype_name(options.compute_dtype),
       ", got ",
       operand.number);
   TORCH_CHECK_TYPE(
@@ -278,7 +282,7 @@ inline void check_scale(
       ": expected ",
       argument,
       " to be of a floating type, got ",
-      operand.tensor->scalar_type());
+      dtype_name(operand.tensor->scalar_type()));
 }
 
 inline void check_zero_point(
@@ -298,7 +302,7 @@ inline void check_zero_point(
           ": expected ",
           argument,
           " to be a value of ",
-          dtype,
+          dtype_name(dtype),
           ", got ",
           operand.number);
     }
@@ -310,7 +314,7 @@ inline void check_zero_point(
       ": expected ",
       argument,
       " to be of a floating or integer type, got ",
-      operand.tensor->scalar_type());
+      dtype_name(operand.tensor->scalar_type()));
 }
 
 // The destination of a checked call, as dst_format says or, without one, with src's strides.
@@ -318,7 +322,10 @@ inline at::Tensor
 empty_destination(const at::Tensor& src, const Sides& sides, c10::ScalarType dtype) {
   const auto options = src.options().dtype(dtype);
   if (!sides.dst) {
-    return at::empty_like(src, options, at::MemoryFormat::Preserve);
+    // What empty_like does, except that on meta tensors it makes up strides along sizes of 1.
+    return src.unsafeGetTensorImpl()->is_non_overlapping_and_dense_or_false()
+        ? at::empty_strided_symint(src.sym_sizes(), src.sym_strides(), options)
+        : at::empty_like(src, options, at::MemoryFormat::Preserve);
   }
   if (sides.dst->blocked()) {
     return at::empty_symint(physical_sizes(*sides.dst, sides.size), options);
@@ -385,9 +392,9 @@ inline reorder_detail::Sides check_reorder(const at::Tensor& src, const ReorderO
         "or uint8, got ",
         names.src,
         " of ",
-        src.scalar_type(),
+        dtype_name(src.scalar_type()),
         " and dtype ",
-        dtype);
+        dtype_name(dtype));
   }
   const Sides sides = check_sides(src, options);
   check_scale(options, "scale", options.scale, src, sides.size);
@@ -407,7 +414,7 @@ inline reorder_detail::Sides check_reorder(const at::Tensor& src, const ReorderO
         contains(ReorderTypes{}, accumulate.scalar_type()),
         names.op,
         ": expected accumulate to be of a type that src may have, got ",
-        accumulate.scalar_type());
+        dtype_name(accumulate.scalar_type()));
     const SymSizes sizes =
         is_blocked(sides.dst) ? physical_sizes(*sides.dst, sides.size) : sides.size;
     check_sizes(names.op, "accumulate", accumulate, "the destination", sizes);
@@ -559,9 +566,9 @@ at::Tensor reorder_backward_kernel(
     TORCH_CHECK_TYPE(
         contains(ReorderFloatingTypes{}, type),
         "reorder_backward: expected grad and dtype to be of floating types, got ",
-        grad.scalar_type(),
+        dtype_name(grad.scalar_type()),
         " and ",
-        dtype.value_or(grad.scalar_type()));
+        dtype_name(dtype.value_or(grad.scalar_type())));
   }
   const auto formats = backward_formats(
       std::optional<std::string>(dst_format), std::optional<std::string>(src_format), size.size());

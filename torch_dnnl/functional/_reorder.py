@@ -23,6 +23,22 @@ _fake_reorder = torch.ops.torch_dnnl.fake_reorder.default
 
 Number = float | Tensor
 
+# What check_types() expects.
+_KINDS = {
+    "src": "a Tensor",
+    "dst_format": "a str or None",
+    "src_format": "a str or None",
+    "size": "a sequence of ints or None",
+    "dtype": "a torch.dtype or None",
+    "scale": "a number or a Tensor or None",
+    "dst_scale": "a number or a Tensor or None",
+    "src_zero_point": "a number or a Tensor or None",
+    "dst_zero_point": "a number or a Tensor or None",
+    "accumulate": "a Tensor or None",
+    "beta": "a number",
+    "round_before_zero_point": "a bool",
+}
+
 
 def reorder(
     src: Tensor,
@@ -95,7 +111,9 @@ def reorder(
     """
     # Every argument of an operator takes its time, even a default.
     options: dict[str, Any] = {}
+    has_bool = type(beta) is bool or type(round_before_zero_point) is not bool
     if not (scale is dst_scale is src_zero_point is dst_zero_point is None):
+        has_bool |= bool in map(type, (scale, dst_scale, src_zero_point, dst_zero_point))
         options = _given(
             scale=scale,
             dst_scale=dst_scale,
@@ -109,26 +127,24 @@ def reorder(
     if round_before_zero_point:
         options["round_before_zero_point"] = round_before_zero_point
     try:
-        if not (dtype is None or isinstance(dtype, torch.dtype)):
-            raise TypeError  # explained below; the schema takes an int
+        if has_bool or not (dtype is None or isinstance(dtype, torch.dtype)):
+            raise TypeError  # explained below; the schema takes ints and bools as other numbers
         dst: Tensor = _reorder(src, dst_format, src_format, size, dtype, **options)
     except Exception:
-        check_types(
+        _check_types(
             "reorder",
-            {
-                "src": (src, "a Tensor"),
-                "dst_format": (dst_format, "a str or None"),
-                "src_format": (src_format, "a str or None"),
-                "size": (size, "a sequence of ints or None"),
-                "dtype": (dtype, "a torch.dtype or None"),
-                "scale": (scale, "a number or a Tensor or None"),
-                "dst_scale": (dst_scale, "a number or a Tensor or None"),
-                "src_zero_point": (src_zero_point, "a number or a Tensor or None"),
-                "dst_zero_point": (dst_zero_point, "a number or a Tensor or None"),
-                "accumulate": (accumulate, "a Tensor or None"),
-                "beta": (beta, "a number"),
-                "round_before_zero_point": (round_before_zero_point, "a bool"),
-            },
+            src=src,
+            dst_format=dst_format,
+            src_format=src_format,
+            size=size,
+            dtype=dtype,
+            scale=scale,
+            dst_scale=dst_scale,
+            src_zero_point=src_zero_point,
+            dst_zero_point=dst_zero_point,
+            accumulate=accumulate,
+            beta=beta,
+            round_before_zero_point=round_before_zero_point,
         )
         raise
     if compensation is None:
@@ -142,6 +158,10 @@ def reorder(
                 size[dim] = length * format.block_size(dim)
     sums = _compensation(compensation, dst, dst_format, src_format, size)
     return dst, sums  # type: ignore[return-value]
+
+
+def _check_types(function: str, **arguments: object) -> None:
+    check_types(function, {name: (value, _KINDS[name]) for name, value in arguments.items()})
 
 
 def _given(**operands: Number | None) -> dict[str, Any]:
@@ -230,17 +250,20 @@ def fake_reorder(
 
     Definition: oneDNN Reorder; Esser et al., Learned Step Size Quantization, ICLR 2020.
     """
-    check_types(
+    check_types("fake_reorder", {"dtype": (dtype, "a torch.dtype")})
+    _check_types(
         "fake_reorder",
-        {
-            "src": (src, "a Tensor"),
-            "dst_format": (dst_format, "a str or None"),
-            "src_format": (src_format, "a str or None"),
-            "dtype": (dtype, "a torch.dtype"),
-            "dst_scale": (dst_scale, "a number or a Tensor or None"),
-            "dst_zero_point": (dst_zero_point, "a number or a Tensor or None"),
-            "round_before_zero_point": (round_before_zero_point, "a bool"),
-        },
+        src=src,
+        dst_format=dst_format,
+        src_format=src_format,
+        size=size,
+        scale=scale,
+        dst_scale=dst_scale,
+        src_zero_point=src_zero_point,
+        dst_zero_point=dst_zero_point,
+        accumulate=accumulate,
+        beta=beta,
+        round_before_zero_point=round_before_zero_point,
     )
     if not src.is_floating_point() or src.element_size() == 1:
         raise TypeError(
@@ -283,7 +306,9 @@ def fake_reorder(
         _layout_of(src) if layout is None or is_blocked else layout,
         **_given(dst_scale=dst_scale, dst_zero_point=dst_zero_point),
         round_before_zero_point=round_before_zero_point,
-    )[0].to(own_dtype)
+    )[0]
+    if result.dtype != own_dtype:
+        result = result.to(own_dtype)
     return _reorder_for_fake({}, result, layout) if is_blocked else result
 
 

@@ -2,6 +2,7 @@
 // code of them.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -61,6 +62,8 @@ inline void widen_row(const T* __restrict from, int64_t step, C* __restrict to, 
     for (int64_t i = 0; i < n; i++) {
       to[i] = static_cast<C>(from[i]);
     }
+  } else if (step == 0) {
+    std::fill_n(to, n, static_cast<C>(*from));
   } else {
     for (int64_t i = 0; i < n; i++) {
       to[i] = static_cast<C>(from[i * step]);

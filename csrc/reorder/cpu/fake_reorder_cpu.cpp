@@ -14,6 +14,19 @@ namespace torch_dnnl::reorder_cpu {
 namespace {
 
 constexpr int64_t kPiece = 1024; // elements; whole bytes of the mask
+static_assert(kPiece % kReadable == 0);
+
+// Whether an array lies in memory as the positions of a box follow each other.
+bool is_dense(const Box& box, Array array) {
+  int64_t stride = 1;
+  for (auto axis = box.axes.rbegin(); axis != box.axes.rend(); axis++) {
+    if (axis->stride[array] != stride) {
+      return false;
+    }
+    stride *= axis->extent;
+  }
+  return true;
+}
 
 // f(first, count, offset) for the parts of elements [begin, begin + count) of a box that are one
 // run of its innermost axis; `first` counts from `begin`.
@@ -69,7 +82,9 @@ template <class C>
 class FakeRows {
  public:
   explicit FakeRows(const FakeReorderProblem& p)
-      : p_(p), box_(boxes_of(p.reorder).values.front()) {}
+      : p_(p),
+        box_(boxes_of(p.reorder).values.front()),
+        is_in_place_(p.reorder.src_dtype == kType && is_dense(box_, kSrc)) {}
 
   void run() const {
     for_each_piece(p_, [&](int64_t begin, int64_t count, int64_t byte) {
@@ -82,16 +97,40 @@ class FakeRows {
   static constexpr c10::ScalarType kType = c10::CppTypeToScalarType<C>::value;
 
   void run_piece(int64_t begin, int64_t count, uint8_t* mask) const {
-    alignas(64) C src[kPiece], w[kPiece], u[kPiece], scales[kPiece], zero_points[kPiece];
-    alignas(64) char q[kPiece * sizeof(int32_t)];
-    alignas(64) bool inside[kPiece];
+    alignas(64) C buffer[kPiece], scales[kPiece], zero_points[kPiece];
     const ReorderProblem& r = p_.reorder;
-    gather(kSrc, r.src, r.src_dtype, begin, count, src);
-    const Operand scale = operand(kDstScale, r.dst_scale, begin, count, scales);
-    const Operand zero_point = operand(kDstZeroPoint, r.dst_zero_point, begin, count, zero_points);
-
+    const C* src = buffer;
+    if (is_in_place_) {
+      src = static_cast<const C*>(r.src) + box_.offset[kSrc] + begin;
+    } else {
+      gather(kSrc, r.src, r.src_dtype, begin, count, buffer);
+    }
     Steps<C> steps{};
     steps.run = count;
+    steps.rows = 1;
+    steps.src = reinterpret_cast<const char*>(src);
+    steps.src_dtype = kType;
+    steps.dst = static_cast<char*>(r.dst) + begin * c10::elementSize(r.dst_dtype);
+    steps.dst_dtype = r.dst_dtype;
+    steps.dst_scale = operand(kDstScale, r.dst_scale, begin, count, scales);
+    steps.dst_zero_point = operand(kDstZeroPoint, r.dst_zero_point, begin, count, zero_points);
+    steps.round_before_zero_point = r.round_before_zero_point && steps.dst_zero_point.present;
+    if (std::is_same_v<C, double> || p_.step_gradient) {
+      run_step_by_step(steps, mask);
+    } else if constexpr (std::is_same_v<C, float>) {
+      run_fake(steps, p_.dtype, mask);
+    }
+    if ((begin + count) % p_.row_elements == 0) {
+      mask[(count + 7) / 8] = 0;
+    }
+  }
+
+  void run_step_by_step(const Steps<C>& all, uint8_t* mask) const {
+    alignas(64) C w[kPiece], u[kPiece];
+    alignas(64) char q[kPiece * sizeof(int32_t)];
+    alignas(64) bool inside[kPiece];
+    Steps<C> steps{};
+    steps.run = all.run;
     steps.rows = 1;
     const auto convert = [&](const void* from, auto from_dtype, void* to, auto to_dtype) {
       steps.src = static_cast<const char*>(from);
@@ -101,34 +140,28 @@ class FakeRows {
       reorder_cpu::run(steps);
       steps.dst_scale = steps.dst_zero_point = steps.scale = steps.src_zero_point = {};
     };
-    steps.dst_scale = scale;
-    convert(src, kType, w, kType);
-    steps.round_before_zero_point = r.round_before_zero_point && zero_point.present;
-    steps.dst_zero_point = zero_point;
+    steps.dst_scale = all.dst_scale;
+    convert(all.src, kType, w, kType);
+    steps.round_before_zero_point = all.round_before_zero_point;
+    steps.dst_zero_point = all.dst_zero_point;
     convert(w, kType, u, kType);
     steps.round_before_zero_point = false;
     with_type(p_.dtype, [&](auto tag) {
-      for (int64_t i = 0; i < count; i++) {
+      for (int64_t i = 0; i < all.run; i++) {
         inside[i] = is_in_range<decltype(tag)>(u[i]);
       }
     });
-    pack_bits(inside, mask, count);
-    if ((begin + count) % p_.row_elements == 0) {
-      mask[(count + 7) / 8] = 0;
-    }
+    pack_bits(inside, mask, all.run);
     convert(u, kType, q, p_.dtype);
-
-    const int64_t size = c10::elementSize(r.dst_dtype);
-    char* dst = static_cast<char*>(r.dst) + begin * size;
-    steps.src_zero_point = zero_point;
+    steps.src_zero_point = all.dst_zero_point;
     if (!p_.step_gradient) {
-      steps.scale = scale;
-      convert(q, p_.dtype, dst, r.dst_dtype);
+      steps.scale = all.dst_scale;
+      convert(q, p_.dtype, all.dst, all.dst_dtype);
       return;
     }
     convert(q, p_.dtype, u, kType);
-    C* result = reinterpret_cast<C*>(dst);
-    for (int64_t i = 0; i < count; i++) {
+    C* result = reinterpret_cast<C*>(all.dst);
+    for (int64_t i = 0; i < all.run; i++) {
       result[i] = u[i] - (inside[i] ? w[i] : C(0));
     }
   }
@@ -155,33 +188,54 @@ class FakeRows {
     if (operand.data == nullptr) {
       return {operand.present, nullptr, 0, 0, static_cast<C>(operand.number)};
     }
+    const Axis& inner = box_.axes.back();
+    if (inner.stride[array] == 0 && begin % inner.extent + count <= inner.extent) {
+      gather(array, operand.data, operand.dtype, begin, 1, buffer);
+      return {true, nullptr, 0, 0, *buffer};
+    }
     gather(array, operand.data, operand.dtype, begin, count, buffer);
     return {true, buffer, 1, 0, 0};
   }
 
   const FakeReorderProblem& p_;
   const Box box_;
+  const bool is_in_place_; // src
 };
+
+template <class T>
+void mask_row(const T* __restrict from, const uint8_t* mask, T* __restrict to, int64_t count) {
+  const auto masked = [](T x, uint8_t bits, int64_t k) {
+    return static_cast<T>(x & -static_cast<T>(bits >> k & 1));
+  };
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const uint8_t bits = mask[i / 8];
+    for (int64_t k = 0; k < 8; k++) {
+      to[i + k] = masked(from[i + k], bits, k);
+    }
+  }
+  for (int64_t k = 0; i + k < count; k++) {
+    to[i + k] = masked(from[i + k], mask[i / 8], k);
+  }
+}
 
 // Elements as unsigned integers of their size.
 template <class T>
 void mask_elements(const FakeReorderProblem& p) {
   const Box box = boxes_of(p.reorder).values.front();
+  const bool is_in_place = is_dense(box, kSrc);
   const int64_t step = box.axes.back().stride[kSrc];
   const T* src = static_cast<const T*>(p.reorder.src);
   for_each_piece(p, [&](int64_t begin, int64_t count, int64_t byte) {
+    T* to = static_cast<T*>(p.reorder.dst) + begin;
+    if (is_in_place) {
+      return mask_row(src + box.offset[kSrc] + begin, p.saved_mask + byte, to, count);
+    }
     alignas(64) T piece[kPiece];
     for_each_run(box, begin, count, [&](int64_t first, int64_t run, const Offsets& at) {
       widen_row(src + at[kSrc], step, piece + first, run);
     });
-    alignas(64) T result[kPiece];
-    for (int64_t i = 0; i < count; i += 8) {
-      const uint8_t bits = p.saved_mask[byte + i / 8];
-      for (int64_t k = 0; k < 8; k++) {
-        result[i + k] = piece[i + k] & -static_cast<T>(bits >> k & 1);
-      }
-    }
-    std::memcpy(static_cast<T*>(p.reorder.dst) + begin, result, count * sizeof(T));
+    mask_row(piece, p.saved_mask + byte, to, count);
   });
 }
 

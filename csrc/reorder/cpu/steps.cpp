@@ -9,6 +9,7 @@
 #include "reorder/cpu/elements.h"
 #include "reorder/cpu/streaming.h"
 #include "reorder/cpu/vector.h"
+#include "reorder/fake_reference.h"
 #include "reorder/reorder.h"
 
 namespace torch_dnnl::reorder_cpu {
@@ -24,9 +25,6 @@ using FloatSources = TypeList<
     int32_t,
     int8_t,
     uint8_t>;
-
-// How far ahead, in bytes, lines of the result are fetched, which its stores would wait for.
-constexpr int64_t kAhead = 4096;
 
 // A whole number of blocks of any kind.
 constexpr int64_t kShortRow = 4 * kWidth;
@@ -164,7 +162,6 @@ void run_row(const Row& row, const Src* from, Dst* to, int64_t run, bool may_str
     x.update([&](Floats, int k) { return widen(from + i + k * kWidth); });
     row.compute(i, x);
     narrow(x.vector, to + i, is_streamed);
-    __builtin_prefetch(reinterpret_cast<const char*>(to + i) + kAhead, /*write=*/1);
   };
   for (int64_t i = 0; i < run; i += kBlock) {
     run_block(std::min(i, run - kBlock));
@@ -255,6 +252,57 @@ void run_short_row(Steps<float> s, int64_t row) {
   s.is_streamed = false;
   run_rows(s);
   std::memcpy(result, dst, bytes);
+}
+
+template <class T>
+Ints is_in_range(Floats x) {
+  if constexpr (std::is_integral_v<T>) {
+    const Floats rounded = round_even(x);
+    return (rounded >= kInRangeFrom<T, float>)&(rounded < kInRangeBelow<T, float>);
+  } else {
+    return (x <= kFloat8Limit<T>)&(x >= -kFloat8Limit<T>);
+  }
+}
+
+template <class T, class Dst>
+void run_fake(const Steps<float>& s, uint8_t* mask) {
+  constexpr int kVectors = 4;
+  constexpr int64_t kBlock = kVectors * kWidth;
+  static_assert(kReadable % kBlock == 0 && kBlock % 8 == 0);
+  Steps<float> back{};
+  back.src_zero_point = s.dst_zero_point;
+  back.scale = s.dst_scale;
+  const FloatRow quantize(s, 0), dequantize(back, 0);
+  const auto run_block = [&](const float* from, int64_t i, Dst* to) {
+    Block<kVectors> x;
+    x.update([&](Floats, int k) { return widen(from + k * kWidth); });
+    quantize.compute(i, x);
+    uint64_t bits = 0;
+    alignas(64) T codes[kBlock];
+    narrow(x.vector, codes, /*streamed=*/false);
+    x.update([&](Floats v, int k) {
+      bits |= static_cast<uint64_t>(bits_of(is_in_range<T>(v))) << (k * kWidth);
+      return widen(codes + k * kWidth);
+    });
+    dequantize.compute(i, x);
+    narrow(x.vector, to, /*streamed=*/false);
+    return bits;
+  };
+  const float* src = reinterpret_cast<const float*>(s.src);
+  Dst* dst = reinterpret_cast<Dst*>(s.dst);
+  int64_t i = 0;
+  for (; i + kBlock <= s.run; i += kBlock) {
+    const uint64_t bits = run_block(src + i, i, dst + i);
+    std::memcpy(mask + i / 8, &bits, kBlock / 8);
+  }
+  if (const int64_t rest = s.run - i; rest > 0) {
+    float from[kBlock] = {};
+    Dst to[kBlock];
+    std::copy_n(src + i, rest, from);
+    const uint64_t bits = run_block(from, i, to) & ((uint64_t(1) << rest) - 1);
+    std::copy_n(to, rest, dst + i);
+    std::memcpy(mask + i / 8, &bits, (rest + 7) / 8);
+  }
 }
 
 // One step at a time, in pieces that stay in the first-level cache.
@@ -353,6 +401,14 @@ class StepByStep {
 };
 
 } // namespace
+
+void run_fake(const Steps<float>& steps, c10::ScalarType quantized, uint8_t* mask) {
+  dispatch(FakeReorderTypes{}, quantized, [&](auto type) {
+    dispatch(TypeList<float, c10::BFloat16, c10::Half>{}, steps.dst_dtype, [&](auto dst) {
+      run_fake<typename decltype(type)::type, typename decltype(dst)::type>(steps, mask);
+    });
+  });
+}
 
 void run(const Steps<double>& steps) {
   StepByStep<double>(steps).run();

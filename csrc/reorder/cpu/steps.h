@@ -39,4 +39,10 @@ void run(const Steps<float>& steps);
 void run(const Steps<double>& steps);
 void run(const Steps<int32_t>& steps);
 
+// One row of float32 to the type `quantized` and back, dst_scale and dst_zero_point undone, with a
+// bit of `mask` for each element that does not saturate. Operands with a step are readable up to
+// the next multiple of kReadable elements.
+inline constexpr int64_t kReadable = 64;
+void run_fake(const Steps<float>& steps, c10::ScalarType quantized, uint8_t* mask);
+
 } // namespace torch_dnnl::reorder_cpu

@@ -79,6 +79,14 @@ inline Floats at_most(Floats x, Floats limit) {
 inline Floats at_least(Floats x, Floats limit) {
   return _mm512_max_ps(limit, x);
 }
+// max(x, 0); 0 for NaN.
+inline Floats positive(Floats x) {
+  return _mm512_max_ps(x, Floats{});
+}
+// A bit for each lane of a comparison, from the lowest.
+inline uint32_t bits_of(Ints is_true) {
+  return _mm512_cmplt_epi32_mask(__m512i(is_true), _mm512_setzero_si512());
+}
 #elif defined(CPU_CAPABILITY_AVX2)
 inline Ints load_bytes(const uint8_t* from) {
   return Ints(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
@@ -120,6 +128,12 @@ inline Floats at_most(Floats x, Floats limit) {
 }
 inline Floats at_least(Floats x, Floats limit) {
   return _mm256_max_ps(limit, x);
+}
+inline Floats positive(Floats x) {
+  return _mm256_max_ps(x, Floats{});
+}
+inline uint32_t bits_of(Ints is_true) {
+  return _mm256_movemask_ps(__m256(is_true));
 }
 #else
 template <class V, class F>
@@ -184,6 +198,16 @@ inline Floats at_most(Floats x, Floats limit) {
 }
 inline Floats at_least(Floats x, Floats limit) {
   return x < limit ? limit : x;
+}
+inline Floats positive(Floats x) {
+  return x > Floats{} ? x : Floats{};
+}
+inline uint32_t bits_of(Ints is_true) {
+  uint32_t bits = 0;
+  for (int i = 0; i < kWidth; i++) {
+    bits |= static_cast<uint32_t>(is_true[i] & 1) << i;
+  }
+  return bits;
 }
 #endif
 
@@ -300,6 +324,8 @@ inline void narrow(const Floats (&x)[kCount], T* to, bool streamed) {
         codes[k] = narrow_float8<3, 7>(x[k], 448.0f);
       } else if constexpr (std::is_same_v<T, c10::Float8_e5m2>) {
         codes[k] = narrow_float8<2, 15>(x[k], 57344.0f);
+      } else if constexpr (std::is_same_v<T, uint8_t>) {
+        codes[k] = to_ints(at_most(positive(x[k]), all(255.0f)));
       } else {
         codes[k] = to_limited_ints(x[k], std::numeric_limits<T>::max());
       }
