@@ -156,8 +156,10 @@ class Gather {
       return;
     const int64_t channels = std::min(vectors * n, plan_.channels() - channel);
     if (!epilogue_.is_empty()) {
-      for (int64_t r = 0; r < unit.rows; r++) {
-        const OutputRun run{unit.n, channel, unit.d, unit.h + r, unit.first, channels, unit.width};
+      const int64_t rows = epilogue_.has_joined_rows(unit.width) ? unit.rows : 1; // at once
+      for (int64_t r = 0; r < unit.rows; r += rows) {
+        const OutputRun run{
+            unit.n, channel, unit.d, unit.h + r, unit.first, channels, rows * unit.width};
         epilogue_.store_pixels(scratch + r * unit.width * n, vector_stride, n, run);
       }
       return;

@@ -270,12 +270,12 @@ class Gather : Roles {
     }
   }
 
-  void store(const Tile& tile, float* sums, int64_t panel_size) const {
+  void store(const Tile& tile, const float* sums, int64_t panel_size) const {
     for (int64_t i = 0; i < tile.panels; i++) {
       const int64_t channel = tile.group * panels_.channels + (tile.panel + i) * panels_.width;
       for (int64_t row = 0; row < tile.rows; row++) {
         const int64_t d = (tile.row + row) / out_size_[1], h = (tile.row + row) % out_size_[1];
-        float* rows = sums + i * panel_size + row * tile.width * panels_.width;
+        const float* rows = sums + i * panel_size + row * tile.width * panels_.width;
         const int64_t channels = panels_.size(tile.panel + i);
         if (!epilogue_.is_empty()) {
           epilogue_.store_pixels(

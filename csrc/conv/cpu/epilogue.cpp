@@ -29,114 +29,137 @@ struct Elementary<at::vec::Vectorized<T>> {
 
 namespace {
 
-constexpr int64_t kRunPixels = 32; // that are completed at a time
+constexpr int64_t kLinePixels = 64; // of the lines that pixels are transposed to
 
-// Where a run begins in a tensor with the strides [N, C, D, H, W].
-int64_t offset_of(const OutputRun& run, const int64_t* stride) {
-  return run.n * stride[0] + run.channel * stride[1] + run.d * stride[2] + run.h * stride[3] +
-      run.w * stride[4];
+template <class C, class T>
+Lanes<C> load_strided(const T* from, int64_t stride, int64_t count) {
+  alignas(64) C values[kLanes<C>] = {};
+  for (int64_t i = 0; i < count; i++)
+    values[i] = static_cast<C>(from[i * stride]);
+  return Lanes<C>::loadu(values);
 }
 
+template <class C, class T>
+void store_strided(T* to, int64_t stride, const Lanes<C>& lanes, int64_t count) {
+  alignas(64) C values[kLanes<C>];
+  lanes.store(values);
+  for (int64_t i = 0; i < count; i++)
+    to[i * stride] = convert<T>(values[i]);
+}
+
+// Outputs along one axis, of channels or of pixels, and where they are in each tensor.
 template <class T>
-ImageRun<T> in_image(T* image, const OutputRun& run, const int64_t* stride) {
-  return {image + offset_of(run, stride), run.channels, run.pixels, stride[1], stride[4]};
-}
+struct Span {
+  using C = compute_t<T>;
 
-// Vectors of values, `step` apart.
-template <class C>
-void activate_vectors(Activation activation, C* values, int64_t step, int64_t count) {
-  with_activation(activation, [&](auto tag) {
-    if constexpr (tag.value != Activation::none) {
-      for (int64_t i = 0; i < count; i++, values += step)
-        activate<tag.value>(Lanes<C>::loadu(values)).store(values);
+  Span(const ConvProblem& p, const OutputRun& run, int axis)
+      : residual_step(p.residual_stride[axis]),
+        out_step(p.dst_stride[axis]),
+        residual(at(static_cast<const T*>(p.residual), run, p.residual_stride)),
+        preactivation(at(static_cast<T*>(p.preactivation), run, p.dst_stride)),
+        out(at(static_cast<T*>(p.out), run, p.dst_stride)) {}
+
+  // To the next span, along another axis.
+  void advance(const ConvProblem& p, int axis) {
+    if (residual != nullptr)
+      residual += p.residual_stride[axis];
+    if (preactivation != nullptr)
+      preactivation += p.dst_stride[axis];
+    out += p.dst_stride[axis];
+  }
+
+  // Completes `count` outputs from vectors that are `step` apart. Each goes through a vector, and
+  // so has the same bits wherever it is.
+  template <Activation activation>
+  void complete(const C* sums, int64_t step, int64_t count) const {
+    if (out_step == 1 && (residual == nullptr || residual_step == 1)) {
+      complete<activation, true>(sums, step, count);
+    } else {
+      complete<activation, false>(sums, step, count);
     }
-  });
-}
+  }
+
+ private:
+  template <Activation activation, bool dense>
+  void complete(const C* sums, int64_t step, int64_t count) const {
+    constexpr int64_t n = kLanes<C>;
+    const Span s = *this; // in registers: stores might overwrite members, for all that is known
+    const auto load = [](const T* from, int64_t stride, int64_t part) {
+      return dense ? pixels_detail::load_part<C>(from, part) : load_strided<C>(from, stride, part);
+    };
+    const auto store = [](T* to, int64_t stride, const Lanes<C>& lanes, int64_t part) {
+      return dense ? pixels_detail::store_part<C>(to, lanes, part)
+                   : store_strided<C>(to, stride, lanes, part);
+    };
+    const auto complete_part = [&](int64_t i, int64_t part) {
+      auto x = pixels_detail::load_part<C>(sums, part);
+      if (s.residual != nullptr)
+        x = x + load(s.residual + i * s.residual_step, s.residual_step, part);
+      if (s.preactivation != nullptr)
+        store(s.preactivation + i * s.out_step, s.out_step, x, part);
+      store(s.out + i * s.out_step, s.out_step, activate<activation>(x), part);
+    };
+    int64_t i = 0;
+    for (; i + n <= count; i += n, sums += step)
+      complete_part(i, n);
+    if (i < count)
+      complete_part(i, count - i);
+  }
+
+  int64_t residual_step, out_step;
+  const T* residual;
+  T *preactivation, *out;
+
+  template <class U>
+  static U* at(U* tensor, const OutputRun& run, const int64_t* stride) {
+    if (tensor == nullptr)
+      return nullptr;
+    return tensor + run.n * stride[0] + run.channel * stride[1] + run.d * stride[2] +
+        run.h * stride[3] + run.w * stride[4];
+  }
+};
 
 } // namespace
 
 template <class T>
 void Epilogue<T>::store_pixels(
-    C* sums,
+    const C* sums,
     int64_t vector_stride,
     int64_t pixel_stride,
     const OutputRun& run) const {
   constexpr int64_t n = kLanes<C>;
-  alignas(64) C residual[kRunPixels * n];
-  for (int64_t x = 0; x < run.pixels; x += kRunPixels) {
+  with_activation(p_.activation, [&](auto tag) {
+    if (p_.dst_stride[1] == 1) {
+      Span<T> channels(p_, run, /*axis=*/1);
+      for (int64_t x = 0; x < run.pixels; x++, channels.advance(p_, 4))
+        channels.template complete<tag.value>(sums + x * pixel_stride, vector_stride, run.channels);
+      return;
+    }
+    alignas(64) C lines[n * kLinePixels];
     OutputRun part = run;
-    part.w += x;
-    part.pixels = std::min(kRunPixels, run.pixels - x);
-    for (int64_t c = 0; c < run.channels; c += n) {
-      part.channel = run.channel + c;
-      part.channels = std::min(n, run.channels - c);
-      C* lanes = sums + c / n * vector_stride + x * pixel_stride;
-      const LaneRun<const C> values{lanes, vector_stride, pixel_stride};
-      if (p_.residual != nullptr) {
-        load_pixels(
-            in_image(static_cast<const T*>(p_.residual), part, p_.residual_stride),
-            LaneRun<C>{residual, n, n});
-        for (int64_t i = 0; i < part.pixels; i++) {
-          C* pixel = lanes + i * pixel_stride;
-          (Lanes<C>::loadu(pixel) + Lanes<C>::loadu(residual + i * n)).store(pixel);
-        }
-      }
-      if (p_.preactivation != nullptr)
+    for (int64_t x = 0; x < run.pixels; x += kLinePixels) {
+      part.w = run.w + x;
+      part.pixels = std::min(kLinePixels, run.pixels - x);
+      for (int64_t c = 0; c < run.channels; c += n) {
+        part.channel = run.channel + c;
+        part.channels = std::min(n, run.channels - c);
         torch_dnnl::store_pixels(
-            values, in_image(static_cast<T*>(p_.preactivation), part, p_.dst_stride));
-      activate_vectors(p_.activation, lanes, pixel_stride, part.pixels);
-      torch_dnnl::store_pixels(values, in_image(static_cast<T*>(p_.out), part, p_.dst_stride));
-    }
-  }
-}
-
-namespace {
-
-template <class T, class C>
-void store_strided(const C* from, int64_t count, T* to, int64_t stride) {
-  if (stride == 1) {
-    for (int64_t i = 0; i < count; i += kLanes<C>) {
-      const int64_t rest = count - i;
-      if (rest >= kLanes<C>) {
-        store_lanes<C>(to + i, Lanes<C>::loadu(from + i));
-      } else {
-        store_lanes<C>(to + i, load_lanes<C>(from + i, rest), rest);
+            LaneRun<const C>{
+                sums + c / n * vector_stride + x * pixel_stride, vector_stride, pixel_stride},
+            ImageRun<C>{lines, part.channels, part.pixels, kLinePixels, 1});
+        Span<T> line(p_, part, /*axis=*/4);
+        for (int64_t i = 0; i < part.channels; i++, line.advance(p_, 1))
+          line.template complete<tag.value>(lines + i * kLinePixels, n, part.pixels);
       }
     }
-    return;
-  }
-  for (int64_t i = 0; i < count; i++)
-    to[i * stride] = convert<T>(from[i]);
+  });
 }
-
-} // namespace
 
 template <class T>
-void Epilogue<T>::store_line(C* sums, const OutputRun& run) const {
-  constexpr int64_t n = kLanes<C>;
-  const int64_t whole = run.pixels / n * n, rest = run.pixels - whole;
-  if (p_.residual != nullptr) {
-    const int64_t step = p_.residual_stride[4];
-    const T* residual = static_cast<const T*>(p_.residual) + offset_of(run, p_.residual_stride);
-    if (step == 1) {
-      for (int64_t i = 0; i < whole; i += n)
-        (Lanes<C>::loadu(sums + i) + load_lanes<C>(residual + i)).store(sums + i);
-    }
-    for (int64_t i = step == 1 ? whole : 0; i < run.pixels; i++)
-      sums[i] += static_cast<C>(residual[i * step]);
-  }
-  const int64_t to = offset_of(run, p_.dst_stride), step = p_.dst_stride[4];
-  if (p_.preactivation != nullptr)
-    store_strided(sums, run.pixels, static_cast<T*>(p_.preactivation) + to, step);
-  activate_vectors(p_.activation, sums, n, whole / n);
-  if (rest > 0) {
-    // Through whole vectors too: each value has the same bits wherever it is in a line.
-    alignas(64) C last[n] = {};
-    std::copy(sums + whole, sums + run.pixels, last);
-    activate_vectors(p_.activation, last, n, 1);
-    std::copy(last, last + rest, sums + whole);
-  }
-  store_strided(sums, run.pixels, static_cast<T*>(p_.out) + to, step);
+void Epilogue<T>::store_line(const C* sums, const OutputRun& run) const {
+  with_activation(p_.activation, [&](auto tag) {
+    Span<T>(p_, run, /*axis=*/4).template complete<tag.value>(sums, kLanes<C>, run.pixels);
+  });
 }
 
 template class Epilogue<double>;

@@ -27,13 +27,22 @@ class Epilogue {
         p_.preactivation == nullptr;
   }
 
-  // Completes a run whose sums lie as whole vectors of channels: vector v of pixel x at
-  // sums + v * vector_stride + x * pixel_stride. The sums are overwritten.
-  void
-  store_pixels(C* sums, int64_t vector_stride, int64_t pixel_stride, const OutputRun& run) const;
+  // Whether rows of `width` pixels follow one another, so that several are one run.
+  bool has_joined_rows(int64_t width) const {
+    const auto joined = [&](const int64_t* stride) { return stride[3] == width * stride[4]; };
+    return joined(p_.dst_stride) && (p_.residual == nullptr || joined(p_.residual_stride));
+  }
 
-  // Completes a run of one channel whose sums lie next to each other. They are overwritten.
-  void store_line(C* sums, const OutputRun& run) const;
+  // Completes a run whose sums lie as whole vectors of channels: vector v of pixel x at
+  // sums + v * vector_stride + x * pixel_stride.
+  void store_pixels(
+      const C* sums,
+      int64_t vector_stride,
+      int64_t pixel_stride,
+      const OutputRun& run) const;
+
+  // Completes a run of one channel whose sums lie next to each other.
+  void store_line(const C* sums, const OutputRun& run) const;
 
  private:
   const ConvProblem& p_;
