@@ -103,8 +103,8 @@ def test_matches_oracle(name, dtype, activation):
         rank = tensors[0].dim() - 2
         if not has_residual:
             tensors.pop()
-        # The float64 oracle. The derivative is taken where the result's type puts it: at an edge of
-        # hardswish, a rounding is as good as a step.
+        # The float64 oracle. The derivative is taken where the result's type puts it: at an edge
+        # of hardswish, a rounding is as good as a step.
         exact = [t.double().requires_grad_() for t in tensors]
         u = preactivation(*exact[:3], exact[3] if has_residual else None, attributes)
         at = u.detach().to(dtype).double().requires_grad_()
@@ -151,7 +151,7 @@ def test_matches_oracle(name, dtype, activation):
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_value_decides_alone(name):
-    """The same bits at every position, in any number of threads; NaN and infinity where they are."""
+    """The same bits at every position and from any number of threads; NaN stays where it is."""
     threads = torch.get_num_threads()
     for activation, dtype in itertools.product(ACTIVATIONS, (torch.float32, torch.bfloat16)):
         (src, weights, bias, residual), attributes = problem(name, dtype)
@@ -174,6 +174,27 @@ def test_value_decides_alone(name):
         assert torch.equal(results[0].isinf(), expected.isinf())
         for other in results[1:]:
             assert torch.equal(results[0].nan_to_num(), other.nan_to_num())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=by_dtype)
+@pytest.mark.parametrize("activation", ["relu", "silu", "gelu", "sigmoid", "tanh", "hardswish"])
+def test_activation_of_every_size_of_number(activation, dtype):
+    """From the smallest to the largest, and infinities, in the kernels that use vectors."""
+    exponents = torch.linspace(-45, 38, 7000, dtype=torch.float64)
+    values = torch.cat([10**exponents, torch.linspace(1, 120, 12000, dtype=torch.float64)])
+    values = torch.cat([values, -values, torch.tensor([0.0, -0.0, torch.inf, -torch.inf])])
+    residual = values.to(dtype).reshape(1, 1, 2, -1)
+    src, weights = torch.zeros(1, 16, *residual.shape[2:]).to(dtype), torch.zeros(1, 16, 1, 1)
+    attributes = {"algorithm": "direct" if dtype == torch.float32 else "auto"}
+    src = src if dtype == torch.float32 else src[:, :1]
+    weights = weights[:, : src.shape[1]].to(dtype)
+    result = convolution(src, weights, None, residual, activation, attributes).double()
+    expected = ACTIVATIONS[activation](residual.double())
+    error = (result - expected).abs() / expected.abs().clamp(min=1)
+    # -inf * 0 in silu and gelu, as in torch.
+    same = (result == expected) | (result.isnan() & expected.isnan())
+    bar = 3e-7 if dtype == torch.float32 else 1e-15
+    assert (same | (error <= bar)).all(), error.nan_to_num().max()
 
 
 def test_residual_of_any_strides():
@@ -363,7 +384,7 @@ def test_bad_calls(device):
             D.convolution(src, weights, residual=residual)
     with pytest.raises(ValueError, match=r"^convolution: expected activation .* got .swish"):
         D.convolution(src, weights, activation="swish")
-    with pytest.raises(TypeError, match="^convolution: expected activation to be a str or None"):
+    with pytest.raises(TypeError, match=r"^convolution: expected activation to be a str or None"):
         D.convolution(src, weights, activation=3)
     result = D.convolution(src, weights, activation="relu", residual=good)
     assert result.shape == (2, 3, 3, 4) and result.device.type == device

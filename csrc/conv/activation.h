@@ -46,7 +46,7 @@ TORCH_DNNL_HD inline V activate(const V& x) {
   } else if constexpr (a == Activation::tanh) {
     return E::tanh(x);
   } else if constexpr (a == Activation::hardswish) {
-    return x * E::at_most(E::at_least(x + V(3), V(0)), V(6)) / V(6);
+    return x * (E::at_most(E::at_least(x + V(3), V(0)), V(6)) / V(6));
   } else {
     return x;
   }

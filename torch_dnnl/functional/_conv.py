@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
