@@ -258,7 +258,9 @@ def convolution(
 ) -> Tensor:
     """The Convolution operation of oneDNN Graph, with its names and its defaults.
 
-    Computes activation(convolution + bias + residual). No layout is copied to be computed.
+    Computes activation(convolution + bias + residual) in one pass, rounded once. No layout is
+    copied to be computed. For its gradients the call saves `src`, `weights` and, for relu, sigmoid
+    and tanh, the result; for silu, gelu and hardswish a tensor of its size.
 
     Args:
         src: [N, *X, C] in NXC or [N, C, *X] in NCX, with one to three spatial dimensions X;
