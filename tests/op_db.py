@@ -378,7 +378,6 @@ CASES = [
         pads_begin=1,
         pads_end=1,
         activation="silu",
-        in_matrix=True,
     ),
     _convolution(
         "fused-grouped",
@@ -388,6 +387,7 @@ CASES = [
         activation="tanh",
         data_format="NCX",
         weights_format="OIX",
+        in_matrix=True,
     ),
 ]
 
