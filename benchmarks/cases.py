@@ -391,8 +391,74 @@ def reorder(device: str) -> Iterator[Case]:
         yield from group(x)
 
 
+def epilogues(device: str) -> Iterator[Case]:
+    """Activations and residuals in the kernels, beside our convolution and torch's passes after it.
+
+    Through autograd: the backward pass is that of a network, with all gradients.
+    """
+    layers = [
+        ("rn50.3x3.56", 8, 64, 64, 3, 1, 56),
+        ("rn50.1x1.56", 8, 64, 256, 1, 1, 56),
+        ("mbv2.dw56", 8, 144, 144, 3, 144, 56),
+        ("sd.vae", 1, 128, 128, 3, 1, 256),
+    ]
+    kinds = [("relu", torch.relu, False), ("silu", F.silu, False), ("gelu", F.gelu, True)]
+    for (layout, memory_format), layer, kind in product(LAYOUTS.items(), layers, kinds):
+        (name, n, ic, oc, k, groups, side), (activation, function, has_residual) = layer, kind
+        x = randn(n, ic, side, side, device=device, memory_format=memory_format)
+        w = torch.randn(oc, ic // groups, k, k, device=device) / (ic // groups * k * k) ** 0.5
+        y = randn(n, oc, side, side, device=device, memory_format=memory_format)
+        options = {"pads_begin": k // 2, "pads_end": k // 2, "groups": groups}
+        options |= {"data_format": "NCX", "weights_format": "OIX"}
+
+        def ours(x, w, r=None, activation=activation, options=options):
+            return D.convolution(x, w, activation=activation, residual=r, **options)
+
+        def apart(x, w, r=None, function=function, options=options):
+            y = D.convolution(x, w, **options)
+            return function(y if r is None else y + r)
+
+        def exact(x, w, r=None, function=function, k=k, groups=groups):
+            y = F.conv2d(x, w, padding=k // 2, groups=groups)
+            return function(y if r is None else y + r)
+
+        yield Case(
+            f"{name} {layout} {activation}{' + residual' if has_residual else ''}, apart",
+            ours,
+            apart,
+            (x, w, y) if has_residual else (x, w),
+            y.numel() * w[0].numel(),
+            exact,
+        )
+
+
+def same_padding(device: str) -> Iterator[Case]:
+    """SAME and other paddings with unequal sides, which torch spells with F.pad."""
+    cases = [
+        ("same rn50.conv1", 4, 3, 64, 7, 2, 1, 224, (2, 3, 2, 3), "same_upper"),
+        ("same 3x3s2.56", 8, 128, 128, 3, 2, 1, 56, (0, 1, 0, 1), "same_upper"),
+        ("same dw5s2.28", 8, 240, 240, 5, 2, 240, 28, (1, 2, 1, 2), "same_upper"),
+        ("pads (2, 0) 3x3.56", 8, 64, 64, 3, 1, 1, 56, (2, 0, 2, 0), ((2, 0), (2, 0))),
+    ]
+    for (layout, memory_format), case in product(LAYOUTS.items(), cases):
+        name, n, ic, oc, k, stride, groups, side, pads, padding = case
+        x = randn(n, ic, side, side, device=device, memory_format=memory_format)
+        w = torch.randn(oc, ic // groups, k, k, device=device) / (ic // groups * k * k) ** 0.5
+
+        def ours(x, w, stride=stride, padding=padding, groups=groups):
+            return D.conv2d(x, w, None, stride, padding, groups=groups)
+
+        def torchs(x, w, stride=stride, pads=pads, groups=groups):
+            return F.conv2d(F.pad(x, pads), w, None, stride, groups=groups)
+
+        operations = ours(x, w).numel() * w[0].numel()
+        yield Case(f"{name} {layout}, F.pad", ours, torchs, (x, w), operations)
+
+
 def conv(device: str) -> Iterator[Case]:
-    """The layers of real networks in conv_layers.csv: results, and the gradients of both inputs."""
+    """The layers of real networks in conv_layers.csv: results, and the gradients of both inputs.
+    Then what follows and what precedes a convolution.
+    """
 
     def ints(text: str) -> list[int]:
         return [int(number) for number in text.split("x")]
@@ -453,6 +519,8 @@ def conv(device: str) -> Iterator[Case]:
             (grad, x, w),
             operations,
         )
+    yield from epilogues(device)
+    yield from same_padding(device)
 
 
 OPERATORS = {

@@ -53,6 +53,13 @@ TORCH_LIBRARY(torch_dnnl, m) {
         "SymInt[] pads_begin=[], SymInt[] pads_end=[], SymInt[] dilations=[], str auto_pad=\"none\", "
         "SymInt groups=1, str data_format=\"NXC\", str weights_format=\"XIO\", "
         "str algorithm=\"auto\") -> Tensor", tags);
+  // activation(convolution + residual), and what the activation is applied to if that is kept, else
+  // a tensor of no elements. `activation`: None, relu, silu, gelu, sigmoid, tanh or hardswish.
+  m.def("convolution_fused(Tensor src, Tensor weights, Tensor? bias=None, SymInt[] strides=[], "
+        "SymInt[] pads_begin=[], SymInt[] pads_end=[], SymInt[] dilations=[], str auto_pad=\"none\", "
+        "SymInt groups=1, str data_format=\"NXC\", str weights_format=\"XIO\", "
+        "str algorithm=\"auto\", Tensor? residual=None, str? activation=None, "
+        "bool keep_preactivation=False) -> (Tensor, Tensor)", tags);
   // `src_size`, `kernel_size`: spatial sizes of the gradient that is computed.
   m.def("convolution_backward_data(Tensor grad, Tensor weights, SymInt[] src_size, "
         "SymInt[] strides=[], SymInt[] pads_begin=[], SymInt[] pads_end=[], "

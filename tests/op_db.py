@@ -99,7 +99,11 @@ def _reorder(name, shapes, names=(), scales=(), in_matrix=False, batched=True, *
 
 
 _NCX = {"data_format": "NCX", "weights_format": "OIX"}
-_ACTIVATIONS = {None: lambda x: x, "silu": lambda x: x * torch.sigmoid(x)}
+_ACTIVATIONS = {
+    None: lambda x: x,
+    "silu": lambda x: x * torch.sigmoid(x),
+    "tanh": lambda x: 1 - 2 / ((2 * x).exp() + 1),
+}
 
 
 def _convolution_oracle(x, w, b=None, residual=None, activation=None, **attributes):
@@ -374,6 +378,16 @@ CASES = [
         pads_begin=1,
         pads_end=1,
         activation="silu",
+    ),
+    _convolution(
+        "fused-grouped",
+        ((2, 4, 7), (6, 2, 3), (6,)),
+        strides=2,
+        groups=2,
+        activation="tanh",
+        data_format="NCX",
+        weights_format="OIX",
+        in_matrix=True,
     ),
 ]
 

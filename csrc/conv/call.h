@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <string_view>
+#include <utility>
 
+#include "conv/activation.h"
 #include "core/checks.h"
 #include "core/dispatch.h"
 
@@ -76,6 +79,30 @@ inline Sizes make_sizes(
   sizes[dims.channel] = channel;
   std::copy(spatial.begin(), spatial.end(), sizes.begin() + dims.spatial);
   return sizes;
+}
+
+inline Activation activation_of(const char* op, std::optional<std::string_view> name) {
+  if (!name.has_value())
+    return Activation::none;
+  constexpr std::pair<std::string_view, Activation> names[] = {
+      {"relu", Activation::relu},
+      {"silu", Activation::silu},
+      {"gelu", Activation::gelu},
+      {"sigmoid", Activation::sigmoid},
+      {"tanh", Activation::tanh},
+      {"hardswish", Activation::hardswish},
+  };
+  for (const auto& [known, activation] : names) {
+    if (*name == known)
+      return activation;
+  }
+  TORCH_CHECK_VALUE(
+      false,
+      op,
+      ": expected activation to be None, \"relu\", \"silu\", \"gelu\", \"sigmoid\", \"tanh\" or ",
+      "\"hardswish\", got \"",
+      *name,
+      "\"");
 }
 
 // `what` and `argument` name the list: "the spatial sizes of " "src", or "" "strides".
@@ -164,6 +191,27 @@ class Call {
         name,
         "\"");
     return ConvAlgorithm::reference;
+  }
+
+  Activation activation_of(std::optional<std::string_view> name) const {
+    return conv_detail::activation_of(op, name);
+  }
+
+  // `sizes`: of the output.
+  void check_residual(const at::Tensor& residual, c10::SymIntArrayRef sizes, const at::Tensor& src)
+      const {
+    check_strided(op, "residual", residual);
+    check_alike("residual", residual, "src", src);
+    bool is_alike = residual.dim() == rank;
+    for (int64_t d = 0; is_alike && d < rank; d++)
+      is_alike = holds(residual.sym_size(d).sym_eq(sizes[d]));
+    TORCH_CHECK_VALUE(
+        is_alike,
+        op,
+        ": expected residual to have the sizes of the output, ",
+        sizes,
+        ", got ",
+        residual.sym_sizes());
   }
 
   void check_attribute(const char* argument, c10::SymIntArrayRef list, int64_t least) const {

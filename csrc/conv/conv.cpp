@@ -1,8 +1,18 @@
-// Registration of the three convolution operators: shapes, derivatives, autocast,
-// batching. Each is bilinear in its two tensors, and its derivatives are the
-// other two.
+// Registration of the convolution operators: shapes, derivatives, autocast, batching. Each of the
+// three is bilinear in its two tensors, and its derivatives are the other two. The fused operator
+// adds a residual and a function of the sum, whose derivative is one more step.
 #include "conv/conv.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/clone.h>
+#include <ATen/ops/gelu_backward.h>
+#include <ATen/ops/hardswish_backward.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/sigmoid_backward.h>
+#include <ATen/ops/silu_backward.h>
+#include <ATen/ops/tanh_backward.h>
+#include <ATen/ops/threshold_backward.h>
 #include <torch/library.h>
 
 #include "core/autocast.h"
@@ -29,12 +39,22 @@ enum {
   groups,
   data_format,
   weights_format,
-  algorithm
+  algorithm,
+  // of convolution_fused, and its second output after them
+  residual,
+  activation,
+  keep_preactivation,
+  preactivation
 };
 
 Tensor convolution(Stack args) {
   static const Operator op("torch_dnnl::convolution");
   return op(std::move(args));
+}
+
+Stack convolution_fused(Stack args) {
+  static const Operator op("torch_dnnl::convolution_fused");
+  return op.outputs(std::move(args));
 }
 
 Tensor backward_data(Stack args) {
@@ -180,23 +200,118 @@ const Derivatives backward_weights_derivatives{
       return linear_in<backward_weights>(argument, tangent, args);
     }};
 
-// Batching. A batch of images alone is folded into N; otherwise it is folded into
-// the channels, where each of its elements has groups of its own.
-template <Tensor (*call)(Stack)>
-Tensor image_batch(const BatchedCall& batched_call) {
+// convolution_fused, up to its activation: as convolution, and plus the residual.
+Stack plain_call(const Stack& args) {
+  return {args.begin(), args.begin() + residual};
+}
+
+Pullback fused_pullback(size_t argument, const Stack& args) {
+  if (argument == residual)
+    return {[](const Tensor& grad, const Stack&) { return grad; }, {}};
+  return convolution_derivatives.pullback(argument, plain_call(args));
+}
+
+Tensor fused_pushforward(size_t argument, const Tensor& tangent, const Stack& args) {
+  if (argument == residual)
+    return at::clone(tangent);
+  return convolution_derivatives.pushforward(argument, tangent, plain_call(args));
+}
+
+Activation activation_in(const IValue& name) {
+  return conv_detail::activation_of("convolution", name.toOptional<std::string_view>());
+}
+
+// Those whose derivative is a function of the result; the others need what they were applied to.
+bool has_derivative_in_result(Activation a) {
+  return a == Activation::relu || a == Activation::sigmoid || a == Activation::tanh;
+}
+
+// ATen's derivatives of activations, which are differentiable; but that of silu is not, and is
+// spelled out where it has to be. `saved`: the result or the preactivation, and the name.
+Tensor times_derivative(const Tensor& grad, const Stack& saved) {
+  const Tensor& value = saved[0].toTensor();
+  switch (activation_in(saved[1])) {
+    case Activation::relu:
+      return at::threshold_backward(grad, value, 0);
+    case Activation::sigmoid:
+      return at::sigmoid_backward(grad, value);
+    case Activation::tanh:
+      return at::tanh_backward(grad, value);
+    case Activation::gelu:
+      return at::gelu_backward(grad, value);
+    case Activation::hardswish:
+      return at::hardswish_backward(grad, value);
+    default: {
+      const auto has_tangent = [](const Tensor& x) { return x._fw_grad(/*level=*/0).defined(); };
+      if (!at::GradMode::is_enabled() && !has_tangent(grad) && !has_tangent(value))
+        return at::silu_backward(grad, value);
+      const Tensor s = at::sigmoid(value);
+      return grad * s * (1 + value * (1 - s));
+    }
+  }
+}
+
+const Ending activation_ending{
+    [](IValue* args) {
+      const Activation a = activation_in(args[activation]);
+      if (a != Activation::none && !has_derivative_in_result(a))
+        args[keep_preactivation] = true;
+    },
+    [](const Stack& args) { return args[keep_preactivation].toBool(); },
+    [](const Stack& args, const Tensor& result) {
+      const Activation a = activation_in(args[activation]);
+      if (a == Activation::none)
+        return Pullback{};
+      const IValue value = has_derivative_in_result(a) ? IValue(result) : args[preactivation];
+      return Pullback{times_derivative, {value, args[activation]}};
+    }};
+
+const Derivatives fused_derivatives{fused_pullback, fused_pushforward, &activation_ending};
+
+// Batching. A batch of images alone is folded into N; otherwise it is folded into the channels,
+// where each of its elements has groups of its own. `images`: the arguments that are images.
+struct Folded {
+  Stack args;
+  int64_t dim; // of the result, that the batch is folded into
+};
+
+Folded image_batch(const BatchedCall& batched_call, std::initializer_list<size_t> image_arguments) {
   Stack args = batched_call.args;
+  const auto fold_images = [&](int64_t dim) {
+    for (const size_t argument : image_arguments) {
+      if (args[argument].isTensor())
+        args[argument] = batched_call.folded_into(argument, dim);
+    }
+  };
   if (!batched_call.batched(second) && !batched_call.batched(third)) {
-    args[first] = batched_call.folded_into(first, 0);
-    return unfolded_from(call(std::move(args)), 0, batched_call.batch);
+    fold_images(0);
+    return {std::move(args), 0};
   }
   const int64_t rank = args[first].toTensor().dim() - batched_call.batched(first);
   const auto images = dims_of_images(args, rank), weights = dims_of_weights(args, rank);
-  args[first] = batched_call.folded_into(first, images.channel);
+  fold_images(images.channel);
   args[second] = batched_call.folded_into(second, weights.outer);
   if (args[third].isTensor())
     args[third] = batched_call.folded_into(third, 0);
   args[groups] = args[groups].toSymInt() * batched_call.batch;
-  return unfolded_from(call(std::move(args)), images.channel, batched_call.batch);
+  return {std::move(args), images.channel};
+}
+
+template <Tensor (*call)(Stack)>
+Tensor image_batch(const BatchedCall& batched_call) {
+  auto [args, dim] = image_batch(batched_call, {first});
+  return unfolded_from(call(std::move(args)), dim, batched_call.batch);
+}
+
+Stack fused_batch(const BatchedCall& batched_call) {
+  auto [args, dim] = image_batch(batched_call, {first, residual});
+  const bool is_kept = args[keep_preactivation].toBool();
+  const Stack outputs = convolution_fused(std::move(args));
+  const Tensor &dst = outputs[0].toTensor(), &kept = outputs[1].toTensor();
+  const auto& batch = batched_call.batch;
+  return {
+      unfolded_from(dst, dim, batch),
+      is_kept ? unfolded_from(kept, dim, batch) : kept.new_empty_symint({batch, 0})};
 }
 
 Tensor weights_batch(const BatchedCall& batched_call) {
@@ -212,6 +327,7 @@ Tensor weights_batch(const BatchedCall& batched_call) {
 
 TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {
   m.impl("convolution", convolution_kernel<convolution_output>);
+  m.impl("convolution_fused", convolution_fused_kernel<convolution_fused_outputs>);
   m.impl(
       "convolution_backward_data", convolution_backward_kernel<convolution_backward_data_output>);
   m.impl(
@@ -221,12 +337,14 @@ TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {
 
 TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {
   m.impl("convolution", differentiable(convolution_derivatives));
+  m.impl("convolution_fused", differentiable(fused_derivatives));
   m.impl("convolution_backward_data", differentiable(backward_data_derivatives));
   m.impl("convolution_backward_weights", differentiable(backward_weights_derivatives));
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, FuncTorchBatched, m) {
   m.impl("convolution", batched<image_batch<convolution>>());
+  m.impl("convolution_fused", batched(fused_batch));
   m.impl("convolution_backward_data", batched<image_batch<backward_data>>());
   m.impl("convolution_backward_weights", batched<weights_batch>());
 }
@@ -234,10 +352,12 @@ TORCH_LIBRARY_IMPL(torch_dnnl, FuncTorchBatched, m) {
 // The backward operators get the types that the forward ran in.
 TORCH_LIBRARY_IMPL(torch_dnnl, AutocastCPU, m) {
   m.impl("convolution", lower_precision(c10::kCPU));
+  m.impl("convolution_fused", lower_precision(c10::kCPU));
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, AutocastCUDA, m) {
   m.impl("convolution", lower_precision(c10::kCUDA));
+  m.impl("convolution_fused", lower_precision(c10::kCUDA));
 }
 
 } // namespace

@@ -16,8 +16,10 @@
 
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
+#include "conv/activation.h"
 #include "conv/call.h"
 #include "core/empty.h"
 
@@ -38,8 +40,19 @@ struct ConvProblem {
   int64_t bias_stride;
   c10::ScalarType dtype;
   const void *src, *weights, *dst; // the one computed is `out`
-  const void* bias;                // forward only; may be null
   void* out;
+  // Forward only; any of them may be null.
+  const void *bias, *residual; // residual: of the shape of dst
+  void* preactivation;         // what the activation is applied to; has the strides of dst
+  int64_t residual_stride[5];
+  Activation activation;
+};
+
+// What convolution_fused has beside the arguments of convolution.
+struct ConvEpilogue {
+  const std::optional<at::Tensor>& residual;
+  std::optional<std::string_view> activation;
+  bool keep_preactivation;
 };
 
 namespace conv_detail {
@@ -111,6 +124,26 @@ inline at::Tensor convolution_output(
   return conv_detail::empty_image(call, src, sizes[call.image_at.channel], spatial);
 }
 
+// Checks a call of convolution_fused and returns its empty outputs: the result and, if it is kept,
+// what the activation is applied to; else a tensor of no elements.
+inline std::tuple<at::Tensor, at::Tensor> convolution_fused_outputs(
+    const at::Tensor& src,
+    const at::Tensor& weights,
+    const std::optional<at::Tensor>& bias,
+    const ConvOptions& options,
+    const ConvEpilogue& epilogue) {
+  const conv_detail::Call call("convolution", src, "src", options);
+  call.activation_of(epilogue.activation);
+  const auto sizes = conv_detail::forward_sizes(call, src, weights, bias);
+  if (epilogue.residual.has_value())
+    call.check_residual(*epilogue.residual, sizes, src);
+  const auto spatial = c10::SymIntArrayRef(sizes).slice(call.image_at.spatial, call.spatial);
+  const auto make = [&] {
+    return conv_detail::empty_image(call, src, sizes[call.image_at.channel], spatial);
+  };
+  return {make(), epilogue.keep_preactivation ? make() : empty({0}, src.options())};
+}
+
 // Checks a call of convolution_backward_data and returns its empty output.
 inline at::Tensor convolution_backward_data_output(
     const at::Tensor& grad,
@@ -166,6 +199,21 @@ inline at::Tensor convolution_backward_weights_output(
       grad.options().memory_format(format));
 }
 
+namespace conv_detail {
+
+// Missing leading axes have size 1 and stride 0.
+inline void copy_layout(const at::Tensor& tensor, Dims at, int64_t* sizes, int64_t* strides) {
+  strides[0] = tensor.stride(at.outer);
+  strides[1] = tensor.stride(at.channel);
+  for (int64_t a = 0; a < 3; a++) {
+    const int64_t d = a - (5 - tensor.dim());
+    sizes[a] = d < 0 ? 1 : tensor.size(at.spatial + d);
+    strides[2 + a] = d < 0 ? 0 : tensor.stride(at.spatial + d);
+  }
+}
+
+} // namespace conv_detail
+
 // The problem of a checked call; `dst` is the forward's result or its gradient.
 inline ConvProblem conv_problem(
     ConvPass pass,
@@ -175,16 +223,6 @@ inline ConvProblem conv_problem(
     const std::optional<at::Tensor>& bias,
     const ConvOptions& options) {
   const conv_detail::Call call("convolution", src, "src", options);
-  const auto copy =
-      [](const at::Tensor& tensor, conv_detail::Dims at, int64_t* sizes, int64_t* strides) {
-        strides[0] = tensor.stride(at.outer);
-        strides[1] = tensor.stride(at.channel);
-        for (int64_t a = 0; a < 3; a++) {
-          const int64_t d = a - (5 - tensor.dim());
-          sizes[a] = d < 0 ? 1 : tensor.size(at.spatial + d);
-          strides[2 + a] = d < 0 ? 0 : tensor.stride(at.spatial + d);
-        }
-      };
   ConvProblem p{};
   p.pass = pass;
   p.algorithm = call.algorithm_of(options.algorithm);
@@ -192,9 +230,9 @@ inline ConvProblem conv_problem(
   p.groups = options.groups.expect_int();
   p.ic = src.size(call.image_at.channel) / p.groups;
   p.oc = dst.size(call.image_at.channel) / p.groups;
-  copy(src, call.image_at, p.src_size, p.src_stride);
-  copy(dst, call.image_at, p.dst_size, p.dst_stride);
-  copy(weights, call.weights_at, p.kernel, p.weights_stride);
+  conv_detail::copy_layout(src, call.image_at, p.src_size, p.src_stride);
+  conv_detail::copy_layout(dst, call.image_at, p.dst_size, p.dst_stride);
+  conv_detail::copy_layout(weights, call.weights_at, p.kernel, p.weights_stride);
   for (int64_t a = 0; a < 3; a++) {
     const int64_t d = a - (3 - static_cast<int64_t>(call.spatial));
     p.stride[a] = d < 0 ? 1 : options.stride(d).expect_int();
@@ -253,6 +291,44 @@ at::Tensor convolution_kernel(
        algorithm});
 }
 
+template <std::tuple<at::Tensor, at::Tensor> (*run)(
+    const at::Tensor&,
+    const at::Tensor&,
+    const std::optional<at::Tensor>&,
+    const ConvOptions&,
+    const ConvEpilogue&)>
+std::tuple<at::Tensor, at::Tensor> convolution_fused_kernel(
+    const at::Tensor& src,
+    const at::Tensor& weights,
+    const std::optional<at::Tensor>& bias,
+    c10::SymIntArrayRef strides,
+    c10::SymIntArrayRef pads_begin,
+    c10::SymIntArrayRef pads_end,
+    c10::SymIntArrayRef dilations,
+    std::string_view auto_pad,
+    c10::SymInt groups,
+    std::string_view data_format,
+    std::string_view weights_format,
+    std::string_view algorithm,
+    const std::optional<at::Tensor>& residual,
+    std::optional<std::string_view> activation,
+    bool keep_preactivation) {
+  return run(
+      src,
+      weights,
+      bias,
+      {strides,
+       pads_begin,
+       pads_end,
+       dilations,
+       auto_pad,
+       std::move(groups),
+       data_format,
+       weights_format,
+       algorithm},
+      {residual, activation, keep_preactivation});
+}
+
 template <at::Tensor (
     *run)(const at::Tensor&, const at::Tensor&, c10::SymIntArrayRef, const ConvOptions&)>
 at::Tensor convolution_backward_kernel(
@@ -295,6 +371,31 @@ struct ConvOnDevice {
     return fill(dst, ConvPass::forward, src, weights, dst, bias, options);
   }
 
+  static std::tuple<at::Tensor, at::Tensor> fused(
+      const at::Tensor& src,
+      const at::Tensor& weights,
+      const std::optional<at::Tensor>& bias,
+      const ConvOptions& options,
+      const ConvEpilogue& epilogue) {
+    auto outputs = convolution_fused_outputs(src, weights, bias, options, epilogue);
+    const auto& [dst, preactivation] = outputs;
+    const c10::DeviceGuard guard(dst.device());
+    if (dst.numel() > 0) {
+      auto p = conv_problem(ConvPass::forward, src, weights, dst, bias, options);
+      const conv_detail::Call call("convolution", src, "src", options);
+      p.activation = call.activation_of(epilogue.activation);
+      if (epilogue.residual.has_value()) {
+        int64_t sizes[3];
+        conv_detail::copy_layout(*epilogue.residual, call.image_at, sizes, p.residual_stride);
+        p.residual = epilogue.residual->const_data_ptr();
+      }
+      if (epilogue.keep_preactivation)
+        p.preactivation = preactivation.mutable_data_ptr();
+      compute(p);
+    }
+    return outputs;
+  }
+
   static at::Tensor backward_data(
       const at::Tensor& grad,
       const at::Tensor& weights,
@@ -315,6 +416,7 @@ struct ConvOnDevice {
 
   static void register_in(torch::Library& m) {
     m.impl("convolution", convolution_kernel<forward>);
+    m.impl("convolution_fused", convolution_fused_kernel<fused>);
     m.impl("convolution_backward_data", convolution_backward_kernel<backward_data>);
     m.impl("convolution_backward_weights", convolution_backward_kernel<backward_weights>);
   }

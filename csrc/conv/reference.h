@@ -57,7 +57,8 @@ TORCH_DNNL_HD inline Range within(int64_t first, int64_t step, int64_t limit, in
   return {begin, end < count ? end : count};
 }
 
-// dst[n, o, x] = bias[o] + sum over i, k of src[n, i, x S + k D - pad] * weights[o, i, k]
+// dst[n, o, x] = activation(u), u = bias[o] + residual[n, o, x] +
+//   sum over i, k of src[n, i, x S + k D - pad] * weights[o, i, k]
 template <class T>
 struct ConvForward {
   using C = compute_t<T>;
@@ -95,7 +96,17 @@ struct ConvForward {
     }
     if (p.bias != nullptr)
       sum += static_cast<C>(static_cast<const T*>(p.bias)[oc * p.bias_stride]);
-    static_cast<T*>(p.out)[offset] = convert<T>(sum);
+    if (p.residual != nullptr) {
+      const int64_t* rs = p.residual_stride;
+      const T* residual = static_cast<const T*>(p.residual);
+      sum += static_cast<C>(
+          residual[o.n * rs[0] + oc * rs[1] + o.x[0] * rs[2] + o.x[1] * rs[3] + o.x[2] * rs[4]]);
+    }
+    if (p.preactivation != nullptr)
+      static_cast<T*>(p.preactivation)[offset] = convert<T>(sum);
+    const C result = with_activation(
+        p.activation, [&](auto tag) { return activate<decltype(tag)::value>(sum); });
+    static_cast<T*>(p.out)[offset] = convert<T>(result);
   }
 };
 

@@ -3,6 +3,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/clone.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -38,23 +39,25 @@ bool is_size_list(const IValue& value) {
   return (value.isIntList() || value.isSymIntList()) && !value.toListRef().empty();
 }
 
-// Walks pullbacks with the tensors and sizes that belong to them. These live in
-// the node: autograd must own the tensors, and compiled autograd turns both into
-// inputs of its graph. What a pullback has saved of them are placeholders: an
-// undefined tensor, a list of as many sizes.
-variable_list run_pullbacks(
-    const std::vector<Pullback>& pullbacks,
-    const std::vector<bool>& wanted,
-    const Tensor& grad,
-    const std::vector<Tensor>& tensors,
-    const std::vector<SymInt>& sizes) {
-  variable_list grads(pullbacks.size());
-  if (!grad.defined())
-    return grads;
-  auto next_tensor = tensors.begin();
-  auto next_size = sizes.begin();
-  for (size_t i = 0; i < pullbacks.size(); i++) {
-    Stack saved = pullbacks[i].saved;
+// What a node computes: the ending's derivative, then the pullbacks that are wanted.
+struct Steps {
+  Pullback ending;
+  std::vector<Pullback> pullbacks;
+  std::vector<bool> wanted;
+};
+
+// The tensors and sizes that belong to pullbacks. They live in the node: autograd must own the
+// tensors, and compiled autograd turns both into inputs of its graph. What a pullback has saved of
+// them are placeholders: an undefined tensor, a list of as many sizes.
+struct SavedValues {
+  std::vector<Tensor> outputs, tensors; // of the ending, of the pullbacks
+  std::vector<SymInt> sizes;
+};
+
+variable_list run_steps(const Steps& steps, const variable_list& grads, const SavedValues& values) {
+  variable_list result(steps.pullbacks.size());
+  auto next_size = values.sizes.begin();
+  const auto filled = [&](Stack saved, auto& next_tensor) {
     for (auto& value : saved) {
       if (value.isTensor()) {
         value = *next_tensor++;
@@ -64,10 +67,24 @@ variable_list run_pullbacks(
         next_size = end;
       }
     }
-    if (wanted[i])
-      grads[i] = pullbacks[i].apply(grad, saved);
+    return saved;
+  };
+  Tensor grad = grads[0];
+  if (grad.defined() && steps.ending.apply != nullptr) {
+    auto next_output = values.outputs.begin();
+    grad = steps.ending.apply(grad, filled(steps.ending.saved, next_output));
   }
-  return grads;
+  if (grads.size() > 1 && grads[1].defined())
+    grad = grad.defined() ? at::add(grad, grads[1]) : grads[1];
+  if (!grad.defined())
+    return result;
+  auto next_tensor = values.tensors.begin();
+  for (size_t i = 0; i < result.size(); i++) {
+    const Stack saved = filled(steps.pullbacks[i].saved, next_tensor);
+    if (steps.wanted[i])
+      result[i] = steps.pullbacks[i].apply(grad, saved);
+  }
+  return result;
 }
 
 // One pullback for each edge.
@@ -75,8 +92,9 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
   explicit OperatorBackward(const c10::OperatorHandle& op) : op(op) {}
 
   c10::OperatorHandle op;
+  Pullback ending;
   std::vector<Pullback> pullbacks;
-  std::vector<SavedVariable> tensors;
+  std::vector<SavedVariable> outputs, tensors;
   std::vector<SymInt> sizes;
 
   void add(Pullback pullback) {
@@ -92,23 +110,34 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
     pullbacks.push_back(std::move(pullback));
   }
 
-  std::vector<bool> wanted() const {
-    std::vector<bool> result(pullbacks.size());
-    for (size_t i = 0; i < result.size(); i++)
-      result[i] = task_should_compute_output(i);
-    return result;
+  // When the outputs have their history: it leads to this node, which must not own itself.
+  void end_with(Pullback derivative) {
+    for (auto& value : derivative.saved) {
+      if (value.isTensor()) {
+        outputs.emplace_back(value.toTensor(), /*is_output=*/true);
+        value = Tensor();
+      }
+    }
+    ending = std::move(derivative);
   }
 
-  std::vector<Tensor> unpacked() {
+  Steps steps() const {
+    std::vector<bool> wanted(pullbacks.size());
+    for (size_t i = 0; i < wanted.size(); i++)
+      wanted[i] = task_should_compute_output(i);
+    return {ending, pullbacks, std::move(wanted)};
+  }
+
+  std::vector<Tensor> unpacked(const std::vector<SavedVariable>& saved) {
     std::vector<Tensor> result;
-    result.reserve(tensors.size());
-    for (auto& tensor : tensors)
-      result.push_back(tensor.unpack(getptr_or_null()));
+    result.reserve(saved.size());
+    for (const auto& tensor : saved)
+      result.push_back(tensor.unpack(getptr()));
     return result;
   }
 
   variable_list apply(variable_list&& grads) override {
-    return run_pullbacks(pullbacks, wanted(), grads[0], unpacked(), sizes);
+    return run_steps(steps(), grads, {unpacked(outputs), unpacked(tensors), sizes});
   }
 
   std::string name() const override {
@@ -116,40 +145,42 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
   }
 
   void release_variables() override {
-    for (auto& tensor : tensors)
-      tensor.reset_data();
+    for (auto* saved : {&outputs, &tensors}) {
+      for (auto& tensor : *saved)
+        tensor.reset_data();
+    }
   }
 
   // Compiled autograd: what tells this node from others, and how to replay it
   // on the compiler's proxies.
   void compiled_args(compiled::CompiledNodeArgs& args) const override {
-    for (const auto& pullback : pullbacks) {
-      args.collect(reinterpret_cast<int64_t>(pullback.apply));
-      for (const auto& value : pullback.saved)
-        args.collect(value_key(value));
-    }
+    collect(ending, args);
+    for (const auto& pullback : pullbacks)
+      collect(pullback, args);
+    args.collect(outputs, /*is_output=*/true);
     args.collect(tensors, /*is_output=*/false);
     args.collect(sizes);
   }
 
   variable_list
   apply_with_saved(const variable_list& grads, compiled::SwapSavedVariables& saved) override {
+    saved.before(outputs);
     saved.before(tensors);
     saved.before(sizes);
     compiled::PackedArgs packed;
-    packed.pack(unpacked());
+    packed.pack(unpacked(outputs));
+    packed.pack(unpacked(tensors));
     packed.pack(sizes);
     const auto metadata =
         compiled::IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
             compiled::get_input_metadata(next_edges()));
-    auto replay = [pullbacks = pullbacks, wanted = wanted()](
-                      const variable_list& grads, const std::vector<IValue>& packed) {
-      return run_pullbacks(
-          pullbacks,
-          wanted,
-          grads[0],
-          packed[0].toTensorVector(),
-          compiled::IValuePacker<std::vector<SymInt>>::unpack(packed[1]));
+    auto replay = [steps = steps()](const variable_list& grads, const std::vector<IValue>& packed) {
+      return run_steps(
+          steps,
+          grads,
+          {packed[0].toTensorVector(),
+           packed[1].toTensorVector(),
+           compiled::IValuePacker<std::vector<SymInt>>::unpack(packed[2])});
     };
     const auto& compiler = compiled::getPyCompilerInterface();
     // Bound as a custom function: each node gets a name of its own, for its own closure.
@@ -158,6 +189,7 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
         name(),
         std::move(replay),
         {compiled::IValuePacker<std::vector<Tensor>>::packed_type(),
+         compiled::IValuePacker<std::vector<Tensor>>::packed_type(),
          compiled::IValuePacker<std::vector<SymInt>>::packed_type()},
         /*is_custom_function=*/true,
         /*is_traceable=*/true);
@@ -168,21 +200,18 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
         grads,
         std::move(packed).vec(),
         metadata);
+    saved.after(outputs);
     saved.after(tensors);
     saved.after(sizes);
     return result;
   }
 
  private:
-#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
-  c10::intrusive_ptr<torch::autograd::Node> getptr_or_null() {
-    return nullptr; // only outputs need their node to unpack; inputs are saved here
+  static void collect(const Pullback& pullback, compiled::CompiledNodeArgs& args) {
+    args.collect(reinterpret_cast<int64_t>(pullback.apply));
+    for (const auto& value : pullback.saved)
+      args.collect(value_key(value));
   }
-#else
-  std::shared_ptr<torch::autograd::Node> getptr_or_null() {
-    return nullptr;
-  }
-#endif
 
   static std::string value_key(const IValue& value) {
     std::ostringstream text;
@@ -217,24 +246,33 @@ struct AutogradKernel : c10::OperatorKernel {
       return;
     }
 
+    if (derivatives.ending != nullptr)
+      derivatives.ending->prepare(stack->data() + stack->size() - arguments.size());
     Stack args = arguments.vec();
     {
       at::AutoDispatchBelowAutograd below;
       op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
     }
-    IValue& first = stack->end()[-static_cast<int64_t>(op.schema().returns().size())];
-    args.insert(args.end(), &first + 1, stack->data() + stack->size());
-    Tensor result = first.toTensor();
-    if (!torch::autograd::isDifferentiableType(result.scalar_type()))
+    IValue* first = stack->data() + stack->size() - op.schema().returns().size();
+    args.insert(args.end(), first + 1, stack->data() + stack->size());
+    variable_list results{first->toTensor()};
+    if (!torch::autograd::isDifferentiableType(results[0].scalar_type()))
       return;
-    if (requires_grad)
-      record(op, args, result);
+    if (derivatives.ending != nullptr && derivatives.ending->returns_inner(args))
+      results.push_back(first[1].toTensor());
+    const auto node = requires_grad ? record(op, args, results) : nullptr;
+    const Pullback ending = derivatives.ending != nullptr
+        ? derivatives.ending->derivative(args, results[0])
+        : Pullback{};
     if (any_tangent)
-      set_tangent(args, result);
-    first = std::move(result);
+      set_tangents(args, ending, results);
+    if (node != nullptr)
+      node->end_with(ending);
   }
 
-  void record(const c10::OperatorHandle& op, const Stack& args, const Tensor& result) const {
+  // The node that is the history of the results, if they have one.
+  auto record(const c10::OperatorHandle& op, const Stack& args, variable_list& results) const
+      -> decltype(make_node<OperatorBackward>(op)) {
     auto node = make_node<OperatorBackward>(op);
     for (size_t i = 0; i < args.size(); i++) {
       if (!args[i].isTensor() || !args[i].toTensor().requires_grad())
@@ -245,11 +283,13 @@ struct AutogradKernel : c10::OperatorKernel {
       node->add_next_edge(torch::autograd::impl::gradient_edge(args[i].toTensor()));
       node->add(std::move(pullback));
     }
-    if (!node->pullbacks.empty())
-      torch::autograd::set_history(result, node);
+    if (node->pullbacks.empty())
+      return nullptr;
+    torch::autograd::set_history(results, node);
+    return node;
   }
 
-  void set_tangent(const Stack& args, const Tensor& result) const {
+  void set_tangents(const Stack& args, const Pullback& ending, const variable_list& results) const {
     // To the derivative in one argument the others are constants: without their tangents.
     Stack primals = args;
     for (auto& value : primals) {
@@ -266,8 +306,13 @@ struct AutogradKernel : c10::OperatorKernel {
         continue;
       total = total.defined() ? at::add(total, tangent) : std::move(tangent);
     }
-    if (total.defined())
-      result._set_fw_grad(total, /*level=*/0, /*is_inplace_op=*/false);
+    if (!total.defined())
+      return;
+    const Tensor of_result = ending.apply != nullptr ? ending.apply(total, ending.saved) : total;
+    // Each has a tangent of its own, which may be changed in place.
+    if (results.size() > 1)
+      results[1]._set_fw_grad(at::clone(total), /*level=*/0, /*is_inplace_op=*/false);
+    results[0]._set_fw_grad(of_result, /*level=*/0, /*is_inplace_op=*/false);
   }
 
   static bool has_tangent(const IValue& value) {

@@ -26,6 +26,17 @@ struct Pullback {
   Stack saved;
 };
 
+// For an operator that ends in a function of one value, element by element: result = f(inner).
+struct Ending {
+  // Makes a call that will be differentiated return what the derivative of f needs.
+  void (*prepare)(c10::IValue* args);
+  // Whether the second output is `inner`, which is differentiated then too.
+  bool (*returns_inner)(const Stack& args);
+  // Multiplies a gradient or a tangent by f'; without a function where f is the identity. It saves
+  // no tensors but outputs.
+  Pullback (*derivative)(const Stack& args, const at::Tensor& result);
+};
+
 struct Derivatives {
   // The pullback of tensor argument `argument`; one without a function where
   // there is no gradient. `args` is the call, in the order of the schema, and
@@ -33,6 +44,9 @@ struct Derivatives {
   Pullback (*pullback)(size_t argument, const Stack& args);
   // The tangent of the output for a tangent of that argument.
   at::Tensor (*pushforward)(size_t argument, const at::Tensor& tangent, const Stack& args);
+  // If the operator has an ending, the two above are those of its inner value, and the ending's
+  // derivative is computed once for all arguments.
+  const Ending* ending = nullptr;
 };
 
 // The kernel for the Autograd key.

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from torch_dnnl.functional._algorithm import chosen
-from torch_dnnl.functional._errors import check_types, describe, in_words_of
+from torch_dnnl.functional._errors import check_types, in_words_of
 
 _convolution = torch.ops.torch_dnnl.convolution.default
+_convolution_fused = torch.ops.torch_dnnl.convolution_fused.default
 
 Size = int | Sequence[int]
 Padding = str | int | Sequence[int] | Sequence[tuple[int, int]]
@@ -239,16 +239,6 @@ def _explain_conv(
     raise error
 
 
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "hardswish": F.hardswish,
-}
-
-
 def convolution(
     src: Tensor,
     weights: Tensor,
@@ -268,7 +258,9 @@ def convolution(
 ) -> Tensor:
     """The Convolution operation of oneDNN Graph, with its names and its defaults.
 
-    Computes activation(convolution + bias + residual). No layout is copied to be computed.
+    Computes activation(convolution + bias + residual) in one pass, rounded once. No layout is
+    copied to be computed. For its gradients the call saves `src`, `weights` and, for relu, sigmoid
+    and tanh, the result; for silu, gelu and hardswish a tensor of its size.
 
     Args:
         src: [N, *X, C] in NXC or [N, C, *X] in NCX, with one to three spatial dimensions X;
@@ -304,9 +296,8 @@ def convolution(
     Definition: oneDNN Graph, operation Convolution.
     """
     try:
-        activate = _ACTIVATIONS[activation] if activation is not None else None
         n = src.dim() - 2
-        dst = _convolution(
+        args = (
             src,
             weights,
             bias,
@@ -318,8 +309,12 @@ def convolution(
             groups,
             data_format,
             weights_format,
-            **chosen(algorithm),
         )
+        options = chosen(algorithm)
+        if activation is None and residual is None:
+            return _convolution(*args, **options)  # type: ignore[no-any-return]
+        dst, _ = _convolution_fused(*args, **options, residual=residual, activation=activation)
+        return dst  # type: ignore[no-any-return]
     except Exception:
         check_types(
             "convolution",
@@ -336,41 +331,11 @@ def convolution(
                 "data_format": (data_format, "a str"),
                 "weights_format": (weights_format, "a str"),
                 "activation": (activation, "a str or None"),
+                "residual": (residual, "a Tensor or None"),
                 "algorithm": (algorithm, "a str or None"),
             },
         )
-        if activation is not None and activation not in _ACTIVATIONS:
-            raise ValueError(
-                "convolution: expected activation to be None, "
-                f"{', '.join(map(repr, _ACTIVATIONS))}, got {activation!r}"
-            ) from None
         raise
-    if residual is not None:
-        dst = dst + _checked_residual(residual, dst)
-    return activate(dst) if activate is not None else dst
-
-
-def _checked_residual(residual: Tensor, dst: Tensor) -> Tensor:
-    check_types("convolution", {"residual": (residual, "a Tensor")})
-    if residual.shape != dst.shape:
-        raise ValueError(
-            "convolution: expected residual to have the sizes of the output, "
-            f"{list(dst.shape)}, got {list(residual.shape)}"
-        )
-    if residual.device != dst.device:
-        raise ValueError(
-            f"convolution: expected residual on the device of the output ({dst.device}), got "
-            f"{residual.device}"
-        )
-    if residual.dtype != dst.dtype:
-        # Autocast chooses the type of the output, so that the caller cannot know it.
-        if not torch.is_autocast_enabled(dst.device.type):
-            raise TypeError(
-                f"convolution: expected residual to have the type of the output, {dst.dtype}, "
-                f"got {describe(residual)}"
-            )
-        residual = residual.to(dst.dtype)
-    return residual
 
 
 def same_padding(

@@ -1,6 +1,7 @@
 #include "conv/cpu/depthwise.h"
 
 #include "conv/cpu/depthwise_rows.h"
+#include "conv/cpu/epilogue.h"
 #include "core/dispatch.h"
 
 namespace torch_dnnl {
@@ -42,12 +43,14 @@ class Gather {
  public:
   explicit Gather(const ConvProblem& p)
       : p_(p),
+        epilogue_(p),
         plan_(p, n, sizeof(T)),
         vector_weights_(plan_.taps * plan_.inner * n),
         weights_(plan_.vectors * vector_weights_),
         bias_(plan_.vectors * n),
         phases_(plan_.phases(2)),
-        stores_image_(std::is_same_v<T, C> && plan_.has_vectors_of_outputs(n)) {}
+        stores_image_(
+            std::is_same_v<T, C> && plan_.has_vectors_of_outputs(n) && epilogue_.is_empty()) {}
 
   void run() {
     pack_weights();
@@ -152,6 +155,15 @@ class Gather {
     if (stores_image_)
       return;
     const int64_t channels = std::min(vectors * n, plan_.channels() - channel);
+    if (!epilogue_.is_empty()) {
+      const int64_t rows = epilogue_.has_joined_rows(unit.width) ? unit.rows : 1; // at once
+      for (int64_t r = 0; r < unit.rows; r += rows) {
+        const OutputRun run{
+            unit.n, channel, unit.d, unit.h + r, unit.first, channels, rows * unit.width};
+        epilogue_.store_pixels(scratch + r * unit.width * n, vector_stride, n, run);
+      }
+      return;
+    }
     plan_.for_each_run(unit, [&](int64_t first, int64_t pixels, int64_t offset) {
       store_pixels(
           LaneRun<const C>{scratch + first * n, vector_stride, n},
@@ -193,6 +205,7 @@ class Gather {
   }
 
   const ConvProblem& p_;
+  const Epilogue<T> epilogue_;
   const DepthwisePlan plan_;
   const int64_t vector_weights_;
   const Scratch<C> weights_, bias_;

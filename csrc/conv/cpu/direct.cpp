@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "conv/cpu/blocks.h"
+#include "conv/cpu/epilogue.h"
 #include "conv/cpu/roles.h"
 #include "core/dispatch.h"
 
@@ -21,6 +22,7 @@ class Gather : Roles {
  public:
   explicit Gather(const ConvProblem& p)
       : Roles(p),
+        epilogue_(p),
         panels_(out_channels_),
         taps_(product(p.kernel)),
         in_step_(forward_ ? p.stride[2] : 1),
@@ -273,20 +275,21 @@ class Gather : Roles {
       const int64_t channel = tile.group * panels_.channels + (tile.panel + i) * panels_.width;
       for (int64_t row = 0; row < tile.rows; row++) {
         const int64_t d = (tile.row + row) / out_size_[1], h = (tile.row + row) % out_size_[1];
+        const float* rows = sums + i * panel_size + row * tile.width * panels_.width;
+        const int64_t channels = panels_.size(tile.panel + i);
+        if (!epilogue_.is_empty()) {
+          epilogue_.store_pixels(
+              rows, kLanes, panels_.width, {tile.n, channel, d, h, tile.x, channels, tile.width});
+          continue;
+        }
         T* to = static_cast<T*>(p_.out) + tile.n * out_stride_[0] + channel * out_stride_[1] +
             d * out_stride_[2] + h * out_stride_[3] + tile.x * out_stride_[4];
-        store_rows(
-            sums + i * panel_size + row * tile.width * panels_.width,
-            panels_.width,
-            tile.width,
-            panels_.size(tile.panel + i),
-            to,
-            out_stride_[4],
-            out_stride_[1]);
+        store_rows(rows, panels_.width, tile.width, channels, to, out_stride_[4], out_stride_[1]);
       }
     }
   }
 
+  const Epilogue<T> epilogue_;
   const Panels panels_;
   const int64_t taps_, in_step_, out_step_, tile_width_, tile_rows_, row_tiles_, width_tiles_,
       panels_per_task_;

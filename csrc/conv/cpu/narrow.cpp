@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "conv/cpu/blocks.h"
+#include "conv/cpu/epilogue.h"
 #include "conv/cpu/roles.h"
 #include "core/dispatch.h"
 
@@ -17,6 +18,7 @@ class Narrow : Roles {
  public:
   explicit Narrow(const ConvProblem& p)
       : Roles(p),
+        epilogue_(p),
         tap_rows_(p.kernel[0] * p.kernel[1]),
         columns_(ceil_div(p.kernel[2] * out_channels_, kLanes) * kLanes),
         tiles_(ceil_div(out_size_[2], kTileWidth)),
@@ -29,7 +31,7 @@ class Narrow : Roles {
     const int64_t operations = width * in_channels_ * tap_rows_ * columns_;
     parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
       const int64_t most = most_inputs(width);
-      const Buffer sums(width * out_channels_), products(most * columns_);
+      const Buffer sums(width * out_channels_), products(std::max(most * columns_, width));
       const Buffer widened(std::is_same_v<T, float> ? 0 : most * kChannels);
       for (int64_t task = begin; task < end; task++) {
         const int64_t row = task / tiles_, image = row / (out_size_[0] * out_size_[1]);
@@ -122,6 +124,16 @@ class Narrow : Roles {
       multiply(tile, row, line, inputs.count, products, widened);
       add(tile, inputs, products, sums);
     }
+    if (!epilogue_.is_empty()) {
+      for (int64_t c = 0; c < out_channels_; c++) {
+        float* line = products; // which are no longer needed
+        for (int64_t x = 0; x < tile.width; x++)
+          line[x] = sums[x * out_channels_ + c];
+        const int64_t channel = tile.group * out_channels_ + c;
+        epilogue_.store_line(line, {tile.n, channel, tile.d, tile.h, tile.x, 1, tile.width});
+      }
+      return;
+    }
     T* to = static_cast<T*>(p_.out) + tile.n * out_stride_[0] +
         tile.group * out_channels_ * out_stride_[1] + tile.d * out_stride_[2] +
         tile.h * out_stride_[3] + tile.x * out_stride_[4];
@@ -173,6 +185,7 @@ class Narrow : Roles {
     }
   }
 
+  const Epilogue<T> epilogue_;
   const int64_t tap_rows_, columns_, tiles_;
   const Buffer weights_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "conv/cpu/epilogue.h"
 #include "conv/cpu/gemm.h"
 #include "conv/cpu/quads.h"
 #include "conv/cpu/roles.h"
@@ -142,6 +143,7 @@ class Winograd : Roles {
  public:
   explicit Winograd(const ConvProblem& p)
       : Roles(p),
+        epilogue_(p),
         pad_{forward_ ? p.pad[1] : 2 - p.pad[1], forward_ ? p.pad[2] : 2 - p.pad[2]},
         tile_rows_(ceil_div(out_size_[1], kTile)),
         tile_columns_(ceil_div(out_size_[2], kTile)),
@@ -162,13 +164,18 @@ class Winograd : Roles {
     parallel_tasks(p_.groups * blocks, operations, [&](int64_t begin, int64_t end) {
       const Scratch<float> inputs(kPositions * input_step_);
       const Scratch<float> products(kPositions * block_ * width_);
+      const Scratch<float> rows(epilogue_.is_empty() ? 0 : kTile * row_size());
       for (int64_t task = begin; task < end; task++) {
         const int64_t group = task / blocks, first = task % blocks * block_;
         const int64_t count = std::min(block_, tiles_ - first);
         pack_inputs(group, first, count, inputs.data());
         for (int64_t panel = 0; panel < panels_; panel++) {
           multiply(group, panel, count, inputs.data(), products.data());
-          store_outputs(group, panel, first, count, products.data());
+          if (epilogue_.is_empty()) {
+            store_outputs(group, panel, first, count, products.data());
+          } else {
+            complete_outputs(group, panel, first, count, products.data(), rows.data());
+          }
         }
       }
     });
@@ -392,9 +399,7 @@ class Winograd : Roles {
     if (lanes_are_channels_) {
       for (int64_t c = 0; c < channels; c += kLanes) {
         const int64_t lanes = std::min(kLanes, channels - c);
-        const Vec bias = p_.bias == nullptr
-            ? Vec(0)
-            : load_lanes(bias_of(group, begin + c), p_.bias_stride, lanes);
+        const Vec bias = bias_vector(group, begin + c, lanes);
         for (int64_t t = 0; t < count; t++) {
           Vec y[kTile][kTile];
           load_outputs(from + t * width_ + c, size, y);
@@ -417,23 +422,89 @@ class Winograd : Roles {
     for (int64_t t = 0; t < count; t += kLanes) {
       const int64_t lanes = std::min(kLanes, count - t);
       for (int64_t c = 0; c < channels; c++) {
-        Vec y[kTile][kTile];
-        load_outputs(from + c * block_ + t, size, y);
-        const Vec bias(p_.bias == nullptr ? 0.0f : static_cast<float>(*bias_of(group, begin + c)));
-        alignas(64) float values[kTile][kTile][kLanes];
-        for (int64_t k = 0; k < kTile * kTile; k++) {
-          (y[k / kTile][k % kTile] + bias).store(values[k / kTile][k % kTile]);
+        for_each_row(
+            from + c * block_ + t,
+            bias_value(group, begin + c),
+            [&](int64_t lane, int64_t i, Quad row) {
+              if (lane < lanes)
+                store_line(row, outputs[t + lane], i, out + c * out_stride_[1]);
+            });
+      }
+    }
+  }
+
+  // f(lane, i, row) with row i of the outputs of the tile in each lane.
+  template <class F>
+  void for_each_row(const float* from, float bias, const F& f) const {
+    Vec y[kTile][kTile];
+    load_outputs(from, block_ * width_, y);
+    alignas(64) float values[kTile][kTile][kLanes];
+    for (int64_t k = 0; k < kTile * kTile; k++) {
+      (y[k / kTile][k % kTile] + Vec(bias)).store(values[k / kTile][k % kTile]);
+    }
+    for (int64_t i = 0; i < kTile; i++) {
+      for (int64_t lane = 0; lane < kLanes; lane += 4) {
+        Quad rows[4];
+        for (int64_t j = 0; j < kTile; j++) {
+          std::memcpy(&rows[j], &values[i][j][lane], sizeof(Quad));
         }
-        for (int64_t i = 0; i < kTile; i++) {
-          for (int64_t lane = 0; lane < lanes; lane += 4) {
-            Quad rows[4];
-            for (int64_t j = 0; j < kTile; j++) {
-              std::memcpy(&rows[j], &values[i][j][lane], sizeof(Quad));
-            }
-            transpose(rows);
-            for (int64_t k = 0; k < std::min<int64_t>(4, lanes - lane); k++) {
-              store_line(rows[k], outputs[t + lane + k], i, out + c * out_stride_[1]);
-            }
+        transpose(rows);
+        for (int64_t k = 0; k < 4; k++) {
+          f(lane + k, i, rows[k]);
+        }
+      }
+    }
+  }
+
+  // Values of a row of outputs of a block of tiles, in scratch memory.
+  int64_t row_size() const {
+    return block_ * kTile * (lanes_are_channels_ ? kLanes : 1);
+  }
+
+  // As store_outputs, by way of the epilogue, which takes rows of outputs.
+  void complete_outputs(
+      int64_t group,
+      int64_t panel,
+      int64_t first,
+      int64_t count,
+      const float* from,
+      float* rows) const {
+    const int64_t begin = panel * width_, channels = std::min(width_, out_channels_ - begin);
+    const int64_t step = lanes_are_channels_ ? kLanes : 1;
+    for (int64_t c = 0; c < channels; c += step) {
+      const int64_t lanes = std::min(step, channels - c);
+      if (lanes_are_channels_) {
+        const Vec bias = bias_vector(group, begin + c, lanes);
+        for (int64_t t = 0; t < count; t++) {
+          Vec y[kTile][kTile];
+          load_outputs(from + t * width_ + c, block_ * width_, y);
+          for (int64_t k = 0; k < kTile * kTile; k++) {
+            float* row = rows + k / kTile * row_size();
+            (y[k / kTile][k % kTile] + bias).store(row + (t * kTile + k % kTile) * kLanes);
+          }
+        }
+      } else {
+        for (int64_t t = 0; t < count; t += kLanes) {
+          for_each_row(
+              from + c * block_ + t,
+              bias_value(group, begin + c),
+              [&](int64_t lane, int64_t i, Quad row) {
+                std::memcpy(rows + i * row_size() + (t + lane) * kTile, &row, sizeof(row));
+              });
+        }
+      }
+      int64_t neighbours;
+      for (int64_t t = 0; t < count; t += neighbours) {
+        const Place at = place(first + t);
+        neighbours = std::min(count - t, tile_columns_ - at.x / kTile);
+        OutputRun run{at.n, group * out_channels_ + begin + c, at.d, at.y, at.x, lanes, 0};
+        run.pixels = std::min(neighbours * kTile, out_size_[2] - at.x);
+        for (int64_t i = 0; i < std::min(kTile, out_size_[1] - at.y); i++, run.h++) {
+          float* row = rows + i * row_size() + t * kTile * step;
+          if (lanes_are_channels_) {
+            epilogue_.store_pixels(row, /*vector_stride=*/0, kLanes, run);
+          } else {
+            epilogue_.store_line(row, run);
           }
         }
       }
@@ -468,6 +539,14 @@ class Winograd : Roles {
   const T* bias_of(int64_t group, int64_t channel) const {
     return static_cast<const T*>(p_.bias) + (group * p_.oc + channel) * p_.bias_stride;
   }
+  float bias_value(int64_t group, int64_t channel) const {
+    return p_.bias == nullptr ? 0.0f : static_cast<float>(*bias_of(group, channel));
+  }
+  Vec bias_vector(int64_t group, int64_t channel, int64_t lanes) const {
+    return p_.bias == nullptr ? Vec(0) : load_lanes(bias_of(group, channel), p_.bias_stride, lanes);
+  }
+
+  const Epilogue<T> epilogue_;
   const int64_t pad_[2];
   const int64_t tile_rows_, tile_columns_, tiles_;
   const bool lanes_are_channels_;

@@ -1,0 +1,76 @@
+// The activations that a convolution can end with: one definition for numbers, on the CPU and on
+// the GPU, and for vectors of numbers.
+#pragma once
+
+#include <cmath>
+#include <type_traits>
+
+#include "core/host_device.h"
+
+namespace torch_dnnl {
+
+enum class Activation { none, relu, silu, gelu, sigmoid, tanh, hardswish };
+
+// What activations are made of, for a number; kernels specialise it for their vectors. NaN stays
+// NaN.
+template <class V>
+struct Elementary {
+  TORCH_DNNL_HD static V exp(V x) {
+    return std::exp(x);
+  }
+  TORCH_DNNL_HD static V erf(V x) {
+    return std::erf(x);
+  }
+  TORCH_DNNL_HD static V tanh(V x) {
+    return std::tanh(x);
+  }
+  TORCH_DNNL_HD static V at_least(V x, V bound) {
+    return x < bound ? bound : x;
+  }
+  TORCH_DNNL_HD static V at_most(V x, V bound) {
+    return x > bound ? bound : x;
+  }
+};
+
+template <Activation a, class V>
+TORCH_DNNL_HD inline V activate(const V& x) {
+  using E = Elementary<V>;
+  if constexpr (a == Activation::relu) {
+    return E::at_least(x, V(0));
+  } else if constexpr (a == Activation::silu) {
+    return x / (V(1) + E::exp(V(0) - x));
+  } else if constexpr (a == Activation::gelu) {
+    return x * V(0.5) * (V(1) + E::erf(x * V(0.70710678118654752440))); // 1 / sqrt(2)
+  } else if constexpr (a == Activation::sigmoid) {
+    return V(1) / (V(1) + E::exp(V(0) - x));
+  } else if constexpr (a == Activation::tanh) {
+    return E::tanh(x);
+  } else if constexpr (a == Activation::hardswish) {
+    return x * (E::at_most(E::at_least(x + V(3), V(0)), V(6)) / V(6));
+  } else {
+    return x;
+  }
+}
+
+// f(tag) where tag.value is the activation, as a constant.
+template <class F>
+TORCH_DNNL_HD inline auto with_activation(Activation a, F&& f) {
+  switch (a) {
+    case Activation::relu:
+      return f(std::integral_constant<Activation, Activation::relu>{});
+    case Activation::silu:
+      return f(std::integral_constant<Activation, Activation::silu>{});
+    case Activation::gelu:
+      return f(std::integral_constant<Activation, Activation::gelu>{});
+    case Activation::sigmoid:
+      return f(std::integral_constant<Activation, Activation::sigmoid>{});
+    case Activation::tanh:
+      return f(std::integral_constant<Activation, Activation::tanh>{});
+    case Activation::hardswish:
+      return f(std::integral_constant<Activation, Activation::hardswish>{});
+    default:
+      return f(std::integral_constant<Activation, Activation::none>{});
+  }
+}
+
+} // namespace torch_dnnl
