@@ -23,8 +23,8 @@ struct Axis {
       rest /= size[d];
     }
     for (int64_t i = 0; i < n; i++) {
-      to[i] = digit[0] * stride[0] + digit[1] * stride[1] + digit[2] * stride[2] +
-          digit[3] * stride[3];
+      to[i] =
+          digit[0] * stride[0] + digit[1] * stride[1] + digit[2] * stride[2] + digit[3] * stride[3];
       for (int d = 3; d >= 0 && ++digit[d] == size[d] && d > 0; d--)
         digit[d] = 0;
     }

@@ -21,13 +21,14 @@ constexpr int64_t kSharedRows = 128;
 constexpr int64_t kTasks = 32;
 constexpr int64_t kTaskPixels = 1024;
 
-// out(i, j) = sum over d of left(i, d) right(j, d). Of source, weights and result, two are multiplied
-// and the third is `out`; each is a matrix of two of these axes: output channels, pixels of the
-// result, and what a pixel of the result is computed from, which is input channels and taps.
+// out(i, j) = sum over d of left(i, d) right(j, d). Of source, weights and result, two are
+// multiplied and the third is `out`; each is a matrix of two of these axes: output channels, pixels
+// of the result, and what a pixel of the result is computed from, which is input channels and taps.
 //
 // A task computes a block of the product, one block of the depth after the other. What it reads is
-// copied into panels: by each task, or once for all if it is weights, or read by many tasks. Sums are made in the order of the depth: in
-// chunks that depend on the problem alone for the weights' gradient, and in one chunk otherwise.
+// copied into panels: by each task, or once for all if it is weights, or read by many tasks. Sums
+// are made in the order of the depth: in chunks that depend on the problem alone for the weights'
+// gradient, and in one chunk otherwise.
 template <class T>
 class Patches {
  public:
@@ -276,8 +277,8 @@ class Patches {
     const int64_t last = std::min(depth_blocks * (chunk + 1) / chunks_ * kDepth, depth_);
     for (int64_t d = first; d < last; d += kDepth) {
       const int64_t depth = std::min(kDepth, last - d);
-      const PanelList a = panels(
-          left_, block.group, block.row, block.rows, d, depth, local, local.left.data());
+      const PanelList a =
+          panels(left_, block.group, block.row, block.rows, d, depth, local, local.left.data());
       const PanelList b = panels(
           right_, block.group, block.column, block.columns, d, depth, local, local.right.data());
       for (int64_t j = 0; j < block.columns; j += kPanel) {

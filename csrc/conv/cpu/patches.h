@@ -1,5 +1,6 @@
-// Convolution whose taps never meet in a pixel, on the CPU: 1x1 kernels with any stride, and patches
-// side by side. Each of its three passes is one matrix product, in float32, whatever the layouts.
+// Convolution whose taps never meet in a pixel, on the CPU: 1x1 kernels with any stride, and
+// patches side by side. Each of its three passes is one matrix product, in float32, whatever the
+// layouts.
 #pragma once
 
 #include "conv/conv.h"

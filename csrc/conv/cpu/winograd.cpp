@@ -489,7 +489,7 @@ bool can_run_winograd(const ConvProblem& p) {
   }
   const int64_t* out = p.pass == ConvPass::forward ? p.dst_size : p.src_size;
   const int64_t tiles = p.n * out[0] * ceil_div(out[1], kTile) * ceil_div(out[2], kTile);
-  return std::min(p.ic, p.oc) >= 32 && tiles >= 64;
+  return std::min(p.ic, p.oc) >= 32 && tiles >= 32;
 }
 
 void run_winograd(const ConvProblem& p) {
