@@ -40,6 +40,8 @@ PROBLEMS = {
     "direct": (20, 37, 1, (3, 3), (7, 67), "direct"),
     "direct-pointwise": (24, 70, 2, (1,), (41,), "direct"),
     "direct-merged": (3, 17, 1, (5, 5), (9, 12), "direct"),
+    "patches": (18, 37, 1, (2, 3), (19, 92), "auto"),
+    "patches-pointwise": (36, 302, 2, (1,), (67,), "auto"),
 }
 # The norm of the error of values and of gradients, relative to the norm.
 BARS = {
@@ -57,7 +59,11 @@ def by_dtype(value):
 def problem(name, dtype):
     """src, weights, bias and residual, in NCX and OIX; the attributes."""
     ic, oc, groups, kernel, size, algorithm = PROBLEMS[name]
-    out = [n + 1 - (k - 1) for n, k in zip(size, kernel)]  # one pixel is padded
+    if name.startswith("patches"):  # side by side
+        pads, strides = 0, kernel
+    else:
+        pads, strides = 1, (1,) * len(kernel)
+    out = [(n + pads - k) // s + 1 for n, k, s in zip(size, kernel, strides)]
     scale = (2 / (ic // groups * torch.Size(kernel).numel())) ** 0.5
     tensors = (
         torch.randn(2, ic, *size),
@@ -65,7 +71,13 @@ def problem(name, dtype):
         torch.randn(oc),
         torch.randn(2, oc, *out),
     )
-    attributes = {"pads_begin": 1, "pads_end": 0, "groups": groups, "algorithm": algorithm}
+    attributes = {
+        "pads_begin": pads,
+        "pads_end": 0,
+        "strides": strides,
+        "groups": groups,
+        "algorithm": algorithm,
+    }
     return [t.to(dtype) for t in tensors], attributes
 
 
@@ -78,8 +90,9 @@ def convolution(src, weights, bias, residual, activation, attributes):
 
 def preactivation(src, weights, bias, residual, attributes):
     rank = src.dim() - 2
-    padded = F.pad(src, [1, 0] * rank)
-    u = getattr(F, f"conv{rank}d")(padded, weights, bias, groups=attributes["groups"])
+    padded = F.pad(src, [attributes["pads_begin"], 0] * rank)
+    strides, groups = attributes["strides"], attributes["groups"]
+    u = getattr(F, f"conv{rank}d")(padded, weights, bias, strides, groups=groups)
     return u if residual is None else u + residual
 
 

@@ -54,8 +54,8 @@ def check(
     strides: list[int],
     pads: list[list[int]],
     dilations: list[int],
-) -> None:
-    """All three operators in one random pair of formats."""
+) -> float:
+    """All three operators in one random pair of formats; returns the largest error."""
     out = [
         (i + b + e - (k - 1) * d - 1) // s + 1
         for i, b, e, k, d, s in zip(size, *pads, kernel, dilations, strides)
@@ -69,6 +69,7 @@ def check(
     g = random_tensor(choose, [n, *out, oc_all] if nxc else [n, oc_all, *out], dtype)
     w = random_tensor(choose, [*kernel, ic, oc_all] if xio else [oc_all, ic, *kernel], dtype)
     bias = choose.choice([None, random_tensor(choose, [oc_all], dtype)])
+    worst = 0.0
     for name, args in {
         "convolution": (x, w, bias),
         "convolution_backward_data": (g, w, size),
@@ -79,6 +80,8 @@ def check(
         expected = getattr(oracle, name)(*wide, *attributes)
         error = (actual - expected).norm() / expected.norm().clamp(min=1e-30)
         assert error <= TOLERANCE[dtype], (name, dtype, x.shape, x.stride(), w.shape, attributes)
+        worst = max(worst, error.item())
+    return worst
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -100,6 +103,77 @@ def test_kernels_match_float64(dtype, seed):
         ]
         channels = (choose.randint(1, 3), choose.choice([1, 2, 3, 5, 8, 16, 19, 33, 70]), ic, oc)
         check(choose, dtype, channels, size, kernel, strides, pads, dilations)
+
+
+def random_problem(choose: random.Random) -> float:
+    """Any rank, groups, channels, strides, dilations and pads, in float32."""
+    rank = choose.choice([1, 2, 2, 3])
+    groups, ic, oc = choose.choice([1, 1, 1, 2, 5]), choose.randint(1, 70), choose.randint(1, 70)
+    kernel = [choose.randint(1, [0, 7, 4, 3][rank]) for _ in range(rank)]
+    strides = [choose.choice([1, 1, 1, 2, 3]) for _ in range(rank)]
+    dilations = [choose.choice([1, 1, 2, 3]) for _ in range(rank)]
+    pads = [[choose.choice([0, 0, 1, 2, 4]) for _ in range(rank)] for _ in range(2)]
+    size = [
+        max(choose.randint(1, [0, 60, 14, 6][rank]), (k - 1) * d + 1 - b - e)
+        for k, d, b, e in zip(kernel, dilations, *pads)
+    ]
+    channels = (choose.randint(1, 3), groups, ic, oc)
+    return check(choose, torch.float32, channels, size, kernel, strides, pads, dilations)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_problems_match_float64(seed):
+    choose = random.Random(seed)
+    torch.manual_seed(seed)
+    for _ in range(10):
+        random_problem(choose)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_taps_that_never_meet(dtype):
+    """One product: 1x1 kernels with strides, patches with and without gaps between and behind them,
+    sizes on both sides of every block."""
+    choose = random.Random(1)
+    torch.manual_seed(1)
+    for n, groups, ic, oc, size, kernel, strides in [
+        (2, 1, 65, 70, [13, 11], [1, 1], [1, 1]),
+        (1, 1, 17, 19, [11, 13], [1, 1], [2, 3]),
+        (2, 3, 20, 16, [9], [1], [2]),
+        (1, 1, 3, 40, [19, 34], [4, 8], [4, 8]),
+        (2, 2, 5, 33, [12, 9], [2, 3], [3, 3]),
+        (1, 1, 16, 16, [5, 6, 7], [2, 1, 2], [2, 2, 3]),
+        (3, 1, 300, 530, [5, 9], [1, 1], [1, 1]),
+        (1, 1, 530, 16, [30, 25], [1, 1], [1, 1]),
+        (1, 1, 16, 48, [41, 53], [1, 1], [1, 1]),
+        (1, 1, 1, 24, [2500], [16], [16]),
+    ]:
+        pads = [[0] * len(size)] * 2
+        for _ in range(3):
+            check(choose, dtype, (n, groups, ic, oc), size, kernel, strides, pads, [1] * len(size))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_narrow_images_of_many_channels(dtype):
+    """Several rows share weights, several panels of outputs share copied inputs."""
+    choose = random.Random(2)
+    torch.manual_seed(2)
+    for ic, oc, size, kernel, stride in [
+        (150, 270, [7, 7], [3, 3], 1),
+        (20, 300, [9, 5], [2, 3], 2),
+        (130, 70, [3, 6, 4], [3, 2, 3], 1),
+        (17, 140, [33], [5], 1),
+    ]:
+        rank = len(size)
+        check(
+            choose,
+            dtype,
+            (1, 1, ic, oc),
+            size,
+            kernel,
+            [stride] * rank,
+            [[1] * rank] * 2,
+            [1] * rank,
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -127,6 +201,9 @@ def test_kernels_and_threads_change_no_bit(channels_last):
             (40, 1, (37, 41), (5, 5), ([1], [2], [2], [1])),
             (72, 1, (37, 41), (3, 3), ([2], [1], [0], [1])),
             (10, 4, (37, 41), (3, 3), ([1], [1], [1], [1])),
+            (1, 90, (37, 41), (1, 1), ([1], [0], [0], [1])),
+            (2, 40, (37, 41), (2, 2), ([2], [0], [0], [1])),
+            (1, 290, (7, 7), (3, 3), ([1], [1], [1], [1])),
         ]:
             attributes = ([value * 2 for value in attributes]) + ["none", groups, "NCX", "OIX"]
             x = torch.randn(2, groups * ic, *size)

@@ -4,6 +4,7 @@
 #include "conv/cpu/depthwise.h"
 #include "conv/cpu/direct.h"
 #include "conv/cpu/narrow.h"
+#include "conv/cpu/patches.h"
 #include "conv/cpu/tasks.h"
 #include "conv/cpu/winograd.h"
 #include "conv/reference.h"
@@ -30,6 +31,7 @@ struct Kernel {
 // The first that can run a problem runs it.
 constexpr Kernel kernels[] = {
     {"depthwise", can_run_depthwise, run_depthwise},
+    {"patches", can_run_patches, run_patches},
     {"narrow", can_run_narrow, run_narrow},
     {"winograd", can_run_winograd, run_winograd},
     {"direct", can_run_direct, run_direct},

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "conv/cpu/blocks.h"
 #include "conv/cpu/epilogue.h"
+#include "conv/cpu/matrices.h"
 #include "conv/cpu/roles.h"
 #include "core/dispatch.h"
 
@@ -13,6 +13,15 @@ namespace {
 // With fewer input channels, several taps are one product, of about so many terms.
 constexpr int64_t kFewChannels = 16;
 constexpr int64_t kMergedDepth = 256;
+
+// Input channels of a product.
+constexpr int64_t kDepth = 128;
+
+// So many panels use inputs that it is worth to copy them.
+constexpr int64_t kManyPanels = 4;
+
+// Weights of an output channel that are packed together.
+constexpr int64_t kPackedTerms = 128;
 
 // Forward and backward data are one computation: each output row gathers products
 // of input rows with the weights of a tap. They differ in which of src and dst is
@@ -47,7 +56,7 @@ class Gather : Roles {
         tile_rows_ * tile_width_ * in_channels_ * taps_ * panels_.width * panels_per_task_;
     parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
       const Buffer sums(panels_per_task_ * tile_rows_ * tile_width_ * panels_.width);
-      const Buffer packed_inputs(tile_width_ * std::max(kChannels, merged_depth_));
+      const Buffer packed_inputs(tile_width_ * std::max(tile_rows_ * kDepth, merged_depth_));
       for (int64_t task = begin; task < end; task++) {
         int64_t rest = task;
         const auto next = [&](int64_t count) {
@@ -83,36 +92,47 @@ class Gather : Roles {
 
   // [group][panel][block of input channels][tap][channel][width]
   float* packed(int64_t group, int64_t panel, int64_t channel, int64_t tap) const {
-    const int64_t block = std::min(kChannels, in_channels_ - channel);
+    const int64_t block = std::min(kDepth, in_channels_ - channel);
     return weights_.data() +
         ((group * panels_.count + panel) * in_channels_ * taps_ + channel * taps_ + tap * block) *
         panels_.width;
   }
 
   void pack_weights() {
-    const int64_t blocks = ceil_div(in_channels_, kChannels);
+    const int64_t blocks = ceil_div(in_channels_, kDepth);
     const int64_t* ws = p_.weights_stride;
-    const auto* weights = static_cast<const T*>(p_.weights);
+    const Axis across{{1, 1, 1, out_channels_}, {0, 0, 0, weights_out_stride_}};
+    const Axis terms{
+        {in_channels_, p_.kernel[0], p_.kernel[1], p_.kernel[2]},
+        {weights_in_stride_, ws[2], ws[3], ws[4]}};
+    const int64_t at_once = std::max<int64_t>(kPackedTerms / taps_ / 4 * 4, 4); // channels
     const int64_t tasks = p_.groups * panels_.count * blocks;
-    const int64_t operations = taps_ * std::min(in_channels_, kChannels) * panels_.width * 32;
+    const int64_t operations = taps_ * std::min(in_channels_, kDepth) * panels_.width * 32;
     parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
+      const Scratch<int64_t> rows(kPanel), columns(at_once * taps_);
+      const Buffer part(at_once * taps_ * kPanel);
       for (int64_t task = begin; task < end; task++) {
-        const int64_t channel = task % blocks * kChannels;
+        const int64_t channel = task % blocks * kDepth;
         const int64_t panel = task / blocks % panels_.count, group = task / blocks / panels_.count;
-        const int64_t block = std::min(kChannels, in_channels_ - channel);
-        const int64_t size = panels_.size(panel);
-        const T* from =
-            weights + group * p_.oc * ws[0] + panel * panels_.width * weights_out_stride_;
-        for (int64_t c = 0; c < block; c++) {
-          int64_t tap = 0;
-          for_each_tap([&](int64_t d, int64_t h, int64_t w) {
-            const T* line =
-                from + (channel + c) * weights_in_stride_ + d * ws[2] + h * ws[3] + w * ws[4];
-            float* to = packed(group, panel, channel, tap++) + c * panels_.width;
-            for (int64_t i = 0; i < size; i++)
-              to[i] = static_cast<float>(line[i * weights_out_stride_]);
-            std::fill(to + size, to + panels_.width, 0.0f);
-          });
+        const int64_t block = std::min(kDepth, in_channels_ - channel);
+        across.offsets(panel * panels_.width, panels_.size(panel), rows.data());
+        for (int64_t c = 0; c < block; c += at_once) {
+          const int64_t count = std::min(at_once, block - c);
+          terms.offsets((channel + c) * taps_, count * taps_, columns.data());
+          pack_panels<kPanel>(
+              static_cast<const T*>(p_.weights) + group * p_.oc * ws[0],
+              rows.data(),
+              panels_.size(panel),
+              columns.data(),
+              count * taps_,
+              part.data(),
+              0);
+          // From the order that they lie in to that of products.
+          for (int64_t tap = 0; tap < taps_; tap++) {
+            float* to = packed(group, panel, channel, tap) + c * panels_.width;
+            for (int64_t i = 0; i < count; i++, to += panels_.width)
+              std::copy_n(part.data() + (i * taps_ + tap) * kPanel, panels_.width, to);
+          }
         }
       }
     });
@@ -154,30 +174,40 @@ class Gather : Roles {
   // A product for each block of input channels and tap.
   void
   add(const Tile& tile, const T* image, float* sums, int64_t panel_size, float* widened) const {
-    for (int64_t channel = 0; channel < in_channels_; channel += kChannels) {
-      const int64_t block = std::min(kChannels, in_channels_ - channel);
+    for (int64_t channel = 0; channel < in_channels_; channel += kDepth) {
+      const int64_t block = std::min(kDepth, in_channels_ - channel);
       int64_t tap = -1;
       for_each_tap([&](int64_t kd, int64_t kh, int64_t kw) {
         tap++;
         const Segment w = segment(2, kw, tile.x, tile.x + tile.width);
         if (w.count <= 0)
           return;
+        struct Row {
+          Block inputs;
+          int64_t sums;
+        };
+        Row rows[kPixels];
+        int64_t count = 0;
         for (int64_t row = 0; row < tile.rows; row++) {
           const int64_t d = (tile.row + row) / out_size_[1], h = (tile.row + row) % out_size_[1];
           const Segment sd = segment(0, kd, d, d + 1), sh = segment(1, kh, h, h + 1);
           if (sd.count <= 0 || sh.count <= 0)
             continue;
-          const Block a = load_block(
-              image + channel * in_stride_[1] + in(sd) * in_stride_[2] + in(sh) * in_stride_[3] +
-                  in(w) * in_stride_[4],
-              w.count,
-              in_step_ * in_stride_[4],
-              block,
-              in_stride_[1],
-              widened);
-          float* c = sums + (row * tile.width + out(w) - tile.x) * panels_.width;
-          for (int64_t i = 0; i < tile.panels; i++) {
-            const int64_t panel = tile.panel + i;
+          const T* from = image + channel * in_stride_[1] + in(sd) * in_stride_[2] +
+              in(sh) * in_stride_[3] + in(w) * in_stride_[4];
+          float* buffer = widened + count * w.count * block;
+          rows[count++] = {
+              tile.panels < kManyPanels
+                  ? load_block(
+                        from, w.count, in_step_ * in_stride_[4], block, in_stride_[1], buffer)
+                  : pack_block(from, w.count, block, buffer),
+              (row * tile.width + out(w) - tile.x) * panels_.width};
+        }
+        // Weights stay in the first-level cache for all rows.
+        for (int64_t i = 0; i < tile.panels; i++) {
+          const int64_t panel = tile.panel + i;
+          for (int64_t row = 0; row < count; row++) {
+            const auto& [a, sums_at] = rows[row];
             gemm(
                 w.count,
                 panels_.vectors(panel),
@@ -187,12 +217,33 @@ class Gather : Roles {
                  a.channel_stride,
                  packed(tile.group, panel, channel, tap),
                  panels_.width,
-                 c + i * panel_size,
+                 sums + i * panel_size + sums_at,
                  out_step_ * panels_.width});
           }
         }
       });
     }
+  }
+
+  // Next to each other for many uses, pixels of a row of any step: [pixel][channel].
+  Block pack_block(const T* from, int64_t pixels, int64_t channels, float* to) const {
+    const int64_t pixel_step = in_step_ * in_stride_[4];
+    if (in_stride_[1] == 1) {
+      for (int64_t x = 0; x < pixels; x++)
+        at::vec::convert(from + x * pixel_step, to + x * channels, channels);
+      return {to, channels, 1};
+    }
+    for (int64_t c = 0; c < channels; c++) {
+      const T* line = from + c * in_stride_[1];
+      float* row = to + c * pixels;
+      if (pixel_step == 1) {
+        at::vec::convert(line, row, pixels);
+      } else {
+        for (int64_t x = 0; x < pixels; x++)
+          row[x] = static_cast<float>(line[x * pixel_step]);
+      }
+    }
+    return {to, 1, pixels};
   }
 
   // With few input channels: a product for as many rows of taps as make it worth to load and store
@@ -232,6 +283,9 @@ class Gather : Roles {
   // What a row of taps meets at each pixel of a tile's row: [pixel][tap][input channel], pixels
   // `step` apart. `row`: of the image, or null where there is none.
   void copy_line(const Tile& tile, const T* row, float* to, int64_t step) const {
+    if (row != nullptr && in_stride_[1] == 1 && in_stride_[4] == in_channels_ &&
+        p_.dilation[2] == 1)
+      return copy_runs(tile, row, to, step);
     for (int64_t tap = 0; tap < p_.kernel[2]; tap++) {
       const Segment s = segment(2, tap, tile.x, tile.x + tile.width);
       const int64_t count = row == nullptr ? 0 : std::max<int64_t>(s.count, 0);
@@ -247,6 +301,22 @@ class Gather : Roles {
         for (int64_t x = 0; x < count; x++)
           to[(begin + x) * step] = static_cast<float>(from[x * in_step_ * in_stride_[4]]);
       }
+    }
+  }
+
+  // The same of a row in which all channels and pixels follow each other.
+  void copy_runs(const Tile& tile, const T* row, float* to, int64_t step) const {
+    const int64_t taps = p_.kernel[2];
+    for (int64_t x = 0; x < tile.width; x++, to += step) {
+      const int64_t first = (tile.x + x) * p_.stride[2] - p_.pad[2];
+      const int64_t begin = std::clamp<int64_t>(-first, 0, taps);
+      const int64_t end = std::clamp<int64_t>(in_size_[2] - first, begin, taps);
+      std::fill(to, to + begin * in_channels_, 0.0f);
+      at::vec::convert(
+          row + (first + begin) * in_channels_,
+          to + begin * in_channels_,
+          (end - begin) * in_channels_);
+      std::fill(to + end * in_channels_, to + line_, 0.0f);
     }
   }
 

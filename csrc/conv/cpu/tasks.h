@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/huge_pages.h"
+
 namespace torch_dnnl {
 
 // A multiply-add takes a core about 10 ps: tasks of fewer are not worth a thread.
@@ -18,7 +20,9 @@ inline int64_t product(const int64_t* size) {
 
 template <class C>
 struct Scratch {
-  explicit Scratch(int64_t n) : memory(c10::GetCPUAllocator()->allocate(n * sizeof(C))) {}
+  explicit Scratch(int64_t n) : memory(c10::GetCPUAllocator()->allocate(n * sizeof(C))) {
+    prefer_huge_pages(memory.get(), n * sizeof(C));
+  }
   c10::DataPtr memory;
   C* data() const {
     return static_cast<C*>(memory.get());

@@ -568,7 +568,9 @@ bool can_run_winograd(const ConvProblem& p) {
   }
   const int64_t* out = p.pass == ConvPass::forward ? p.dst_size : p.src_size;
   const int64_t tiles = p.n * out[0] * ceil_div(out[1], kTile) * ceil_div(out[2], kTile);
-  return std::min(p.ic, p.oc) >= 32 && tiles >= 64;
+  // Transformed kernels that leave the caches take more tiles to pay.
+  const int64_t bytes = p.groups * p.ic * p.oc * kPositions * int64_t(sizeof(float));
+  return std::min(p.ic, p.oc) >= 32 && tiles >= (bytes <= int64_t(16) << 20 ? 32 : 64);
 }
 
 void run_winograd(const ConvProblem& p) {

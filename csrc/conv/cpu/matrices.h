@@ -1,0 +1,155 @@
+// Matrices that lie in tensors, and the panels that products read of them.
+#pragma once
+
+#include <algorithm>
+
+#include "conv/cpu/blocks.h"
+
+namespace torch_dnnl {
+
+// An index of a matrix: several of a tensor as one number, of which the last runs fastest.
+struct Axis {
+  int64_t size[4], stride[4];
+
+  int64_t count() const {
+    return size[0] * size[1] * size[2] * size[3];
+  }
+
+  // Where [begin, begin + n) lie.
+  void offsets(int64_t begin, int64_t n, int64_t* to) const {
+    int64_t digit[4], rest = begin;
+    for (int d = 3; d >= 0; d--) {
+      digit[d] = rest % size[d];
+      rest /= size[d];
+    }
+    for (int64_t i = 0; i < n; i++) {
+      to[i] =
+          digit[0] * stride[0] + digit[1] * stride[1] + digit[2] * stride[2] + digit[3] * stride[3];
+      for (int d = 3; d >= 0 && ++digit[d] == size[d] && d > 0; d--)
+        digit[d] = 0;
+    }
+  }
+};
+
+// How many of offsets[0], ... lie next to each other.
+inline int64_t run_length(const int64_t* offsets, int64_t n) {
+  int64_t length = 1;
+  while (length < n && offsets[length] == offsets[0] + length)
+    length++;
+  return length;
+}
+
+namespace matrices_detail {
+
+template <class T>
+inline Quad load_quad(const T* from) {
+  if constexpr (std::is_same_v<T, float>) {
+    Quad quad;
+    std::memcpy(&quad, from, sizeof(quad));
+    return quad;
+  } else {
+    return Quad{
+        static_cast<float>(from[0]),
+        static_cast<float>(from[1]),
+        static_cast<float>(from[2]),
+        static_cast<float>(from[3])};
+  }
+}
+
+template <class T>
+inline void copy(const T* from, int64_t n, float* to) {
+  if constexpr (std::is_same_v<T, float>) {
+    std::memcpy(to, from, n * sizeof(float));
+  } else {
+    at::vec::convert(from, to, n);
+  }
+}
+
+// Rows that lie next to each other: read in the order they lie in.
+template <int64_t width, class T>
+void pack_run(
+    const T* from,
+    int64_t n,
+    const int64_t* columns,
+    int64_t depth,
+    float* to,
+    int64_t step) {
+  const int64_t rest = n % width;
+  for (int64_t c = 0; c < depth; c++, to += width) {
+    const T* row = from + columns[c];
+    float* panel = to;
+    for (int64_t r = width; r <= n; r += width, row += width, panel += step)
+      copy(row, width, panel);
+    if (rest > 0) {
+      copy(row, rest, panel);
+      std::fill(panel + rest, panel + width, 0.0f);
+    }
+  }
+}
+
+// Part of a panel: to[c * width + r] = from[rows[r] + columns[c]].
+template <int64_t width, class T>
+void pack_part(
+    const T* from,
+    const int64_t* rows,
+    int64_t n,
+    const int64_t* columns,
+    int64_t depth,
+    float* to) {
+  if (n >= 4 && depth % 4 == 0 && run_length(columns, depth) == depth) {
+    for (int64_t i = 0; i < n; i += 4) {
+      const int64_t r = std::min(i, n - 4);
+      for (int64_t c = 0; c < depth; c += 4) {
+        Quad square[4];
+        for (int64_t k = 0; k < 4; k++)
+          square[k] = load_quad(from + rows[r + k] + columns[c]);
+        transpose(square);
+        for (int64_t k = 0; k < 4; k++)
+          std::memcpy(to + (c + k) * width + r, &square[k], sizeof(Quad));
+      }
+    }
+    return;
+  }
+  if (run_length(rows, n) == n) {
+    for (int64_t c = 0; c < depth; c++)
+      copy(from + rows[0] + columns[c], n, to + c * width);
+    return;
+  }
+  for (int64_t c = 0; c < depth; c++) {
+    for (int64_t r = 0; r < n; r++)
+      to[c * width + r] = static_cast<float>(from[rows[r] + columns[c]]);
+  }
+}
+
+} // namespace matrices_detail
+
+// Panels of `width` rows each, `step` apart: to[c * width + r] = from[rows[r] + columns[c]], and 0
+// in rows from n on.
+template <int64_t width, class T>
+void pack_panels(
+    const T* from,
+    const int64_t* rows,
+    int64_t n,
+    const int64_t* columns,
+    int64_t depth,
+    float* to,
+    int64_t step) {
+  if (run_length(rows, n) == n)
+    return matrices_detail::pack_run<width>(from + rows[0], n, columns, depth, to, step);
+  constexpr int64_t at_once = 16; // a cache line
+  for (int64_t r = 0; r < n; r += width, to += step) {
+    if (n - r < width)
+      std::fill(to, to + depth * width, 0.0f);
+    for (int64_t c = 0; c < depth; c += at_once) {
+      matrices_detail::pack_part<width>(
+          from,
+          rows + r,
+          std::min(width, n - r),
+          columns + c,
+          std::min(at_once, depth - c),
+          to + c * width);
+    }
+  }
+}
+
+} // namespace torch_dnnl

@@ -1,0 +1,411 @@
+#include "conv/cpu/patches.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "conv/cpu/epilogue.h"
+#include "conv/cpu/matrices.h"
+#include "core/dispatch.h"
+
+namespace torch_dnnl {
+namespace {
+
+// The blocks that stay in the second-level cache: of both matrices, and of their product.
+constexpr int64_t kRows = 43 * kGemmRows; // 256, and the rest of a panel
+constexpr int64_t kColumns = 256;
+constexpr int64_t kDepth = 256;
+
+// Of what is copied once, by each task.
+constexpr int64_t kSharedRows = 128;
+
+// Of the sums over pixels: tasks for the threads to share, each of so many pixels at least.
+constexpr int64_t kTasks = 32;
+constexpr int64_t kTaskPixels = 1024;
+
+// out(i, j) = sum over d of left(i, d) right(j, d). Of source, weights and result, two are
+// multiplied and the third is `out`; each is a matrix of two of these axes: output channels, pixels
+// of the result, and what a pixel of the result is computed from, which is input channels and taps.
+//
+// A task computes a block of the product, one block of the depth after the other. What it reads is
+// copied into panels: by each task, or once for all if it is weights, or read by many tasks. Sums
+// are made in the order of the depth: in chunks that depend on the problem alone for the weights'
+// gradient, and in one chunk otherwise.
+template <class T>
+class Patches {
+ public:
+  explicit Patches(const ConvProblem& p) : p_(p), epilogue_(p) {
+    const int64_t *xs = p.src_stride, *ys = p.dst_stride, *ws = p.weights_stride;
+    const int64_t *y = p.dst_size, *k = p.kernel, *s = p.stride, *d = p.dilation;
+    const Axis pixels_of_src{
+        {p.n, y[0], y[1], y[2]}, {xs[0], xs[2] * s[0], xs[3] * s[1], xs[4] * s[2]}};
+    const Axis pixels_of_dst{{p.n, y[0], y[1], y[2]}, {ys[0], ys[2], ys[3], ys[4]}};
+    const Axis channels_of_dst{{1, 1, 1, p.oc}, {0, 0, 0, ys[1]}};
+    const Axis channels_of_weights{{1, 1, 1, p.oc}, {0, 0, 0, ws[0]}};
+    Axis terms_of_src{{p.ic, k[0], k[1], k[2]}, {xs[1], xs[2] * d[0], xs[3] * d[1], xs[4] * d[2]}};
+    Axis terms_of_weights{{p.ic, k[0], k[1], k[2]}, {ws[1], ws[2], ws[3], ws[4]}};
+    if (xs[1] == 1) { // channels run fastest
+      for (Axis* axis : {&terms_of_src, &terms_of_weights}) {
+        std::rotate(axis->size, axis->size + 1, axis->size + 4);
+        std::rotate(axis->stride, axis->stride + 1, axis->stride + 4);
+      }
+    }
+    const int64_t src_step = p.ic * xs[1], dst_step = p.oc * ys[1], weights_step = p.oc * ws[0];
+    switch (p.pass) {
+      case ConvPass::forward:
+        left_ = {p.weights, weights_step, channels_of_weights, terms_of_weights, channels_of_dst};
+        right_ = {p.src, src_step, pixels_of_src, terms_of_src, pixels_of_dst};
+        out_step_ = dst_step;
+        break;
+      case ConvPass::backward_data:
+        left_ = {p.weights, weights_step, terms_of_weights, channels_of_weights, terms_of_src};
+        right_ = {p.dst, dst_step, pixels_of_dst, channels_of_dst, pixels_of_src};
+        out_step_ = src_step;
+        break;
+      case ConvPass::backward_weights:
+        left_ = {p.dst, dst_step, channels_of_dst, pixels_of_dst, channels_of_weights};
+        right_ = {p.src, src_step, terms_of_src, pixels_of_src, terms_of_weights};
+        out_step_ = weights_step;
+        break;
+    }
+    left_.is_shared = p.pass != ConvPass::backward_weights;
+    // Columns of the product are those that lie next to each other.
+    is_turned_ = right_.out.stride[3] != 1 && left_.out.stride[3] == 1;
+    if (is_turned_)
+      std::swap(left_, right_);
+    rows_ = left_.across.count();
+    columns_ = right_.across.count();
+    depth_ = left_.depth.count();
+    row_block_ = round_up(ceil_div(rows_, ceil_div(rows_, kRows)), kGemmRows);
+    column_block_ = round_up(ceil_div(columns_, ceil_div(columns_, kColumns)), kPanel);
+    if (p.pass == ConvPass::backward_weights) {
+      chunks_ = std::clamp<int64_t>(
+          std::min(kTasks / blocks(), depth_ / kTaskPixels), 1, ceil_div(depth_, kDepth));
+    } else {
+      // Smaller blocks change no sum.
+      const int64_t enough = at::get_num_threads() == 1 ? 1 : 4 * at::get_num_threads();
+      while (blocks() < enough && column_block_ > kPanel)
+        column_block_ = round_up(column_block_ / 2, kPanel);
+      while (blocks() < enough && row_block_ > 4 * kGemmRows)
+        row_block_ = round_up(row_block_ / 2, kGemmRows);
+    }
+    left_.is_shared |= ceil_div(columns_, column_block_) > 2;
+    right_.is_shared |= ceil_div(rows_, row_block_) > 2;
+    sums_size_ = row_block_ * column_block_;
+  }
+
+  void run() {
+    clear_uncovered();
+    const Scratch<float> left(shared_size(left_)), right(shared_size(right_));
+    pack_shared(left_, left.data());
+    pack_shared(right_, right.data());
+    const int64_t outputs = p_.groups * blocks();
+    const Scratch<float> partial(chunks_ == 1 ? 0 : outputs * chunks_ * sums_size_);
+    const int64_t operations = row_block_ * column_block_ * ceil_div(depth_, chunks_);
+    parallel_tasks(outputs * chunks_, operations, [&](int64_t begin, int64_t end) {
+      Workspace local(*this);
+      for (int64_t task = begin; task < end; task++) {
+        const Block block = block_of(task / chunks_);
+        float* sums = chunks_ == 1 ? local.sums.data() : partial.data() + task * sums_size_;
+        multiply(block, task % chunks_, local, sums);
+        if (chunks_ == 1)
+          store(block, local, sums);
+      }
+    });
+    if (chunks_ == 1)
+      return;
+    parallel_tasks(outputs, chunks_ * sums_size_, [&](int64_t begin, int64_t end) {
+      Workspace local(*this);
+      for (int64_t i = begin; i < end; i++) {
+        float* sums = partial.data() + i * chunks_ * sums_size_;
+        for (int64_t chunk = 1; chunk < chunks_; chunk++) {
+          const float* more = sums + chunk * sums_size_;
+          for (int64_t j = 0; j < sums_size_; j++)
+            sums[j] += more[j];
+        }
+        store(block_of(i), local, sums);
+      }
+    });
+  }
+
+ private:
+  // One of the two matrices that are multiplied, and where its rows are in the product.
+  struct Operand {
+    const void* data = nullptr;
+    int64_t group_step = 0;
+    Axis across{}, depth{}, out{};
+    bool is_shared = false;
+    const float* panels = nullptr; // [group][panel][depth][width], if shared
+  };
+
+  struct Block {
+    int64_t group, row, rows, column, columns;
+  };
+
+  // What a thread works on.
+  struct Workspace {
+    explicit Workspace(const Patches& product)
+        : sums(product.sums_size_),
+          left(product.size(product.left_, product.row_block_, kDepth)),
+          right(product.size(product.right_, product.column_block_, kDepth)),
+          across(std::max(product.row_block_, product.column_block_)),
+          depth(std::max(kDepth, product.column_block_)) {}
+    Scratch<float> sums, left, right;
+    Scratch<int64_t> across, depth; // offsets
+  };
+
+  // Panels of one side of a block, `step` apart.
+  struct PanelList {
+    const float* data;
+    int64_t step;
+  };
+
+  static int64_t round_up(int64_t n, int64_t width) {
+    return ceil_div(n, width) * width;
+  }
+
+  int64_t blocks() const {
+    return ceil_div(rows_, row_block_) * ceil_div(columns_, column_block_);
+  }
+
+  int64_t width(const Operand& side) const {
+    return &side == &left_ ? kGemmRows : kPanel;
+  }
+
+  Block block_of(int64_t index) const {
+    const int64_t row_blocks = ceil_div(rows_, row_block_);
+    const int64_t column_blocks = ceil_div(columns_, column_block_);
+    Block block;
+    block.row = index % row_blocks * row_block_;
+    block.rows = std::min(row_block_, rows_ - block.row);
+    index /= row_blocks;
+    block.column = index % column_blocks * column_block_;
+    block.columns = std::min(column_block_, columns_ - block.column);
+    block.group = index / column_blocks;
+    return block;
+  }
+
+  // Pixels of the source that no pixel of the result is computed from.
+  void clear_uncovered() const {
+    if (p_.pass != ConvPass::backward_data)
+      return;
+    bool is_covered = true;
+    for (int a = 0; a < 3; a++)
+      is_covered &= p_.dst_size[a] * p_.kernel[a] == p_.src_size[a];
+    if (is_covered)
+      return;
+    const int64_t bytes = p_.n * p_.groups * p_.ic * product(p_.src_size) * sizeof(T);
+    at::parallel_for(0, bytes, int64_t(1) << 18, [&](int64_t begin, int64_t end) {
+      std::memset(static_cast<char*>(p_.out) + begin, 0, end - begin);
+    });
+  }
+
+  void pack(
+      const Operand& side,
+      int64_t group,
+      const int64_t* rows,
+      int64_t n,
+      const int64_t* columns,
+      int64_t depth,
+      float* to,
+      int64_t step) const {
+    const T* from = static_cast<const T*>(side.data) + group * side.group_step;
+    if (&side == &left_) {
+      pack_panels<kGemmRows>(from, rows, n, columns, depth, to, step);
+    } else {
+      pack_panels<kPanel>(from, rows, n, columns, depth, to, step);
+    }
+  }
+
+  // Panels begin a few lines apart from a power of two, for they are written side by side.
+  int64_t panel_step(const Operand& side, int64_t depth) const {
+    return width(side) * depth + 16;
+  }
+
+  int64_t size(const Operand& side, int64_t rows, int64_t depth) const {
+    return ceil_div(rows, width(side)) * panel_step(side, depth);
+  }
+
+  int64_t shared_size(const Operand& side) const {
+    return side.is_shared ? p_.groups * size(side, side.across.count(), depth_) : 0;
+  }
+
+  void pack_shared(Operand& side, float* to) const {
+    if (!side.is_shared)
+      return;
+    const int64_t panel = width(side), rows = side.across.count();
+    const int64_t at_once = kSharedRows / panel * panel, tasks = ceil_div(rows, at_once);
+    parallel_tasks(p_.groups * tasks, 16 * at_once * depth_, [&](int64_t begin, int64_t end) {
+      const Scratch<int64_t> across(at_once), depth(depth_);
+      side.depth.offsets(0, depth_, depth.data());
+      for (int64_t task = begin; task < end; task++) {
+        const int64_t group = task / tasks, first = task % tasks * at_once;
+        const int64_t n = std::min(at_once, rows - first);
+        side.across.offsets(first, n, across.data());
+        float* panels = to + group * size(side, rows, depth_) + size(side, first, depth_);
+        const int64_t step = panel_step(side, depth_);
+        pack(side, group, across.data(), n, depth.data(), depth_, panels, step);
+      }
+    });
+    side.panels = to;
+  }
+
+  PanelList panels(
+      const Operand& side,
+      int64_t group,
+      int64_t first,
+      int64_t n,
+      int64_t from,
+      int64_t depth,
+      const Workspace& local,
+      float* to) const {
+    if (side.is_shared) {
+      const int64_t begin =
+          group * size(side, side.across.count(), depth_) + size(side, first, depth_);
+      return {side.panels + begin + from * width(side), panel_step(side, depth_)};
+    }
+    const int64_t step = panel_step(side, depth);
+    side.across.offsets(first, n, local.across.data());
+    side.depth.offsets(from, depth, local.depth.data());
+    pack(side, group, local.across.data(), n, local.depth.data(), depth, to, step);
+    return {to, step};
+  }
+
+  // Sums: [panel of columns][row][column of the panel]
+  void multiply(const Block& block, int64_t chunk, const Workspace& local, float* sums) const {
+    initialise(block, sums);
+    const int64_t depth_blocks = ceil_div(depth_, kDepth);
+    const int64_t first = depth_blocks * chunk / chunks_ * kDepth;
+    const int64_t last = std::min(depth_blocks * (chunk + 1) / chunks_ * kDepth, depth_);
+    for (int64_t d = first; d < last; d += kDepth) {
+      const int64_t depth = std::min(kDepth, last - d);
+      const PanelList a =
+          panels(left_, block.group, block.row, block.rows, d, depth, local, local.left.data());
+      const PanelList b = panels(
+          right_, block.group, block.column, block.columns, d, depth, local, local.right.data());
+      for (int64_t j = 0; j < block.columns; j += kPanel) {
+        const int64_t vectors = ceil_div(std::min(kPanel, block.columns - j), kLanes);
+        for (int64_t i = 0; i < block.rows; i += kGemmRows) {
+          gemm(
+              std::min<int64_t>(kGemmRows, block.rows - i),
+              vectors,
+              depth,
+              {a.data + i / kGemmRows * a.step,
+               1,
+               kGemmRows,
+               b.data + j / kPanel * b.step,
+               kPanel,
+               sums + j * block.rows + i * kPanel,
+               kPanel});
+        }
+      }
+    }
+  }
+
+  void initialise(const Block& block, float* sums) const {
+    const int64_t size = round_up(block.columns, kPanel) * block.rows;
+    if (p_.bias == nullptr) {
+      std::fill(sums, sums + size, 0.0f);
+      return;
+    }
+    const T* bias = static_cast<const T*>(p_.bias) + block.group * p_.oc * p_.bias_stride;
+    for (int64_t j = 0; j < block.columns; j += kPanel) {
+      for (int64_t i = 0; i < block.rows; i++) {
+        float* row = sums + j * block.rows + i * kPanel;
+        for (int64_t c = 0; c < kPanel; c++) {
+          const int64_t channel = is_turned_ ? block.column + j + c : block.row + i;
+          row[c] = channel < p_.oc ? static_cast<float>(bias[channel * p_.bias_stride]) : 0.0f;
+        }
+      }
+    }
+  }
+
+  void store(const Block& block, const Workspace& local, const float* sums) const {
+    if (!epilogue_.is_empty())
+      return complete(block, sums);
+    int64_t *row = local.across.data(), *column = local.depth.data();
+    left_.out.offsets(block.row, block.rows, row);
+    right_.out.offsets(block.column, block.columns, column);
+    T* out = static_cast<T*>(p_.out) + block.group * out_step_;
+    for (int64_t at = 0; at < block.columns;) {
+      const int64_t run = run_length(column + at, block.columns - at);
+      for (int64_t i = 0; i < block.rows; i++)
+        store_run(sums + i * kPanel, block.rows * kPanel, at, run, out + row[i] + column[at]);
+      at += run;
+    }
+  }
+
+  // The same with an epilogue: by runs of pixels in one row of the result, or in joined rows.
+  void complete(const Block& block, const float* sums) const {
+    const int64_t *size = p_.dst_size, row_panel = block.rows * kPanel;
+    const int64_t longest = size[2] * (epilogue_.has_joined_rows(size[2]) ? size[1] : 1);
+    const int64_t first = is_turned_ ? block.row : block.column;
+    const int64_t pixels = is_turned_ ? block.rows : block.columns;
+    OutputRun run;
+    for (int64_t at = 0; at < pixels; at += run.pixels) {
+      const int64_t w = first + at, h = w / size[2], d = h / size[1], n = d / size[0];
+      run.n = n, run.d = d % size[0], run.h = h % size[1], run.w = w % size[2];
+      run.pixels = std::min(pixels - at, longest - w % longest);
+      if (is_turned_) {
+        for (int64_t c = 0; c < block.columns; c += kPanel) {
+          run.channel = block.group * p_.oc + block.column + c;
+          run.channels = std::min(kPanel, block.columns - c);
+          epilogue_.store_pixels(sums + c * block.rows + at * kPanel, kLanes, kPanel, run);
+        }
+        continue;
+      }
+      run.channels = 1;
+      for (int64_t i = 0; i < block.rows; i++) {
+        float line[kColumns];
+        store_run(sums + i * kPanel, row_panel, at, run.pixels, line);
+        run.channel = block.group * p_.oc + block.row + i;
+        epilogue_.store_line(line, run);
+      }
+    }
+  }
+
+  // Columns [first, first + n) of a row whose panels are `step` apart.
+  template <class U>
+  static void store_run(const float* row, int64_t step, int64_t first, int64_t n, U* to) {
+    for (int64_t j = first, end = first + n; j < end;) {
+      const float* from = row + j / kPanel * step + j % kPanel;
+      const int64_t count = std::min(end - j, kPanel - j % kPanel);
+      if (count == 1) {
+        *to = convert<U>(*from);
+      } else {
+        at::vec::convert(from, to, count);
+      }
+      j += count;
+      to += count;
+    }
+  }
+
+  const ConvProblem& p_;
+  const Epilogue<T> epilogue_;
+  Operand left_, right_;
+  int64_t out_step_ = 0;
+  bool is_turned_ = false; // columns are output channels, or terms
+  int64_t rows_, columns_, depth_, row_block_, column_block_, chunks_ = 1, sums_size_;
+};
+
+} // namespace
+
+bool can_run_patches(const ConvProblem& p) {
+  if (p.dtype == c10::ScalarType::Double || std::min(p.oc, p.ic * product(p.kernel)) < 16)
+    return false;
+  for (int a = 0; a < 3; a++) {
+    const int64_t reach = (p.kernel[a] - 1) * p.dilation[a] + 1;
+    const bool is_inside =
+        p.pad[a] == 0 && (p.dst_size[a] - 1) * p.stride[a] + reach <= p.src_size[a];
+    if (!is_inside || (p.kernel[a] > 1 && reach > p.stride[a]))
+      return false;
+  }
+  return true;
+}
+
+void run_patches(const ConvProblem& p) {
+  dispatch(TypeList<float, c10::BFloat16, c10::Half>{}, p.dtype, [&](auto tag) {
+    Patches<typename decltype(tag)::type>(p).run();
+  });
+}
+
+} // namespace torch_dnnl
