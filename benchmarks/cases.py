@@ -5,7 +5,6 @@ where a name says so, of Pillow or oneDNN) has.
 import csv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from itertools import product
 from math import prod
@@ -498,25 +497,25 @@ def conv(device: str) -> Iterator[Case]:
         def torchs(grad, x, w, of, attributes=attributes, groups=groups):
             mask = [of == 0, of == 1, False]
             return torch.ops.aten.convolution_backward(
-                *(grad, x, w, None, *attributes, False, [0], groups, mask)
+                *(grad, x.to(grad), w.to(grad), None, *attributes, False, [0], groups, mask)
             )[of]
 
         yield Case(
             f"{layer['name']} {layout} data gradient",
-            lambda grad, x, w, ops=ops, given=given: ops.convolution_backward_data(
+            lambda grad, w, x=x, ops=ops, given=given: ops.convolution_backward_data(
                 grad, w, x.shape[2:], **given
             ),
-            partial(torchs, of=0),
-            (grad, x, w),
+            lambda grad, w, x=x, torchs=torchs: torchs(grad, x, w, 0),
+            (grad, w),
             operations,
         )
         yield Case(
             f"{layer['name']} {layout} weights gradient",
-            lambda grad, x, w, ops=ops, given=given: ops.convolution_backward_weights(
+            lambda grad, x, w=w, ops=ops, given=given: ops.convolution_backward_weights(
                 grad, x, w.shape[2:], **given
             ),
-            partial(torchs, of=1),
-            (grad, x, w),
+            lambda grad, x, w=w, torchs=torchs: torchs(grad, x, w, 1),
+            (grad, x),
             operations,
         )
     yield from epilogues(device)

@@ -13,6 +13,7 @@ other.
 
 import argparse
 import csv
+import ctypes
 import math
 import subprocess
 from collections.abc import Callable
@@ -91,6 +92,19 @@ def row(case: Case, what: str, device: str, seconds: float) -> dict[str, object]
     }
 
 
+def keep_freed_memory() -> None:
+    """Keeps glibc from giving freed memory back to the system, where it has that choice.
+
+    To fetch a tensor's memory from the system again, page by page, takes longer than most kernels
+    do, and whether it happens depends on what else was allocated, not on what is timed.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        trim_threshold, mmap_max = -1, -4  # in malloc.h
+        mallopt(trim_threshold, -1)
+        mallopt(mmap_max, 0)
+
+
 def plot(path: str, rows: list[dict]) -> None:
     """A bar for each row: how much faster than the peer, from 1."""
     import matplotlib
@@ -125,6 +139,7 @@ def main() -> None:
     parser.add_argument("--csv", help="also write the rows to this file")
     parser.add_argument("--plot", help="also draw the ratios into this file")
     args = parser.parse_args()
+    keep_freed_memory()
     if args.deterministic:
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False
