@@ -299,6 +299,8 @@ class LanesWindow {
 #endif
 
  public:
+  // Whether it is loaded; otherwise elements are picked from memory.
+  static constexpr bool is_loaded = kInRegisters;
   // The indices of a vector: loaded, where a window is.
   using Index = std::conditional_t<kInRegisters, IndexVector, const int32_t*>;
 
@@ -307,6 +309,14 @@ class LanesWindow {
       for (int v = 0; v < kVectors; v++)
         vectors_[v] = load_lanes<E>(from + v * kLanes<E>);
     }
+  }
+
+  // load(i): the vector of elements from i on, which are nowhere in memory.
+  template <class Load>
+  LanesWindow(const Load& load, int64_t from) : from_(nullptr) {
+    static_assert(kInRegisters);
+    for (int v = 0; v < kVectors; v++)
+      vectors_[v] = load(from + v * kLanes<E>);
   }
 
   Lanes<E> pick(Index index) const {

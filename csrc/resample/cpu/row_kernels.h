@@ -83,6 +83,10 @@ class WeightedRows {
   C10_ALWAYS_INLINE Lanes<C> load(int64_t i, int64_t n) const {
     return sum([&](const T* row) { return load_lanes<C>(row + i, n); });
   }
+  template <class Window>
+  C10_ALWAYS_INLINE Window window(int64_t i) const {
+    return Window([&](int64_t at) { return load(at); }, i);
+  }
 
  private:
   template <class F>
@@ -156,6 +160,24 @@ void add_rows(
   });
 }
 
+// A row that is there already, of elements or of bytes: what WeightedRows is for rows that have to
+// be added up.
+template <class T>
+struct Line {
+  const T* line;
+
+  C10_ALWAYS_INLINE Lanes<T> load(int64_t i) const {
+    return load_lanes<T>(line + i);
+  }
+  C10_ALWAYS_INLINE Lanes<T> load(int64_t i, int64_t) const {
+    return load_lanes<T>(line + i); // may be read beyond its end
+  }
+  template <class Window>
+  C10_ALWAYS_INLINE Window window(int64_t i) const {
+    return Window(line + i);
+  }
+};
+
 // ---- few channels: to[i] = sum over the taps of element begin + i ----
 
 template <class E>
@@ -173,9 +195,9 @@ using WindowOf = std::conditional_t<
         E>>;
 
 // kTaps 0: as many as there are.
-template <Window kWindow, int kTaps, class T, class E, class U>
+template <Window kWindow, int kTaps, class E, class Row, class U>
 void gather_taps(
-    const T* line,
+    Row row, // a copy, which a store to the image cannot change
     const Taps<WeightOf<E>>& taps,
     int64_t begin,
     int64_t n,
@@ -193,11 +215,11 @@ void gather_taps(
   const auto sum_of = [&](int64_t i, const auto& index, const auto& weight)
                           __attribute__((always_inline)) {
                             const int64_t* base = bases + static_cast<uint64_t>(i) / step * width;
-                            LineWindow window(line + base[0]);
+                            LineWindow window = row.template window<LineWindow>(base[0]);
                             const auto pick = [&](int64_t t) {
                               if constexpr (kWindow >= Window::own_4) {
                                 if (t > 0)
-                                  window = LineWindow(line + base[t]);
+                                  window = row.template window<LineWindow>(base[t]);
                               }
                               return window.pick(index(t));
                             };
@@ -279,7 +301,7 @@ void gather_taps(
   const Destination<U> destination{static_cast<U*>(to), target};
   const auto run = [&](auto kWindow) {
     with_taps<E>(taps.width, [&](auto kTaps) {
-      gather_taps<kWindow, kTaps>(line, taps, begin, n, empty, destination);
+      gather_taps<kWindow, kTaps, E>(Line<E>{line}, taps, begin, n, empty, destination);
     });
   };
   switch (taps.window) {
@@ -306,26 +328,40 @@ inline void gather_bytes(
     [[maybe_unused]] float* to) {
   if constexpr (ByteWindow::kBytes > 0) {
     with_taps<float>(taps.width, [&](auto kTaps) {
-      gather_taps<Window::bytes, kTaps>(
-          row, taps, begin, n, empty, Destination<float>{to, Target::line});
+      gather_taps<Window::bytes, kTaps, float>(
+          Line<uint8_t>{row}, taps, begin, n, empty, Destination<float>{to, Target::line});
     });
   }
 }
 
+// From two rows of an image that are added up on the way, with two taps: bilinear. For taps whose
+// window can_gather_rows().
+inline bool can_gather_rows(Window window) {
+  return window == Window::shared_1 || window == Window::shared_2;
+}
+
+template <class T, class C, class U>
+void gather_taps_of_rows(
+    const void* const* rows,
+    const C* weights,
+    const Taps<C>& taps,
+    int64_t begin,
+    int64_t n,
+    C empty,
+    void* to,
+    Target target) {
+  if constexpr (LanesWindow<1, C>::is_loaded) {
+    const WeightedRows<2, true, T, C> row(rows, weights, 2);
+    const Destination<U> out{static_cast<U*>(to), target};
+    if (taps.window == Window::shared_1) {
+      gather_taps<Window::shared_1, 2, C>(row, taps, begin, n, empty, out);
+    } else {
+      gather_taps<Window::shared_2, 2, C>(row, taps, begin, n, empty, out);
+    }
+  }
+}
+
 // ---- many channels: to = sum over the taps of a pixel ----
-
-// A row that is there already: what WeightedRows is for rows that have to be added up.
-template <class E>
-struct Line {
-  const E* line;
-
-  C10_ALWAYS_INLINE Lanes<E> load(int64_t i) const {
-    return load_lanes<E>(line + i);
-  }
-  C10_ALWAYS_INLINE Lanes<E> load(int64_t i, int64_t) const {
-    return load_lanes<E>(line + i); // may be read beyond its end
-  }
-};
 
 template <int kTaps, class E, class Row, class U>
 C10_ALWAYS_INLINE void sum_taps(

@@ -78,10 +78,20 @@ class Rows {
         C,
         void*,
         Target);
+    using GatherRows = void (*)(
+        const void* const*,
+        const C*,
+        const Taps<C>&,
+        int64_t begin,
+        int64_t n,
+        C,
+        void*,
+        Target);
     Add add, add_last;          // src to E, E to dst; null where rows are only moved
     Gather gather, gather_last; // E to E, E to dst
     Sum sum, sum_last;          // E to E, E to dst
     SumRows sum_rows;           // src to dst; null where their types differ
+    GatherRows gather_rows;     // the same
   };
 
   Rows(const ResampleProblem& p, const Tables<C>& tables, Passes passes)
@@ -108,8 +118,12 @@ class Rows {
       last += (p.src_size[a] - 1) * p.src_stride[2 + a];
     src_end_ = static_cast<const char*>(p.src) + (last + 1) * src_bytes_;
     in_one_pass_ = prefers_one_pass();
+    if (!in_one_pass_ && can_gather_two_rows()) {
+      taps_ = cached_taps(tables[2], channels_, Row::read);
+      in_one_pass_ = can_gather_rows(taps_->window);
+    }
     w_first_ = !in_one_pass_ && (takes_bytes(tables[2]) || prefers_w_first(kGatherCost));
-    if (!has_wide_pixels() && !from_bytes_) {
+    if (!has_wide_pixels() && !in_one_pass_ && !from_bytes_) {
       const bool from_image = src_is_elements_ && (w_first_ || (d_.copies && h_.copies));
       taps_ = cached_taps(tables[2], channels_, from_image ? Row::read : Row::written);
     }
@@ -233,6 +247,13 @@ class Rows {
         (channels_ >= 2 * kLanes<E> || w_.width * w_.out * channels_ > kMaxTaps);
   }
 
+  // Whether rows of pixels with few channels may be added up and their taps applied in registers:
+  // what is written to a line and read at once has to wait for the stores before it.
+  bool can_gather_two_rows() const {
+    return LanesWindow<1, E>::is_loaded && passes_.gather_rows != nullptr && !has_wide_pixels() &&
+        d_.width == 1 && h_.width == 2 && w_.width == 2;
+  }
+
   // Whether the rows are better added up tap by tap, without a line between the passes: where
   // products are few, or hardly an element of the line would be read twice.
   bool prefers_one_pass() const {
@@ -273,8 +294,8 @@ class Rows {
         &h_.weights[h * h_.width]};
     if (sources.planes * sources.rows == 0)
       return fill(dst, n);
-    if (in_one_pass_)
-      return sum_rows(sources, piece, dst);
+    if (in_one_pass_ && add_in_registers(sources, piece, dst))
+      return;
     const E* line = passes_.add == nullptr ? elements_of(sources.first, piece, scratch)
                                            : added_rows(sources, piece, scratch);
     apply_taps(line, piece, dst, true);
@@ -326,16 +347,28 @@ class Rows {
     }
   }
 
-  void sum_rows(const Sources& sources, const Piece& piece, char* dst) const {
+  // False if these rows need a line: windows of several pixels would reach beyond the image, or one
+  // row makes up a result at the border.
+  bool add_in_registers(const Sources& sources, const Piece& piece, char* dst) const {
     const void* rows[kMaxRows];
     C weights[kMaxRows];
     int64_t count = 0;
+    const char* last = nullptr;
     for_each_row(sources, [&](const char* row, C weight) {
       rows[count] = row - piece.low * src_step_w_, weights[count++] = weight;
+      last = row;
     });
     const auto empty = static_cast<C>(p_.extrapolation_value);
-    passes_.sum_rows(
-        rows, weights, count, w_, channels_, piece.begin, piece.size, empty, dst, target_);
+    if (taps_ == nullptr) {
+      passes_.sum_rows(
+          rows, weights, count, w_, channels_, piece.begin, piece.size, empty, dst, target_);
+      return true;
+    }
+    if (count != 2 || !has_slack(last, (piece.high - piece.low) * channels_))
+      return false;
+    const int64_t begin = piece.begin * channels_, n = piece.size * channels_;
+    passes_.gather_rows(rows, weights, *taps_, begin, n, empty, dst, target_);
+    return true;
   }
 
   // The source rows of an output row, weighted and added up.
@@ -364,11 +397,16 @@ class Rows {
     return scratch.long_line.data();
   }
 
+  // Whether a window that begins among n elements of a source row ends in the image.
+  bool has_slack(const char* row, int64_t n) const {
+    return row + (n + kSlack) * src_bytes_ <= src_end_;
+  }
+
   // A source row that needs no conversion, or none before the taps are applied.
   template <class T = E>
   const T* elements_of(const char* row, const Piece& piece, Scratch& scratch) const {
     const int64_t n = (piece.high - piece.low) * channels_;
-    if (row + (n + kSlack) * src_bytes_ <= src_end_)
+    if (has_slack(row, n))
       return reinterpret_cast<const T*>(row);
     return static_cast<const T*>(
         std::memcpy(static_cast<void*>(line_of(n, scratch)), row, n * src_bytes_));
@@ -479,7 +517,9 @@ bool only_moves(const ResampleProblem& p, const Tables<C>& tables) {
 template <class E>
 void run_moves(const ResampleProblem& p, const Tables<WeightOf<E>>& tables) {
   Rows<E>(
-      p, tables, {nullptr, nullptr, nullptr, gather_taps<E, E>, nullptr, sum_pixels<E, E>, nullptr})
+      p,
+      tables,
+      {nullptr, nullptr, nullptr, gather_taps<E, E>, nullptr, sum_pixels<E, E>, nullptr, nullptr})
       .run();
 }
 
@@ -509,8 +549,11 @@ void run_rows(const ResampleProblem& p, bool transposed) {
     dispatch(ImageTypes{}, p.dst_dtype, [&](auto dst_tag) {
       using U = typename decltype(dst_tag)::type;
       typename Rows<C>::Passes::SumRows sum_rows = nullptr;
-      if constexpr (std::is_same_v<T, U>)
+      typename Rows<C>::Passes::GatherRows gather_rows = nullptr;
+      if constexpr (std::is_same_v<T, U>) {
         sum_rows = sum_pixels_of_rows<T, C, U>;
+        gather_rows = gather_taps_of_rows<T, C, U>;
+      }
       Rows<C>(
           p,
           tables,
@@ -520,7 +563,8 @@ void run_rows(const ResampleProblem& p, bool transposed) {
            gather_taps<C, U>,
            sum_pixels<C, C>,
            sum_pixels<C, U>,
-           sum_rows})
+           sum_rows,
+           gather_rows})
           .run();
     });
   });
