@@ -6,6 +6,8 @@
 // that its D and H taps name are added up, and the W taps are applied to their sum;
 // or the W taps are applied to each source row, which is kept for as long as output
 // rows need it, and the results are added up. Both run along the row in vectors.
+// Where elements of that sum would hardly be read twice, the two are one pass, and
+// the sum stays in registers.
 //
 // Parallel over images, output rows and pieces of rows.
 #pragma once
