@@ -311,10 +311,9 @@ class LanesWindow {
     }
   }
 
-  // load(i): the vector of elements from i on, which are nowhere in memory.
+  // If is_loaded. load(i): the vector of elements from i on, which are nowhere in memory.
   template <class Load>
   LanesWindow(const Load& load, int64_t from) : from_(nullptr) {
-    static_assert(kInRegisters);
     for (int v = 0; v < kVectors; v++)
       vectors_[v] = load(from + v * kLanes<E>);
   }
