@@ -39,11 +39,10 @@ bool is_size_list(const IValue& value) {
   return (value.isIntList() || value.isSymIntList()) && !value.toListRef().empty();
 }
 
-// What a node computes: the ending's derivative, then the pullbacks that are wanted.
+// What a node computes: the ending's derivative, then the pullbacks, one for each edge.
 struct Steps {
   Pullback ending;
   std::vector<Pullback> pullbacks;
-  std::vector<bool> wanted;
 };
 
 // The tensors and sizes that belong to pullbacks. They live in the node: autograd must own the
@@ -54,7 +53,12 @@ struct SavedValues {
   std::vector<SymInt> sizes;
 };
 
-variable_list run_steps(const Steps& steps, const variable_list& grads, const SavedValues& values) {
+// Of the pullbacks only those that are wanted.
+variable_list run_steps(
+    const Steps& steps,
+    const std::vector<bool>& wanted,
+    const variable_list& grads,
+    const SavedValues& values) {
   variable_list result(steps.pullbacks.size());
   auto next_size = values.sizes.begin();
   const auto filled = [&](Stack saved, auto& next_tensor) {
@@ -81,19 +85,17 @@ variable_list run_steps(const Steps& steps, const variable_list& grads, const Sa
   auto next_tensor = values.tensors.begin();
   for (size_t i = 0; i < result.size(); i++) {
     const Stack saved = filled(steps.pullbacks[i].saved, next_tensor);
-    if (steps.wanted[i])
+    if (wanted[i])
       result[i] = steps.pullbacks[i].apply(grad, saved);
   }
   return result;
 }
 
-// One pullback for each edge.
 struct OperatorBackward : torch::autograd::TraceableFunction {
   explicit OperatorBackward(const c10::OperatorHandle& op) : op(op) {}
 
   c10::OperatorHandle op;
-  Pullback ending;
-  std::vector<Pullback> pullbacks;
+  Steps steps;
   std::vector<SavedVariable> outputs, tensors;
   std::vector<SymInt> sizes;
 
@@ -107,7 +109,7 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
           sizes.push_back(size.toSymInt());
       }
     }
-    pullbacks.push_back(std::move(pullback));
+    steps.pullbacks.push_back(std::move(pullback));
   }
 
   // When the outputs have their history: it leads to this node, which must not own itself.
@@ -118,14 +120,14 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
         value = Tensor();
       }
     }
-    ending = std::move(derivative);
+    steps.ending = std::move(derivative);
   }
 
-  Steps steps() const {
-    std::vector<bool> wanted(pullbacks.size());
-    for (size_t i = 0; i < wanted.size(); i++)
-      wanted[i] = task_should_compute_output(i);
-    return {ending, pullbacks, std::move(wanted)};
+  std::vector<bool> wanted() const {
+    std::vector<bool> result(steps.pullbacks.size());
+    for (size_t i = 0; i < result.size(); i++)
+      result[i] = task_should_compute_output(i);
+    return result;
   }
 
   std::vector<Tensor> unpacked(const std::vector<SavedVariable>& saved) {
@@ -137,7 +139,7 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
   }
 
   variable_list apply(variable_list&& grads) override {
-    return run_steps(steps(), grads, {unpacked(outputs), unpacked(tensors), sizes});
+    return run_steps(steps, wanted(), grads, {unpacked(outputs), unpacked(tensors), sizes});
   }
 
   std::string name() const override {
@@ -154,8 +156,8 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
   // Compiled autograd: what tells this node from others, and how to replay it
   // on the compiler's proxies.
   void compiled_args(compiled::CompiledNodeArgs& args) const override {
-    collect(ending, args);
-    for (const auto& pullback : pullbacks)
+    collect(steps.ending, args);
+    for (const auto& pullback : steps.pullbacks)
       collect(pullback, args);
     args.collect(outputs, /*is_output=*/true);
     args.collect(tensors, /*is_output=*/false);
@@ -174,9 +176,11 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
     const auto metadata =
         compiled::IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
             compiled::get_input_metadata(next_edges()));
-    auto replay = [steps = steps()](const variable_list& grads, const std::vector<IValue>& packed) {
+    auto replay = [steps = steps, wanted = wanted()](
+                      const variable_list& grads, const std::vector<IValue>& packed) {
       return run_steps(
           steps,
+          wanted,
           grads,
           {packed[0].toTensorVector(),
            packed[1].toTensorVector(),
@@ -283,7 +287,7 @@ struct AutogradKernel : c10::OperatorKernel {
       node->add_next_edge(torch::autograd::impl::gradient_edge(args[i].toTensor()));
       node->add(std::move(pullback));
     }
-    if (node->pullbacks.empty())
+    if (node->steps.pullbacks.empty())
       return nullptr;
     torch::autograd::set_history(results, node);
     return node;

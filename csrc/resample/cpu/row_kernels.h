@@ -197,13 +197,14 @@ using WindowOf = std::conditional_t<
 // kTaps 0: as many as there are.
 template <Window kWindow, int kTaps, class E, class Row, class U>
 void gather_taps(
-    Row row, // a copy, which a store to the image cannot change
+    const Row& pixels,
     const Taps<WeightOf<E>>& taps,
     int64_t begin,
     int64_t n,
     E empty,
     Destination<U> to) {
   using LineWindow = WindowOf<kWindow, E>;
+  const Row row = pixels; // a copy, which a store to the image cannot change
   constexpr int64_t step = kLanes<E>;
   const int64_t width = kTaps == 0 ? taps.width : kTaps;
   const bool has_empty = !taps.empty.empty();
@@ -392,14 +393,14 @@ C10_ALWAYS_INLINE void sum_taps(
 // The pixels [begin, begin + n) of an output row.
 template <class E, class Row, class U>
 void sum_pixels(
-    Row row, // a copy, which a store to the image cannot change
-
+    const Row& pixels,
     const HostTable<WeightOf<E>>& table,
     int64_t channels,
     int64_t begin,
     int64_t n,
     E empty,
     Destination<U> out) {
+  const Row row = pixels; // a copy, which a store to the image cannot change
   for (int64_t o = begin; o < begin + n; o++, out.to += channels) {
     const int64_t pixel = table.start[o] * channels;
     const auto* weight = &table.weights[o * table.width];
