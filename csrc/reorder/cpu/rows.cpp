@@ -5,6 +5,7 @@
 
 #include "core/numeric.h"
 #include "reorder/cpu/elements.h"
+#include "reorder/cpu/vector.h"
 
 namespace torch_dnnl::reorder_cpu {
 namespace {
@@ -34,6 +35,28 @@ void move_short(const char* src, int64_t src_step, char* dst, int64_t dst_step, 
   }
 }
 
+// memcpy would let the processor move a run this long by itself (rep movsb), which takes up to
+// twice as long as vectors do, and would not know that the whole result exceeds the last cache.
+constexpr int64_t kLongRun = 2048;
+
+void move_long(const char* src, char* dst, int64_t bytes, bool may_stream) {
+  constexpr int kVectors = 4;
+  constexpr int64_t size = sizeof(Floats), block = kVectors * size;
+  int64_t i = 0;
+  if (may_stream && !is_line(dst)) {
+    i = kCacheLine - reinterpret_cast<uintptr_t>(dst) % kCacheLine;
+    std::memcpy(dst, src, i);
+  }
+  for (; i + block <= bytes; i += block) {
+    Floats x[kVectors];
+    std::memcpy(x, src + i, block);
+    for (int k = 0; k < kVectors; k++) {
+      store_all(x[k], dst + i + k * size, may_stream);
+    }
+  }
+  std::memcpy(dst + i, src + i, bytes - i);
+}
+
 // `count` runs of `bytes` bytes, with steps in bytes.
 void move_runs(
     int64_t bytes,
@@ -41,7 +64,14 @@ void move_runs(
     int64_t src_step,
     char* dst,
     int64_t dst_step,
-    int64_t count) {
+    int64_t count,
+    bool may_stream = false) {
+  if (bytes >= kLongRun) {
+    for (int64_t i = 0; i < count; i++) {
+      move_long(src + i * src_step, dst + i * dst_step, bytes, may_stream);
+    }
+    return;
+  }
   switch (bytes) {
     case 1:
       return move_short<1>(src, src_step, dst, dst_step, count);
@@ -75,14 +105,15 @@ void move_row(const char* src, char* dst, int64_t count, int64_t dst_step, int64
 
 } // namespace
 
-void MoveRows::run(const Box& box, const char* src, char* dst, bool /*is_streamed*/) const {
+void MoveRows::run(const Box& box, const char* src, char* dst, bool is_streamed) const {
   const int64_t size = element_size_;
   for_each_plane(box, [&](const Offsets& at, const Axis& inner, const Axis& next) {
     const char* from = src + at[kSrc] * size;
     char* to = dst + at[kDst] * size;
     if (inner.stride[kSrc] == 1 && inner.stride[kDst] == 1) {
       const int64_t bytes = inner.extent * size;
-      move_runs(bytes, from, next.stride[kSrc] * size, to, next.stride[kDst] * size, next.extent);
+      const int64_t src_step = next.stride[kSrc] * size, dst_step = next.stride[kDst] * size;
+      move_runs(bytes, from, src_step, to, dst_step, next.extent, is_streamed);
       return;
     }
     for (int64_t j = 0; j < next.extent; j++) {
