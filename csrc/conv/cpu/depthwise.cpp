@@ -146,9 +146,10 @@ class Gather {
            bias_.data() + vector * n,
            out + v * vector_stride + r * row_stride});
     };
-    for (int64_t v = 0; v < vectors; v++) {
-      for (int64_t r = 0; r < unit.rows; r++) {
-        for (const PixelBlock& pixels : lists.blocks)
+    // All channels of some pixels, which lie together in the image, before the next pixels.
+    for (int64_t r = 0; r < unit.rows; r++) {
+      for (const PixelBlock& pixels : lists.blocks) {
+        for (int64_t v = 0; v < vectors; v++)
           gather(v, r, pixels);
       }
     }
