@@ -1,6 +1,6 @@
-"""Depthwise convolution on CUDA: problems that reach every kernel, in each layout, pass and type,
-against float64. They run on a GPU, over the CUDA kernels on the CPU (see cuda_on_host), and over
-the CPU's own kernels."""
+"""Depthwise and grouped convolution on CUDA: problems that reach every kernel, in each layout, pass
+and type, against float64. They run on a GPU, over the CUDA kernels on the CPU (see cuda_on_host),
+and over the CPU's own kernels."""
 
 import numpy as np
 import pytest
@@ -17,38 +17,68 @@ TOLERANCE = {
     torch.bfloat16: 2**-8 + 2e-6,
     torch.float16: 2**-11 + 2e-6,
 }
-# Batch, groups, results in a group; then sizes, kernel, strides, pads at both ends, dilations.
+# Batch, groups, channels of the source and of the result in a group; then sizes, kernel, strides,
+# pads at both ends, dilations.
 PROBLEMS = {
-    "3x3": (2, 8, 1, (9, 21), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
-    "5x5": (2, 12, 1, (7, 18), (5, 5), (1, 1), ((2, 2), (2, 2)), (1, 1)),
-    "7x7": (3, 36, 1, (7, 7), (7, 7), (1, 1), ((3, 3), (3, 3)), (1, 1)),
-    "unaligned-3x3": (2, 19, 1, (9, 21), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
-    "unaligned-strided": (2, 7, 1, (8, 19), (3, 3), (2, 2), ((1, 0), (0, 1)), (1, 1)),
-    "1x1": (1, 4, 1, (5, 6), (1, 1), (1, 1), ((0, 0), (0, 0)), (1, 1)),
-    "2x6": (2, 8, 1, (6, 13), (2, 6), (1, 1), ((0, 3), (1, 1)), (1, 1)),
-    "11x9": (1, 8, 1, (12, 17), (11, 9), (1, 1), ((5, 4), (5, 4)), (1, 1)),
-    "31x29": (1, 20, 1, (13, 11), (31, 29), (1, 1), ((15, 14), (15, 14)), (1, 1)),
-    "more-pad-than-kernel": (1, 4, 1, (3, 4), (3, 3), (1, 1), ((5, 4), (3, 6)), (1, 1)),
-    "strided-3x3": (2, 8, 1, (12, 23), (3, 3), (2, 2), ((1, 1), (1, 1)), (1, 1)),
-    "strided-3x3-even-pad": (2, 8, 1, (12, 22), (3, 3), (2, 2), ((0, 0), (1, 1)), (1, 1)),
-    "strided-5x5": (2, 12, 1, (11, 14), (5, 5), (2, 2), ((2, 2), (2, 2)), (1, 1)),
-    "strided-7x7": (1, 4, 1, (11, 15), (7, 7), (2, 2), ((3, 3), (2, 3)), (1, 1)),
-    "strided-2x8": (1, 4, 1, (8, 30), (2, 8), (1, 2), ((0, 3), (0, 2)), (1, 1)),
-    "stride-3": (2, 8, 1, (10, 20), (3, 5), (3, 3), ((1, 2), (1, 1)), (1, 1)),
-    "taps-that-miss": (1, 8, 1, (9, 16), (1, 1), (2, 4), ((0, 0), (0, 0)), (1, 1)),
-    "dilated": (2, 8, 1, (14, 33), (3, 3), (1, 1), ((2, 4), (2, 3)), (2, 3)),
-    "dilated-strided": (1, 8, 1, (14, 33), (3, 3), (2, 2), ((2, 4), (2, 3)), (2, 3)),
-    "causal": (2, 8, 1, (300,), (4,), (1,), ((3,), (0,)), (1,)),
-    "causal-dilated": (1, 4, 1, (700,), (3,), (1,), ((512,), (0,)), (256,)),
-    "planes": (1, 12, 1, (5, 6, 9), (3, 3, 3), (1, 1, 1), ((1, 1, 1), (1, 1, 1)), (1, 1, 1)),
-    "planes-strided": (1, 4, 1, (6, 7, 9), (3, 2, 3), (2, 2, 2), ((1, 0, 1), (0, 1, 1)), (1, 1, 1)),
-    "multiplier": (2, 5, 3, (8, 11), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
-    "multiplier-strided": (1, 4, 2, (8, 11), (3, 2), (2, 2), ((1, 1), (0, 1)), (1, 1)),
-    "one-channel": (2, 1, 6, (8, 11), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
-    "large-planes": (1, 4, 1, (37, 150), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
-    "many-small-planes": (5, 36, 1, (4, 3), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
-    "many-channels": (1, 300, 1, (3, 4), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
-    "long-rows": (2, 4, 1, (3, 700), (1, 3), (1, 1), ((0, 1), (0, 1)), (1, 1)),
+    "3x3": (2, 8, 1, 1, (9, 21), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
+    "5x5": (2, 12, 1, 1, (7, 18), (5, 5), (1, 1), ((2, 2), (2, 2)), (1, 1)),
+    "7x7": (3, 36, 1, 1, (7, 7), (7, 7), (1, 1), ((3, 3), (3, 3)), (1, 1)),
+    "unaligned-3x3": (2, 19, 1, 1, (9, 21), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
+    "unaligned-strided": (2, 7, 1, 1, (8, 19), (3, 3), (2, 2), ((1, 0), (0, 1)), (1, 1)),
+    "1x1": (1, 4, 1, 1, (5, 6), (1, 1), (1, 1), ((0, 0), (0, 0)), (1, 1)),
+    "2x6": (2, 8, 1, 1, (6, 13), (2, 6), (1, 1), ((0, 3), (1, 1)), (1, 1)),
+    "11x9": (1, 8, 1, 1, (12, 17), (11, 9), (1, 1), ((5, 4), (5, 4)), (1, 1)),
+    "31x29": (1, 20, 1, 1, (13, 11), (31, 29), (1, 1), ((15, 14), (15, 14)), (1, 1)),
+    "more-pad-than-kernel": (1, 4, 1, 1, (3, 4), (3, 3), (1, 1), ((5, 4), (3, 6)), (1, 1)),
+    "strided-3x3": (2, 8, 1, 1, (12, 23), (3, 3), (2, 2), ((1, 1), (1, 1)), (1, 1)),
+    "strided-3x3-even-pad": (2, 8, 1, 1, (12, 22), (3, 3), (2, 2), ((0, 0), (1, 1)), (1, 1)),
+    "strided-5x5": (2, 12, 1, 1, (11, 14), (5, 5), (2, 2), ((2, 2), (2, 2)), (1, 1)),
+    "strided-7x7": (1, 4, 1, 1, (11, 15), (7, 7), (2, 2), ((3, 3), (2, 3)), (1, 1)),
+    "strided-2x8": (1, 4, 1, 1, (8, 30), (2, 8), (1, 2), ((0, 3), (0, 2)), (1, 1)),
+    "stride-3": (2, 8, 1, 1, (10, 20), (3, 5), (3, 3), ((1, 2), (1, 1)), (1, 1)),
+    "taps-that-miss": (1, 8, 1, 1, (9, 16), (1, 1), (2, 4), ((0, 0), (0, 0)), (1, 1)),
+    "dilated": (2, 8, 1, 1, (14, 33), (3, 3), (1, 1), ((2, 4), (2, 3)), (2, 3)),
+    "dilated-strided": (1, 8, 1, 1, (14, 33), (3, 3), (2, 2), ((2, 4), (2, 3)), (2, 3)),
+    "causal": (2, 8, 1, 1, (300,), (4,), (1,), ((3,), (0,)), (1,)),
+    "causal-dilated": (1, 4, 1, 1, (700,), (3,), (1,), ((512,), (0,)), (256,)),
+    "planes": (1, 12, 1, 1, (5, 6, 9), (3, 3, 3), (1, 1, 1), ((1, 1, 1), (1, 1, 1)), (1, 1, 1)),
+    "planes-strided": (
+        1,
+        4,
+        1,
+        1,
+        (6, 7, 9),
+        (3, 2, 3),
+        (2, 2, 2),
+        ((1, 0, 1), (0, 1, 1)),
+        (1, 1, 1),
+    ),
+    "multiplier": (2, 5, 1, 3, (8, 11), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
+    "multiplier-strided": (1, 4, 1, 2, (8, 11), (3, 2), (2, 2), ((1, 1), (0, 1)), (1, 1)),
+    "one-channel": (2, 1, 1, 6, (8, 11), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
+    "large-planes": (1, 4, 1, 1, (37, 150), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
+    "many-small-planes": (5, 36, 1, 1, (4, 3), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
+    "many-channels": (1, 300, 1, 1, (3, 4), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
+    "long-rows": (2, 4, 1, 1, (3, 700), (1, 3), (1, 1), ((0, 1), (0, 1)), (1, 1)),
+    "grouped-3x3": (2, 3, 4, 4, (7, 19), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
+    "grouped-3x5": (1, 2, 8, 4, (7, 19), (3, 5), (1, 1), ((1, 2), (1, 2)), (1, 1)),
+    "grouped-dilated": (1, 2, 4, 8, (9, 37), (3, 3), (1, 1), ((1, 3), (1, 3)), (1, 3)),
+    "grouped-strided": (2, 3, 4, 4, (8, 20), (3, 3), (2, 2), ((1, 1), (1, 1)), (1, 1)),
+    "grouped-strided-even-pad": (1, 3, 4, 4, (9, 18), (4, 4), (2, 2), ((0, 2), (1, 1)), (1, 1)),
+    "grouped-stride-3": (1, 3, 4, 4, (9, 18), (3, 3), (3, 3), ((1, 1), (1, 1)), (1, 1)),
+    "grouped-few": (2, 5, 2, 3, (7, 11), (3, 2), (1, 1), ((1, 1), (1, 0)), (1, 1)),
+    "grouped-planes": (
+        1,
+        2,
+        4,
+        4,
+        (3, 5, 9),
+        (3, 3, 3),
+        (1, 1, 1),
+        ((1, 1, 1), (1, 1, 1)),
+        (1, 1, 1),
+    ),
+    "first-layer": (2, 1, 3, 16, (9, 23), (7, 7), (2, 2), ((3, 3), (3, 3)), (1, 1)),
 }
 # Channels innermost, rows innermost, and rows that begin at any element.
 LAYOUTS = ("nxc", "ncx", "cut")
@@ -75,11 +105,11 @@ def assert_close(actual, expected):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("device", DEVICES)
-def test_depthwise_matches_oracle(device, name, layout, dtype):
-    n, groups, multiplier, size, kernel, strides, pads, dilations = PROBLEMS[name]
+def test_problem_matches_oracle(device, name, layout, dtype):
+    n, groups, ic, oc, size, kernel, strides, pads, dilations = PROBLEMS[name]
     attributes = (strides, *pads, dilations, "none", groups, "NCX", "OIX")
-    x = image((n, groups, *size), layout, dtype, device)
-    w = torch.randn(groups * multiplier, 1, *kernel, dtype=torch.float64).to(dtype).to(device)
+    x = image((n, groups * ic, *size), layout, dtype, device)
+    w = torch.randn(groups * oc, ic, *kernel, dtype=torch.float64).to(dtype).to(device)
     bias = torch.randn(len(w), dtype=torch.float64).to(dtype).to(device)
     y = OPS.convolution(x, w, bias, *attributes)
     g = image(y.shape, layout, dtype, device)
@@ -96,7 +126,7 @@ def test_depthwise_matches_oracle(device, name, layout, dtype):
 @pytest.mark.parametrize("channels", [8, 7])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("device", DEVICES)
-def test_depthwise_epilogue(device, layout, channels, dtype):
+def test_epilogue_matches_oracle(device, layout, channels, dtype):
     """Bias, residual and activation, of whole vectors of outputs and of cut ones, in the weights'
     other format."""
     kernel, size = (3, 3), (6, 12)
@@ -120,7 +150,7 @@ def test_depthwise_epilogue(device, layout, channels, dtype):
 
 @pytest.mark.parametrize("layout", ["nxc", "ncx"])
 @pytest.mark.parametrize("device", DEVICES)
-def test_offsets_of_more_than_32_bits(device, layout):
+def test_images_far_apart_matches_oracle(device, layout):
     """Images that are further apart than 2^31 elements; between them is memory never touched."""
     n, channels, size, kernel, apart = 2, 4, (5, 6), (3, 3), 2**31 + 8
     attributes = ((1, 1), (1, 1), (1, 1), (1, 1), "none", channels, "NCX", "OIX")
@@ -150,7 +180,7 @@ def test_offsets_of_more_than_32_bits(device, layout):
 
 @pytest.mark.parametrize("layout", ["nxc", "ncx"])
 @pytest.mark.parametrize("device", DEVICES)
-def test_more_runs_than_blocks(device, layout):
+def test_long_rows_matches_oracle(device, layout):
     """Blocks take several runs of outputs, slices several rows."""
     channels, length = 4, 600_000
     attributes = ((1,), (2,), (0,), (1,), "none", channels, "NCX", "OIX")

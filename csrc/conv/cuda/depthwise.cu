@@ -18,11 +18,14 @@ bool has_small_positions(const ConvProblem& p) {
         return false;
     }
   }
-  return p.groups * p.oc <= kMost && p.oc * p.kernel[0] * p.kernel[1] * p.kernel[2] <= kMost;
+  return p.groups * p.ic * p.oc <= kMost &&
+      p.ic * p.oc * p.kernel[0] * p.kernel[1] * p.kernel[2] <= kMost;
 }
 
 bool can_run(const ConvProblem& p) {
-  return p.ic == 1 && contains(DepthwiseTypes{}, p.dtype) && has_small_positions(p);
+  constexpr int64_t kFew = 64; // products of a tap: more are worth a matrix product
+  return p.ic > 0 && p.ic * p.oc <= kFew && contains(DepthwiseTypes{}, p.dtype) &&
+      has_small_positions(p);
 }
 
 GatherAxis gather_axis(const ConvProblem& p, int a) {
@@ -49,20 +52,22 @@ DepthwiseImage depthwise_image(const ConvProblem& p) {
   image.bias_stride = p.bias_stride;
   image.epilogue = Epilogue::of(p);
   image.n = p.n;
-  image.channels = static_cast<int>(gradient ? p.groups : p.groups * p.oc);
-  image.divide = static_cast<int>(gradient ? 1 : p.oc);
-  image.terms = static_cast<int>(gradient ? p.oc : 1);
+  image.out_channels = static_cast<int>(gradient ? p.ic : p.oc);
+  image.in_channels = static_cast<int>(gradient ? p.oc : p.ic);
+  image.channels = static_cast<int>(p.groups) * image.out_channels;
   std::copy_n(gradient ? p.dst_stride : p.src_stride, 5, image.in_stride);
   std::copy_n(gradient ? p.src_stride : p.dst_stride, 5, image.out_stride);
   std::copy_n(p.residual_stride, 5, image.residual_stride);
-  image.weights_stride[0] = p.weights_stride[0];
+  image.weights_group = p.oc * p.weights_stride[0];
+  image.weights_out = p.weights_stride[gradient ? 1 : 0];
+  image.weights_in = p.weights_stride[gradient ? 0 : 1];
   int64_t mirrored = 0; // where the weights begin, in elements
   for (int a = 0; a < 3; a++) {
     GatherAxis& axis = image.axis[a] = gather_axis(p, a);
-    image.weights_stride[1 + a] = p.weights_stride[2 + a];
+    image.weights_stride[a] = p.weights_stride[2 + a];
     if (gradient && !axis.transposed) {
-      mirrored += (axis.taps - 1) * image.weights_stride[1 + a];
-      image.weights_stride[1 + a] *= -1;
+      mirrored += (axis.taps - 1) * image.weights_stride[a];
+      image.weights_stride[a] *= -1;
     }
   }
   image.weights = static_cast<const char*>(p.weights) +

@@ -1,6 +1,7 @@
-// Depthwise convolution on CUDA: one input channel in each group. Too few products for matrices, so
-// the aim is to read and write memory once: a thread keeps the sums of neighbouring outputs in
-// registers, and each input that it loads goes into all of them that it belongs to.
+// Depthwise convolution on CUDA, and grouped convolution with few channels in a group. These are
+// too few products for matrices, so the aim is to read and write memory once: a thread keeps the
+// sums of neighbouring outputs in registers, and each input that it loads goes into all of them
+// that it belongs to.
 //
 //   depthwise.cu          which kernel takes a problem
 //   depthwise_image.h     results and data gradients as one problem; the taps of a row

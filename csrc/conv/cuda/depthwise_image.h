@@ -1,6 +1,6 @@
-// Results and data gradients of a depthwise convolution as one problem: an image `out` gathers from
-// an image `in`. A gradient is a result with mirrored taps along axes of stride 1; along others an
-// output meets every stride-th tap only.
+// Results and data gradients of a convolution with few channels in a group as one problem: an image
+// `out` gathers from an image `in`. A gradient is a result with mirrored taps along axes of stride
+// 1; along others an output meets every stride-th tap only.
 #pragma once
 
 #include "conv/conv.h"
@@ -45,20 +45,23 @@ struct DepthwiseImage {
   const void *in, *weights, *bias;
   Epilogue epilogue;
   int64_t n;
-  int channels;      // of out
-  int divide, terms; // channel c of out is summed over those of in from c / divide * terms on
+  int channels;                  // of out
+  int out_channels, in_channels; // of a group
   GatherAxis axis[3];
   int64_t in_stride[5], out_stride[5], residual_stride[5];
-  int64_t weights_stride[4]; // OC, D, H, W
+  int64_t weights_group, weights_out, weights_in; // strides of the weights
+  int64_t weights_stride[3];
   int64_t bias_stride;
 
-  // The weight of `term` of channel c; w counts from the axis's first tap on.
+  // From input channel i of its group to channel c; w counts from the axis's first tap on.
   template <class T>
-  __device__ float weight(int c, int term, int d, int h, int w) const {
+  __device__ float weight(int c, int i, int d, int h, int w) const {
+    const int group = c / out_channels;
     return static_cast<float>(
         static_cast<const T*>(weights)
-            [(static_cast<int64_t>(c) * terms + term) * weights_stride[0] + d * weights_stride[1] +
-             h * weights_stride[2] + (w - axis[2].first) * weights_stride[3]]);
+            [group * weights_group + (c - group * out_channels) * weights_out + i * weights_in +
+             d * weights_stride[0] + h * weights_stride[1] +
+             (w - axis[2].first) * weights_stride[2]]);
   }
 
   template <class T>
@@ -66,8 +69,9 @@ struct DepthwiseImage {
     return bias == nullptr ? 0.f : static_cast<float>(static_cast<const T*>(bias)[c * bias_stride]);
   }
 
-  TORCH_DNNL_HD int in_channel(int c) const {
-    return (divide == 1 ? c : c / divide) * terms;
+  // The first channel of in that belongs to the group of channel c.
+  TORCH_DNNL_HD int first_in_channel(int c) const {
+    return (out_channels == 1 ? c : c / out_channels) * in_channels;
   }
 };
 

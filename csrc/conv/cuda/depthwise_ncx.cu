@@ -79,13 +79,13 @@ struct Plane {
   }
 };
 
-// Loads the tile of inputs of `term` at depth id: [plane][row][column].
+// Loads the tile of inputs of a channel of the group at depth id: [plane][row][column].
 template <class T>
 __device__ void stage_inputs(
     const DepthwiseImage& p,
     const Tiling& t,
     Plane plane,
-    int term,
+    int channel,
     int id,
     int first_row,
     int first_column,
@@ -103,7 +103,7 @@ __device__ void stage_inputs(
       const Plane own = plane.plus(in_block, p.channels);
       values[i] = 0;
       if (e < count && own.n < p.n && h >= 0 && h < p.axis[1].in && w >= 0 && w < p.axis[2].in) {
-        const int c = p.in_channel(own.channel) + term;
+        const int c = p.first_in_channel(own.channel) + channel;
         values[i] =
             static_cast<float>(static_cast<const T*>(p.in)
                                    [own.n * p.in_stride[0] + c * p.in_stride[1] +
@@ -124,7 +124,7 @@ __device__ void stage_weights(
     const DepthwiseImage& p,
     const Tiling& t,
     Plane plane,
-    int term,
+    int in_channel,
     int d,
     float* shared) {
   const int row = t.parts * Taps::kTaps;
@@ -133,7 +133,7 @@ __device__ void stage_weights(
     const int tap = e % t.weights, h = tap / row, w = tap % row;
     const bool exists =
         h < p.axis[1].taps && w >= p.axis[2].first && w < p.axis[2].taps && own.n < p.n;
-    shared[e] = exists ? p.weight<T>(own.channel, term, d, h, w) : 0.f;
+    shared[e] = exists ? p.weight<T>(own.channel, in_channel, d, h, w) : 0.f;
   }
 }
 
@@ -198,14 +198,14 @@ __global__ void __launch_bounds__(kThreads) ncx_kernel(
     const int left = first_column<Taps>(p, t, tile_w);
 
     float sums[kRows][kOutputs] = {};
-    for (int term = 0; term < p.terms; term++) {
+    for (int channel = 0; channel < p.in_channels; channel++) {
       for (int d = 0; d < p.axis[0].taps; d++) {
         const int id = p.axis[0].input(od, d);
         if (id < 0)
           continue;
         __syncthreads(); // the tile before is no longer used
-        stage_inputs<T>(p, t, first_plane, term, id, first_row, left, tile);
-        stage_weights<T, Taps>(p, t, first_plane, term, d, weights);
+        stage_inputs<T>(p, t, first_plane, channel, id, first_row, left, tile);
+        stage_weights<T, Taps>(p, t, first_plane, channel, d, weights);
         __syncthreads();
         if (!active)
           continue;

@@ -1,6 +1,10 @@
-// Depthwise convolution with channels innermost: a thread computes kOutputs pixels of a row in
-// vectors of channels; lanes hold neighbouring vectors. Weights lie in shared memory, a part of a
-// kernel row after the other, as the block goes through them together.
+// Depthwise and grouped convolution with channels innermost: a thread computes kOutputs pixels of a
+// row in vectors of channels; lanes hold neighbouring vectors. Weights lie in shared memory, a part
+// of a kernel row after the other, as the block goes through them together.
+//
+// An input vector is multiplied by a vector of weights, element by element, or, where groups
+// consist of whole vectors (kMatrix), by a square matrix of weights; a vector may be a single
+// channel.
 //
 // In bytes of the first-level cache, which are dear here, an output of 3x3 taps costs
 // 3 (kOutputs + 2) / kOutputs = 4 vectors of inputs and 9 / kOutputs = 1 of weights, not 9 and 9.
@@ -50,8 +54,9 @@ __device__ Run run_at(const DepthwiseImage& p, const Tiling& t, int64_t index) {
   return run;
 }
 
-// Fills `shared` with the weights of the steps from `first` on: [step][tap][channel of the block].
-template <class T, class Taps>
+// Fills `shared` with the weights of the steps from `first` on: [step][tap][input channel][channel
+// of the block], with kInputs input channels in a step.
+template <class T, int kInputs, class Taps>
 __device__ void stage_weights(
     const DepthwiseImage& p,
     const Tiling& t,
@@ -59,19 +64,19 @@ __device__ void stage_weights(
     int first,
     int width,
     float* shared) {
-  const int count = min(t.capacity, t.steps - first) * Taps::kTaps * width;
+  const int count = min(t.capacity, t.steps - first) * Taps::kTaps * kInputs * width;
   for (int e = threadIdx.y * blockDim.x + threadIdx.x; e < count; e += kThreads) {
     const int c = first_channel + e % width;
-    int step = e / width;
-    const int tap = step % Taps::kTaps;
-    step = step / Taps::kTaps + first;
+    const int vector = e / width, tap = vector / kInputs % Taps::kTaps;
+    int step = vector / (kInputs * Taps::kTaps) + first;
     const int w = step % t.parts * Taps::kTaps + tap;
     step /= t.parts;
     const int h = step % p.axis[1].taps;
     step /= p.axis[1].taps;
-    const int d = step % p.axis[0].taps, term = step / p.axis[0].taps;
+    const int d = step % p.axis[0].taps;
+    const int input = step / p.axis[0].taps * kInputs + vector % kInputs;
     const bool exists = c < p.channels && w >= p.axis[2].first && w < p.axis[2].taps;
-    shared[e] = exists ? p.weight<T>(c, term, d, h, w) : 0.f;
+    shared[e] = exists ? p.weight<T>(c, input, d, h, w) : 0.f;
   }
 }
 
@@ -85,7 +90,7 @@ __device__ __forceinline__ void load_as_float(const T* from, float (&values)[n])
 
 // Adds to the sums of a run what one input row gives through a part of one kernel row. `row` is the
 // first pixel of the row, at the thread's channels, `weights` the part's, of the same channels.
-template <class T, int n, class Taps>
+template <class T, int n, bool kMatrix, class Taps>
 __device__ __forceinline__ void add_row(
     const DepthwiseImage& p,
     const Tiling& t,
@@ -97,15 +102,22 @@ __device__ __forceinline__ void add_row(
     float (&sums)[kOutputs][n]) {
   const GatherAxis& a = p.axis[2];
   const int64_t step = p.in_stride[4];
-  const auto add = [&](float (&sum)[n], const float (&x)[n], const float (&y)[n]) {
+  constexpr int kInputs = kMatrix ? n : 1;
+  float taps[Taps::kTaps][kInputs][n];
 #pragma unroll
-    for (int v = 0; v < n; v++)
-      sum[v] += x[v] * y[v];
+  for (int k = 0; k < Taps::kTaps; k++) {
+#pragma unroll
+    for (int i = 0; i < kInputs; i++)
+      load_as_float(weights + (k * kInputs + i) * width, taps[k][i]);
+  }
+  const auto add = [&](float (&sum)[n], const float (&x)[n], const float (&tap)[kInputs][n]) {
+#pragma unroll
+    for (int v = 0; v < n; v++) {
+#pragma unroll
+      for (int i = 0; i < kInputs; i++)
+        sum[v] += x[kMatrix ? i : v] * tap[i][v];
+    }
   };
-  float taps[Taps::kTaps][n];
-#pragma unroll
-  for (int k = 0; k < Taps::kTaps; k++)
-    load_as_float(weights + k * width, taps[k]);
   if constexpr (Taps::kGeneral) {
 #pragma unroll
     for (int r = 0; r < kOutputs; r++) {
@@ -137,9 +149,10 @@ __device__ __forceinline__ void add_row(
   }
 }
 
-template <class T, int n, class Taps>
+template <class T, int n, bool kMatrix, class Taps>
 __global__ void __launch_bounds__(kThreads)
     nxc_kernel(const __grid_constant__ DepthwiseImage p, const __grid_constant__ Tiling t) {
+  constexpr int kInputs = kMatrix ? n : 1;
   float* const shared = dynamic_shared<float>();
   const int width = t.lanes * n;
   const int first_channel = blockIdx.x % t.channel_tiles * width;
@@ -152,8 +165,8 @@ __global__ void __launch_bounds__(kThreads)
     const T* image = static_cast<const T*>(p.in) + run.n * p.in_stride[0];
     float sums[kOutputs][n] = {};
     int slot = 0, done = 0; // steps
-    for (int term = 0; term < p.terms; term++) {
-      const T* channels = image + p.in_channel(channel) + term;
+    for (int input = 0; input < p.in_channels; input += kInputs) {
+      const T* channels = image + p.first_in_channel(channel) + input;
       for (int d = 0; d < p.axis[0].taps; d++) {
         const int id = p.axis[0].input(run.d, d);
         for (int h = 0; h < p.axis[1].taps; h++) {
@@ -164,14 +177,14 @@ __global__ void __launch_bounds__(kThreads)
               slot = 0;
             if (slot == 0 && !staged) {
               __syncthreads(); // the weights before are no longer used
-              stage_weights<T, Taps>(p, t, first_channel, done, width, shared);
+              stage_weights<T, kInputs, Taps>(p, t, first_channel, done, width, shared);
               __syncthreads();
               staged = t.steps <= t.capacity;
             }
             if (!active || id < 0 || ih < 0)
               continue;
-            const float* weights = shared + slot * Taps::kTaps * width + threadIdx.x * n;
-            add_row<T, n, Taps>(p, t, row, weights, width, run.w, part, sums);
+            const float* weights = shared + slot * Taps::kTaps * kInputs * width + threadIdx.x * n;
+            add_row<T, n, kMatrix, Taps>(p, t, row, weights, width, run.w, part, sums);
           }
         }
       }
@@ -216,14 +229,15 @@ int choose_lanes(int vectors) {
   return best;
 }
 
-template <class T, int n, class Taps>
+template <class T, int n, bool kMatrix, class Taps>
 void run(const DepthwiseImage& p) {
   Tiling t{};
   t.lanes = choose_lanes(ceil_of(p.channels, n));
   t.channel_tiles = ceil_of(p.channels, t.lanes * n);
   t.parts = ceil_of(p.axis[2].taps, Taps::kTaps);
-  t.steps = p.terms * p.axis[0].taps * p.axis[1].taps * t.parts;
-  const int step_bytes = Taps::kTaps * t.lanes * n * sizeof(float);
+  constexpr int kInputs = kMatrix ? n : 1;
+  t.steps = p.in_channels / kInputs * p.axis[0].taps * p.axis[1].taps * t.parts;
+  const int step_bytes = Taps::kTaps * kInputs * t.lanes * n * sizeof(float);
   t.capacity = std::min(t.steps, kWeightsBytes / step_bytes);
   t.spacing = Taps::kGeneral ? 1 : p.axis[2].dilation;
   t.runs_per_row = ceil_of(p.axis[2].out, int64_t(kOutputs) * t.spacing) * t.spacing;
@@ -232,7 +246,7 @@ void run(const DepthwiseImage& p) {
   const int64_t blocks = std::min<int64_t>(
       (t.runs + block.y - 1) / block.y, std::max<int64_t>(1, kMaxBlocks / t.channel_tiles));
   launch(
-      nxc_kernel<T, n, Taps>,
+      nxc_kernel<T, n, kMatrix, Taps>,
       dim3(static_cast<unsigned>(blocks * t.channel_tiles)),
       block,
       static_cast<size_t>(t.capacity) * step_bytes,
@@ -243,9 +257,7 @@ void run(const DepthwiseImage& p) {
 // Whether vectors of channels can be loaded and stored.
 template <class T>
 bool has_vectors(const DepthwiseImage& p) {
-  if (p.divide != 1 || p.terms != 1 || p.channels % kVector != 0)
-    return false;
-  if (!is_aligned(p.in, kVector * sizeof(T)))
+  if (p.channels % kVector != 0 || !is_aligned(p.in, kVector * sizeof(T)))
     return false;
   for (const int a : {0, 2, 3, 4}) {
     if (p.in_stride[a] % kVector != 0)
@@ -259,13 +271,23 @@ bool has_vectors(const DepthwiseImage& p) {
 void depthwise_nxc(const DepthwiseImage& p, c10::ScalarType dtype) {
   dispatch(DepthwiseTypes{}, dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    if (has_vectors<T>(p)) {
+    const GatherAxis& row = p.axis[2];
+    const bool is_dense = !row.transposed && row.stride == 1;
+    const bool halves = row.stride == 2 && row.dilation == 1;
+    const bool are_matrices = p.in_channels % kVector == 0 && p.out_channels % kVector == 0;
+    if (has_vectors<T>(p) && p.in_channels == 1 && p.out_channels == 1) {
       with_row_taps(
-          p.axis[2], /*dilates=*/true, [&](auto taps) { run<T, kVector, decltype(taps)>(p); });
-    } else if (!p.axis[2].transposed && p.axis[2].stride == 1) {
-      run<T, 1, RowTaps<4, 1, false, true>>(p);
+          row, /*dilates=*/true, [&](auto taps) { run<T, kVector, false, decltype(taps)>(p); });
+    } else if (has_vectors<T>(p) && are_matrices && is_dense) {
+      row.taps == 3 ? run<T, kVector, true, RowTaps<3, 1, false, false>>(p)
+                    : run<T, kVector, true, RowTaps<2, 1, false, true>>(p);
+    } else if (has_vectors<T>(p) && are_matrices && halves) {
+      row.transposed ? run<T, kVector, true, RowTaps<2, 2, true, true>>(p)
+                     : run<T, kVector, true, RowTaps<2, 2, false, true>>(p);
+    } else if (is_dense) {
+      run<T, 1, false, RowTaps<4, 1, false, true>>(p);
     } else {
-      run<T, 1, GeneralTaps>(p);
+      run<T, 1, false, GeneralTaps>(p);
     }
   });
 }

@@ -1,7 +1,8 @@
-// The gradient of the weights of a depthwise convolution: for each channel and tap the sum over all
-// outputs, of outputs times the inputs that they meet. The outputs are cut into slices; a block
-// sums one, for some channels and all rows of the kernel, into scratch memory, and then the sums of
-// the slices are added in their order. What is summed where depends on sizes alone.
+// The gradient of the weights of a convolution with few channels in a group: for each pair of an
+// output and an input channel and each tap the sum over all outputs, of outputs times the inputs
+// that they meet. The outputs are cut into slices; a block sums one, for some channels and all rows
+// of the kernel, into scratch memory, and then the sums of the slices are added in their order.
+// What is summed where depends on sizes alone.
 //
 // With channels innermost a thread has a vector of channels and one part of a kernel row, and goes
 // along the rows of its slice. Otherwise the lanes of a warp have neighbouring outputs of one
@@ -40,11 +41,11 @@ struct Slices {
 };
 
 struct WeightsLayout {
-  int channels, kernel[3];
-  int64_t stride[4]; // O, D, H, W
+  int pairs, in_channels, kernel[3];
+  int64_t stride[5]; // O, I, D, H, W
 };
 
-// weights[o, 0, k] = the sum of sums[slice][k][o] over the slices: kAdders threads add each
+// weights[o, i, k] = the sum of sums[slice][k][o, i] over the slices: kAdders threads add each
 // kAdders-th slice, and the first one what they have found, both in order.
 template <class T>
 __global__ void __launch_bounds__(kWarp* kAdders) add_slices_kernel(
@@ -68,16 +69,31 @@ __global__ void __launch_bounds__(kWarp* kAdders) add_slices_kernel(
     if (threadIdx.y == 0 && index < elements) {
       for (int i = 1; i < kAdders; i++)
         sum += shared[i][threadIdx.x];
-      const auto tap = static_cast<int>(index / layout.channels);
-      const int64_t channel = index - static_cast<int64_t>(tap) * layout.channels;
+      const auto tap = static_cast<int>(index / layout.pairs);
+      const auto pair = static_cast<int>(index - static_cast<int64_t>(tap) * layout.pairs);
+      const int64_t o = pair / layout.in_channels, i = pair % layout.in_channels;
       const int row = tap / layout.kernel[2], w = tap - row * layout.kernel[2];
       const int d = row / layout.kernel[1], h = row - d * layout.kernel[1];
       weights
-          [channel * layout.stride[0] + d * layout.stride[1] + h * layout.stride[2] +
-           w * layout.stride[3]] = convert<T>(sum);
+          [o * layout.stride[0] + i * layout.stride[1] + d * layout.stride[2] +
+           h * layout.stride[3] + w * layout.stride[4]] = convert<T>(sum);
     }
     __syncthreads(); // what is shared may be overwritten
   }
+}
+
+// An output channel and an input channel of its group.
+struct Pair {
+  int64_t out, in;
+
+  __device__ static Pair at(const ConvProblem& p, int index) {
+    const int64_t out = index / p.ic;
+    return {out, out / p.oc * p.ic + index - out * p.ic};
+  }
+};
+
+int pairs_of(const ConvProblem& p) {
+  return static_cast<int>(p.groups * p.oc * p.ic);
 }
 
 // A part of a row of the kernel: taps [w, w + kTaps) of row (d, h).
@@ -101,23 +117,24 @@ __device__ __forceinline__ bool inside(const ConvProblem& p, int axis, int posit
   return position >= 0 && position < p.src_size[axis];
 }
 
-// `parts`: of all rows of the kernel. sums: [slice][tap][channel].
+// `parts`: of all rows of the kernel. sums: [slice][tap][pair].
 template <class T, int n, int kTaps, int kStride>
 __global__ void __launch_bounds__(kThreads) nxc_kernel(
     const __grid_constant__ ConvProblem p,
     const __grid_constant__ Slices slices,
     int parts,
     float* sums) {
-  const int channels = static_cast<int>(p.groups * p.oc);
-  const int channel = (blockIdx.y * blockDim.x + threadIdx.x) * n;
+  const auto pairs = static_cast<int>(p.groups * p.oc * p.ic);
+  const int first_pair = (blockIdx.y * blockDim.x + threadIdx.x) * n;
   const int index = blockIdx.z * blockDim.y + threadIdx.y;
-  if (channel >= channels || index >= parts)
+  if (first_pair >= pairs || index >= parts)
     return;
   const KernelPart part = KernelPart::at(p, index, kTaps);
+  const Pair pair = Pair::at(p, first_pair); // a vector has one input channel in a group
   const auto width = static_cast<int>(p.dst_size[2]);
   const int segments = (width + kSegment - 1) / kSegment;
-  const T* const src = static_cast<const T*>(p.src) + channel / p.oc;
-  const T* const dst = static_cast<const T*>(p.dst) + channel;
+  const T* const src = static_cast<const T*>(p.src) + pair.in;
+  const T* const dst = static_cast<const T*>(p.dst) + pair.out;
   float total[kTaps][n] = {};
   const int64_t begin = blockIdx.x * slices.length;
   const int64_t end = min(begin + slices.length, slices.items);
@@ -185,33 +202,34 @@ __global__ void __launch_bounds__(kThreads) nxc_kernel(
   }
   const int64_t taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
   const int64_t tap = (part.d * p.kernel[1] + part.h) * p.kernel[2] + part.w;
-  float* to = sums + (blockIdx.x * taps + tap) * channels + channel;
+  float* to = sums + (blockIdx.x * taps + tap) * pairs + first_pair;
 #pragma unroll
   for (int k = 0; k < kTaps; k++) {
     if (part.w + k >= p.kernel[2])
       break;
 #pragma unroll
     for (int v = 0; v < n; v++)
-      to[k * channels + v] = total[k][v];
+      to[k * pairs + v] = total[k][v];
   }
 }
 
-// A warp's lanes have neighbouring outputs; sums: [slice][tap][channel].
+// A warp's lanes have neighbouring outputs; sums: [slice][tap][pair].
 template <class T, int kTaps>
 __global__ void __launch_bounds__(kThreads) ncx_kernel(
     const __grid_constant__ ConvProblem p,
     const __grid_constant__ Slices slices,
     int parts,
     float* sums) {
-  const int channels = static_cast<int>(p.groups * p.oc);
-  const int64_t slice = blockIdx.x / channels;
-  const auto channel = static_cast<int>(blockIdx.x - slice * channels);
+  const auto pairs = static_cast<int>(p.groups * p.oc * p.ic);
+  const int64_t slice = blockIdx.x / pairs;
+  const auto own_pair = static_cast<int>(blockIdx.x - slice * pairs);
   const int index = blockIdx.y * blockDim.y + threadIdx.y;
   if (index >= parts)
     return;
   const KernelPart part = KernelPart::at(p, index, kTaps);
-  const T* const src = static_cast<const T*>(p.src) + channel / p.oc * p.src_stride[1];
-  const T* const dst = static_cast<const T*>(p.dst) + channel * p.dst_stride[1];
+  const Pair pair = Pair::at(p, own_pair);
+  const T* const src = static_cast<const T*>(p.src) + pair.in * p.src_stride[1];
+  const T* const dst = static_cast<const T*>(p.dst) + pair.out * p.dst_stride[1];
   const int64_t pixels = p.dst_size[0] * p.dst_size[1] * p.dst_size[2]; // of an image
   const auto height = static_cast<unsigned>(p.dst_size[1]);
   const auto width = static_cast<unsigned>(p.dst_size[2]);
@@ -250,7 +268,7 @@ __global__ void __launch_bounds__(kThreads) ncx_kernel(
     for (int lanes = kWarp / 2; lanes > 0; lanes /= 2)
       total[k] += __shfl_xor_sync(~0u, total[k], lanes);
     if (threadIdx.x == 0 && part.w + k < p.kernel[2])
-      sums[(slice * taps + tap + k) * channels + channel] = total[k];
+      sums[(slice * taps + tap + k) * pairs + own_pair] = total[k];
   }
 }
 
@@ -260,11 +278,9 @@ int parts_of(const ConvProblem& p, int taps) {
 
 template <class T>
 void add_slices(const ConvProblem& p, int slices, const float* sums) {
-  WeightsLayout layout{static_cast<int>(p.groups * p.oc), {}, {p.weights_stride[0]}};
-  for (int a = 0; a < 3; a++) {
-    layout.kernel[a] = static_cast<int>(p.kernel[a]);
-    layout.stride[1 + a] = p.weights_stride[2 + a];
-  }
+  WeightsLayout layout{pairs_of(p), static_cast<int>(p.ic), {}, {}};
+  std::copy_n(p.kernel, 3, layout.kernel);
+  std::copy_n(p.weights_stride, 5, layout.stride);
   constexpr int64_t kMaxGrid = 1 << 16;
   const int64_t elements = output_elements(p);
   launch(
@@ -291,7 +307,7 @@ void through_slices(const ConvProblem& p, int slices, F&& fill) {
 
 template <class T, int n, int kTaps, int kStride>
 void run_nxc(const ConvProblem& p) {
-  const int parts = parts_of(p, kTaps), vectors = ceil_of(p.groups * p.oc, n);
+  const int parts = parts_of(p, kTaps), vectors = ceil_of(pairs_of(p), n);
   const int lanes = vectors > 16 ? 32 : vectors > 8 ? 16 : 8;
   const dim3 block(lanes, std::min(parts, kThreads / lanes));
   const dim3 grid(1, ceil_of(vectors, lanes), ceil_of(parts, block.y));
@@ -312,15 +328,15 @@ void run_nxc(const ConvProblem& p) {
 
 template <class T, int kTaps>
 void run_ncx(const ConvProblem& p) {
-  const int parts = parts_of(p, kTaps), channels = static_cast<int>(p.groups * p.oc);
+  const int parts = parts_of(p, kTaps), pairs = pairs_of(p);
   const dim3 block(kWarp, std::min(parts, kThreads / kWarp));
   const int part_blocks = ceil_of(parts, block.y);
   const int64_t pixels = p.dst_size[0] * p.dst_size[1] * p.dst_size[2];
-  const auto slices = Slices::of(p.n * pixels, int64_t(channels) * part_blocks, /*least=*/512);
+  const auto slices = Slices::of(p.n * pixels, int64_t(pairs) * part_blocks, /*least=*/512);
   through_slices<T>(p, slices.count, [&](float* sums) {
     launch(
         ncx_kernel<T, kTaps>,
-        dim3(channels * slices.count, part_blocks),
+        dim3(pairs * slices.count, part_blocks),
         block,
         0,
         p,
@@ -337,15 +353,15 @@ bool has_vectors(const ConvProblem& p) {
     return is_aligned(data, kVector * sizeof(T)) && stride[0] % kVector == 0 &&
         stride[2] % kVector == 0 && stride[3] % kVector == 0 && stride[4] % kVector == 0;
   };
-  return p.oc == 1 && p.groups % kVector == 0 && fits(p.src, p.src_stride) &&
+  return p.ic == 1 && p.oc == 1 && p.groups % kVector == 0 && fits(p.src, p.src_stride) &&
       fits(p.dst, p.dst_stride);
 }
 
 template <class T>
 void run_nxc(const ConvProblem& p) {
-  if (!has_vectors<T>(p))
-    return run_nxc<T, 1, 4, 0>(p);
   const auto taps = p.kernel[2], stride = p.dilation[2] == 1 ? p.stride[2] : 0;
+  if (!has_vectors<T>(p))
+    return taps == 3 && stride == 1 ? run_nxc<T, 1, 3, 1>(p) : run_nxc<T, 1, 4, 0>(p);
   if (stride == 1) {
     return taps == 3 ? run_nxc<T, kVector, 3, 1>(p)
         : taps == 5  ? run_nxc<T, kVector, 5, 1>(p)
@@ -370,10 +386,10 @@ void run_ncx(const ConvProblem& p) {
 
 bool depthwise_weights(const ConvProblem& p) {
   constexpr int64_t kMaxGridYZ = 65535;
-  const int64_t rows = p.kernel[0] * p.kernel[1] * p.kernel[2], channels = p.groups * p.oc;
-  const bool is_nxc = channels > 1 && p.src_stride[1] == 1 && p.dst_stride[1] == 1;
+  const int64_t rows = p.kernel[0] * p.kernel[1] * p.kernel[2];
+  const bool is_nxc = p.groups * p.oc > 1 && p.src_stride[1] == 1 && p.dst_stride[1] == 1;
   const int64_t pixels = p.dst_size[0] * p.dst_size[1] * p.dst_size[2];
-  if (rows > kMaxGridYZ || pixels >> 31 != 0 || channels > int64_t(kMaxGridYZ) * 8)
+  if (rows > kMaxGridYZ || pixels >> 31 != 0 || pairs_of(p) > kMaxGridYZ * 8)
     return false;
   dispatch(DepthwiseTypes{}, p.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
