@@ -8,7 +8,8 @@
 namespace torch_dnnl::cuda {
 namespace {
 
-// Positions along an axis are computed in 32 bits, with room for sums of three of them.
+// Positions along an axis are computed in 32 bits, with room for sums of three of them, and offsets
+// within a row too.
 bool has_small_positions(const ConvProblem& p) {
   constexpr int64_t kMost = int64_t(1) << 28;
   for (int a = 0; a < 3; a++) {
@@ -18,7 +19,8 @@ bool has_small_positions(const ConvProblem& p) {
         return false;
     }
   }
-  return p.groups * p.ic * p.oc <= kMost &&
+  return p.src_size[2] * p.src_stride[4] <= kMost && p.dst_size[2] * p.dst_stride[4] <= kMost &&
+      p.groups * p.ic * p.oc <= kMost &&
       p.ic * p.oc * p.kernel[0] * p.kernel[1] * p.kernel[2] <= kMost;
 }
 

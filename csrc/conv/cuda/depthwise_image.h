@@ -56,7 +56,7 @@ struct DepthwiseImage {
   // From input channel i of its group to channel c; w counts from the axis's first tap on.
   template <class T>
   __device__ float weight(int c, int i, int d, int h, int w) const {
-    const int group = c / out_channels;
+    const int group = group_of(c);
     return static_cast<float>(
         static_cast<const T*>(weights)
             [group * weights_group + (c - group * out_channels) * weights_out + i * weights_in +
@@ -69,9 +69,13 @@ struct DepthwiseImage {
     return bias == nullptr ? 0.f : static_cast<float>(static_cast<const T*>(bias)[c * bias_stride]);
   }
 
+  TORCH_DNNL_HD int group_of(int c) const {
+    return out_channels == 1 ? c : c / out_channels; // division takes long
+  }
+
   // The first channel of in that belongs to the group of channel c.
   TORCH_DNNL_HD int first_in_channel(int c) const {
-    return (out_channels == 1 ? c : c / out_channels) * in_channels;
+    return group_of(c) * in_channels;
   }
 };
 

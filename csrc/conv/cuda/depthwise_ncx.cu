@@ -14,26 +14,14 @@ constexpr int kThreads = 128;
 constexpr int kOutputs = 4; // of a thread, along a row
 constexpr int kRows = 4;
 constexpr int kSharedFloats = 12 * 1024;
+constexpr int kRowLanes = 8; // that load one row of inputs: the bytes of a sector or two
 constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
-
-// Quotients of numbers below 2^16 by one multiplication.
-struct Divisor {
-  unsigned value, inverse;
-
-  explicit Divisor(int value = 1)
-      : value(value), inverse(value == 1 ? 0 : ~0u / static_cast<unsigned>(value) + 1) {}
-
-  TORCH_DNNL_HD int divide(int n) const {
-    return value == 1 ? n : static_cast<int>((uint64_t(n) * inverse) >> 32);
-  }
-};
 
 struct Tiling {
   int columns, rows, planes; // threads of a block along each
   int parts;                 // of a kernel row
   int in_rows, pitch;        // of the tile of one plane
   int weights;               // of one plane, with those that do not exist
-  Divisor in_rows_by, pitch_by;
   int tiles_w, tiles_h;
   int64_t plane_groups, blocks;
 };
@@ -91,29 +79,30 @@ __device__ void stage_inputs(
     int first_column,
     float* shared) {
   constexpr int kAtOnce = 8; // loads that are under way
-  const int count = t.planes * t.in_rows * t.pitch;
-  for (int begin = threadIdx.x; begin < count; begin += kAtOnce * kThreads) {
-    float values[kAtOnce];
+  const int lane = threadIdx.x % kRowLanes;
+  for (int line = threadIdx.x / kRowLanes; line < t.planes * t.in_rows;
+       line += kThreads / kRowLanes) {
+    const int in_block = line / t.in_rows, h = first_row + line - in_block * t.in_rows;
+    const Plane own = plane.plus(in_block, p.channels);
+    const bool is_inside = own.n < p.n && h >= 0 && h < p.axis[1].in;
+    const int64_t c = p.first_in_channel(own.channel) + channel;
+    const T* const row = static_cast<const T*>(p.in) + own.n * p.in_stride[0] + c * p.in_stride[1] +
+        id * p.in_stride[2] + h * p.in_stride[3];
+    for (int begin = lane; begin < t.pitch; begin += kAtOnce * kRowLanes) {
+      float values[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; i++) {
-      const int e = begin + i * kThreads;
-      const int line = t.pitch_by.divide(e), in_block = t.in_rows_by.divide(line);
-      const int h = first_row + line - in_block * t.in_rows;
-      const int w = first_column + e - line * t.pitch;
-      const Plane own = plane.plus(in_block, p.channels);
-      values[i] = 0;
-      if (e < count && own.n < p.n && h >= 0 && h < p.axis[1].in && w >= 0 && w < p.axis[2].in) {
-        const int c = p.first_in_channel(own.channel) + channel;
-        values[i] =
-            static_cast<float>(static_cast<const T*>(p.in)
-                                   [own.n * p.in_stride[0] + c * p.in_stride[1] +
-                                    id * p.in_stride[2] + h * p.in_stride[3] + w * p.in_stride[4]]);
+      for (int i = 0; i < kAtOnce; i++) {
+        const int column = begin + i * kRowLanes, w = first_column + column;
+        values[i] = is_inside && column < t.pitch && w >= 0 && w < p.axis[2].in
+            ? static_cast<float>(row[w * p.in_stride[4]])
+            : 0.f;
       }
-    }
 #pragma unroll
-    for (int i = 0; i < kAtOnce; i++) {
-      if (begin + i * kThreads < count)
-        shared[begin + i * kThreads] = values[i];
+      for (int i = 0; i < kAtOnce; i++) {
+        const int column = begin + i * kRowLanes;
+        if (column < t.pitch)
+          shared[line * t.pitch + column] = values[i];
+      }
     }
   }
 }
@@ -284,8 +273,6 @@ Tiling tiling_of(const DepthwiseImage& p, int columns, int rows, int planes) {
     t.pitch = ceil_of(t.pitch, 4) * 4;
   }
   t.weights = p.axis[1].taps * t.parts * Taps::kTaps;
-  t.in_rows_by = Divisor(t.in_rows);
-  t.pitch_by = Divisor(t.pitch);
   t.tiles_w = ceil_of(a.out, columns * kOutputs);
   t.tiles_h = ceil_of(p.axis[1].out, rows * kRows);
   t.plane_groups = (p.n * p.channels + planes - 1) / planes;

@@ -21,7 +21,8 @@ constexpr int kOutputs = 8;
 constexpr int kVector =
     4; // channels; more of a narrow type would leave registers for fewer outputs
 constexpr int kWeightsBytes = 24 * 1024;
-constexpr int64_t kMaxBlocks = 4096; // a block takes several runs, to load weights for all of them
+// A block takes several runs, to load weights for all of them; so many keep a large GPU busy.
+constexpr int64_t kMaxBlocks = 6 * 132;
 
 struct Tiling {
   int lanes; // vectors of channels of a block
@@ -64,10 +65,11 @@ __device__ void stage_weights(
     int first,
     int width,
     float* shared) {
-  const int count = min(t.capacity, t.steps - first) * Taps::kTaps * kInputs * width;
-  for (int e = threadIdx.y * blockDim.x + threadIdx.x; e < count; e += kThreads) {
-    const int c = first_channel + e % width;
-    const int vector = e / width, tap = vector / kInputs % Taps::kTaps;
+  // `width` divides kThreads, so that a thread stays with a channel.
+  const int thread = threadIdx.y * blockDim.x + threadIdx.x, c = first_channel + thread % width;
+  const int count = min(t.capacity, t.steps - first) * Taps::kTaps * kInputs;
+  for (int vector = thread / width; vector < count; vector += kThreads / width) {
+    const int tap = vector / kInputs % Taps::kTaps;
     int step = vector / (kInputs * Taps::kTaps) + first;
     const int w = step % t.parts * Taps::kTaps + tap;
     step /= t.parts;
@@ -76,16 +78,17 @@ __device__ void stage_weights(
     const int d = step % p.axis[0].taps;
     const int input = step / p.axis[0].taps * kInputs + vector % kInputs;
     const bool exists = c < p.channels && w >= p.axis[2].first && w < p.axis[2].taps;
-    shared[e] = exists ? p.weight<T>(c, input, d, h, w) : 0.f;
+    shared[vector * width + thread % width] = exists ? p.weight<T>(c, input, d, h, w) : 0.f;
   }
 }
 
 template <class T, int n>
-__device__ __forceinline__ void load_as_float(const T* from, float (&values)[n]) {
-  const auto vector = load_vector<n>(from);
+__device__ __forceinline__ Vector<float, n> as_float(const Vector<T, n>& vector) {
+  Vector<float, n> result;
 #pragma unroll
   for (int i = 0; i < n; i++)
-    values[i] = static_cast<float>(vector.at[i]);
+    result.at[i] = static_cast<float>(vector.at[i]);
+  return result;
 }
 
 // Adds to the sums of a run what one input row gives through a part of one kernel row. `row` is the
@@ -101,49 +104,66 @@ __device__ __forceinline__ void add_row(
     int part,
     float (&sums)[kOutputs][n]) {
   const GatherAxis& a = p.axis[2];
-  const int64_t step = p.in_stride[4];
+  const auto step = static_cast<int>(p.in_stride[4]); // a row is not longer than 2^28
   constexpr int kInputs = kMatrix ? n : 1;
-  float taps[Taps::kTaps][kInputs][n];
+  Vector<float, n> taps[Taps::kTaps][kInputs];
 #pragma unroll
   for (int k = 0; k < Taps::kTaps; k++) {
 #pragma unroll
     for (int i = 0; i < kInputs; i++)
-      load_as_float(weights + (k * kInputs + i) * width, taps[k][i]);
+      taps[k][i] = load_vector<n>(weights + (k * kInputs + i) * width);
   }
-  const auto add = [&](float (&sum)[n], const float (&x)[n], const float (&tap)[kInputs][n]) {
+  const auto add = [&](float (&sum)[n], const auto& x, const auto& tap) {
 #pragma unroll
     for (int v = 0; v < n; v++) {
 #pragma unroll
       for (int i = 0; i < kInputs; i++)
-        sum[v] += x[kMatrix ? i : v] * tap[i][v];
+        sum[v] += x.at[kMatrix ? i : v] * tap[i].at[v];
     }
   };
+  const auto load_if = [&](bool is_inside, int position) {
+    Vector<T, n> vector{};
+    if (is_inside)
+      vector = load_vector<n>(row + position * step);
+    return vector;
+  };
+  // A batch of loads is under way before the first one is used.
   if constexpr (Taps::kGeneral) {
+    Vector<T, n> inputs[kOutputs];
+    bool meets[kOutputs];
 #pragma unroll
     for (int r = 0; r < kOutputs; r++) {
       const int i = w + r < a.out ? a.input(w + r, part) : -1;
-      if (i >= 0) {
-        float x[n];
-        load_as_float(row + i * step, x);
-        add(sums[r], x, taps[0]);
-      }
+      meets[r] = i >= 0;
+      inputs[r] = load_if(meets[r], i);
+    }
+#pragma unroll
+    for (int r = 0; r < kOutputs; r++) {
+      if (meets[r])
+        add(sums[r], as_float(inputs[r]), taps[0]);
     }
   } else {
+    constexpr int kFirst = Taps::first_input(), kLast = Taps::last_input(kOutputs), kBatch = 6;
     const int origin = Taps::origin(a, w, part), first = part * Taps::kTaps;
 #pragma unroll
-    for (int i = Taps::first_input(); i <= Taps::last_input(kOutputs); i++) {
-      const int position = origin + i * t.spacing;
-      if (position < 0 || position >= a.in)
-        continue;
-      float x[n];
-      load_as_float(row + position * step, x);
+    for (int begin = kFirst; begin <= kLast; begin += kBatch) {
+      Vector<T, n> inputs[kBatch];
 #pragma unroll
-      for (int r = 0; r < kOutputs; r++) {
-        constexpr int kNone = -1;
-        const int k = Taps::tap(i, r) < Taps::kTaps ? Taps::tap(i, r) : kNone;
-        const bool exists = !Taps::kPartial || (first + k >= a.first && first + k < a.taps);
-        if (k >= 0 && exists)
-          add(sums[r], x, taps[k < 0 ? 0 : k]);
+      for (int b = 0; b < kBatch; b++) {
+        const int i = begin + b, position = origin + i * t.spacing;
+        inputs[b] = load_if(i <= kLast && position >= 0 && position < a.in, position);
+      }
+#pragma unroll
+      for (int b = 0; b < kBatch; b++) {
+        const auto x = as_float(inputs[b]);
+#pragma unroll
+        for (int r = 0; r < kOutputs; r++) {
+          const int k = Taps::tap(begin + b, r);
+          if (k < 0 || k >= Taps::kTaps)
+            continue;
+          if (!Taps::kPartial || (first + k >= a.first && first + k < a.taps))
+            add(sums[r], x, taps[k]);
+        }
       }
     }
   }

@@ -177,18 +177,22 @@ __global__ void __launch_bounds__(kThreads) nxc_kernel(
           }
         }
       } else {
+        // All loads are under way before the first one is used.
+        constexpr int kInputs = (kOutputs - 1) * kStride + kTaps;
         const int origin = source(p, 2, w, part.w);
+        const T* const at = x + origin * p.src_stride[4];
+        Vector<T, n> inputs[kInputs] = {};
 #pragma unroll
-        for (int i = 0; i < (kOutputs - 1) * kStride + kTaps; i++) {
-          // The inputs of outputs behind the last are read only where there are any.
-          if (!inside(p, 2, origin + i))
-            continue;
-          const auto input = load(origin + i);
+        for (int i = 0; i < kInputs; i++) {
+          if (inside(p, 2, origin + i))
+            inputs[i] = load_vector<n>(at + i * p.src_stride[4]);
+        }
 #pragma unroll
-          for (int r = 0; r < kOutputs; r++) {
-            const int k = i - r * kStride;
-            if (k >= 0 && k < kTaps && w + r < last)
-              add(input, r, k < 0 || k >= kTaps ? 0 : k);
+        for (int r = 0; r < kOutputs; r++) {
+#pragma unroll
+          for (int k = 0; k < kTaps; k++) {
+            if (w + r < last)
+              add(inputs[r * kStride + k], r, k);
           }
         }
       }
@@ -253,12 +257,17 @@ __global__ void __launch_bounds__(kThreads) ncx_kernel(
     const float y = static_cast<float>(
         dst[image * p.dst_stride[0] + d * p.dst_stride[2] + h * p.dst_stride[3] +
             w * p.dst_stride[4]]);
+    float inputs[kTaps]; // all loads are under way before the first one is used
 #pragma unroll
     for (int k = 0; k < kTaps; k++) {
       const int position = source(p, 2, w, part.w + k);
-      if (part.w + k < p.kernel[2] && inside(p, 2, position))
-        total[k] += static_cast<float>(x[position * p.src_stride[4]]) * y;
+      inputs[k] = part.w + k < p.kernel[2] && inside(p, 2, position)
+          ? static_cast<float>(x[position * p.src_stride[4]])
+          : 0.f;
     }
+#pragma unroll
+    for (int k = 0; k < kTaps; k++)
+      total[k] += inputs[k] * y;
   }
   const int64_t taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
   const int64_t tap = (part.d * p.kernel[1] + part.h) * p.kernel[2] + part.w;
