@@ -1,5 +1,5 @@
-// Depthwise convolution of planes, in any layout but channels innermost: a block computes a tile of
-// outputs of a plane, or small planes of several channels. The inputs of the tile lie in shared
+// Depthwise and grouped convolution in any layout but channels innermost: a block computes a tile
+// of outputs of a plane, or small planes of several channels. The inputs of the tile lie in shared
 // memory as float, with zeros outside the image, so that every input is read from memory once; a
 // thread computes kRows x kOutputs outputs, from windows of neighbouring inputs.
 #include "conv/cuda/depthwise_image.h"
