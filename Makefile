@@ -75,8 +75,9 @@ gpu-build: $(VENV)/.gpu-tools
 
 gpu-test gpu-memcheck $(GPU_BENCHES): export PYTHONPATH := $(CURDIR)
 
+GPU_TESTS = -m pytest -m cuda $$(grep -l 'mark\.cuda' tests/test_*.py)
 gpu-test: gpu-build
-	$(PY) -m pytest -m cuda $$(grep -l 'mark\.cuda' tests/test_*.py) $(ARGS)
+	$(PY) $(GPU_TESTS) $(ARGS)
 
 # Without torch's cache each tensor has an allocation of its own, whose ends are known.
 gpu-memcheck: gpu-build
@@ -84,7 +85,7 @@ gpu-memcheck: gpu-build
 	if command -v compute-sanitizer; then \
 	  PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
 	    compute-sanitizer --tool memcheck --error-exitcode 86 --print-limit 20 \
-	    $(PY) -m pytest tests/test_cuda.py -k "matches_cpu and float32" $(ARGS); \
+	    $(PY) $(GPU_TESTS) -k "(matches_cpu or matches_oracle) and float32" $(ARGS); \
 	else \
 	  echo "compute-sanitizer is not installed: memory accesses are not checked"; \
 	fi
