@@ -4,8 +4,12 @@
 #   make demo        train on photographs    make lint    style and types
 #   make cuda-build  compile for CUDA        make bench   timings (ARGS= for benchmarks/run.py)
 #   make clean       remove build products   make help    this text
+#   make gpu         on a machine with a GPU: the tests that need one, checked memory accesses and
+#                    timings, which go to benchmarks/results. Its parts are gpu-build, gpu-test,
+#                    gpu-memcheck and gpu-bench, that one's gpu-bench-resample and so on.
 #
 # Variables:
+#   ARGS=...                 for pytest or benchmarks/run.py
 #   PYTHON=/path/to/python   use that environment's torch (the environment itself is left as it is)
 #   BASE_PYTHON=python3.12   the Python that environments are made from
 #   PIP_ARGS=...             passed to pip, such as another index for torch
@@ -15,6 +19,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
 .PHONY: build demo test lint bench cuda-build clean help
+.PHONY: gpu gpu-build gpu-test gpu-memcheck gpu-bench
 
 TORCH := torch==2.13.0
 CUDA_TORCH := torch==2.14.1
@@ -27,6 +32,9 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 CUDA_VENV := .venv-cuda
 CUDA_PY := $(CUDA_VENV)/bin/python
+
+# What benchmarks/run.py times on a GPU, each in a run of its own.
+GPU_BENCHES := $(addprefix gpu-bench-,overhead resample deterministic images reorder conv)
 
 # ninja's verbose lines are shortened to [3/12] csrc/...
 BRIEF := 2>&1 | sed -uE 's:^(\[[0-9]+/[0-9]+\]) .* -c [^ ]*/(csrc/[^ ]+) .*:\1 \2:'
@@ -50,11 +58,50 @@ lint: $(VENV)/.lint-tools
 	git ls-files --cached --others --exclude-standard csrc tests \
 	  | grep -E '\.(h|cpp|cu|cuh)$$' | xargs $(VENV)/bin/clang-format --dry-run -Werror
 
-# Only loads the kernels, on any machine with nvcc; one architecture and one CPU library keep it short.
+# Only loads the kernels, on any machine with nvcc; one CPU library keeps it short.
 cuda-build: $(CUDA_VENV)/.torch
-	TORCH_DNNL_CUDA=1 TORCH_DNNL_CPU=default TORCH_CUDA_ARCH_LIST=9.0+PTX \
+	TORCH_DNNL_CUDA=1 TORCH_DNNL_CPU=default TORCH_CUDA_ARCH_LIST="8.0;9.0a" \
 	  $(CUDA_PY) setup.py -q build --build-lib build/cuda $(BRIEF)
 	PYTHONPATH=build/cuda $(CUDA_PY) tools/check_cuda_kernels.py
+
+gpu: gpu-test gpu-memcheck gpu-bench
+
+# For the GPU at hand alone. With PYTHON=, nothing is downloaded if that Python has the tools.
+OWN_ARCH := import torch; a, b = torch.cuda.get_device_capability(); print(f"{a}.{b}" + "a" * (a >= 9))
+gpu-build: $(VENV)/.gpu-tools
+	arch=$$($(PY) -c '$(OWN_ARCH)'); \
+	TORCH_DNNL_CUDA=1 TORCH_DNNL_CPU=default TORCH_CUDA_ARCH_LIST=$$arch \
+	  $(PY) setup.py -q build_ext --inplace $(BRIEF)
+
+gpu-test gpu-memcheck $(GPU_BENCHES): export PYTHONPATH := $(CURDIR)
+
+GPU_TESTS = -m pytest -m cuda $$(grep -l 'mark\.cuda' tests/test_*.py)
+gpu-test: gpu-build
+	$(PY) $(GPU_TESTS) $(ARGS)
+
+# Without torch's cache each tensor has an allocation of its own, whose ends are known.
+gpu-memcheck: gpu-build
+	@export PATH="$$PATH:$${CUDA_HOME:-/usr/local/cuda}/bin"; \
+	if command -v compute-sanitizer; then \
+	  PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
+	    compute-sanitizer --tool memcheck --error-exitcode 86 --print-limit 20 \
+	    $(PY) $(GPU_TESTS) -k "(matches_cpu or matches_oracle) and float32" $(ARGS); \
+	else \
+	  echo "compute-sanitizer is not installed: memory accesses are not checked"; \
+	fi
+
+gpu-bench: $(GPU_BENCHES)
+
+gpu-bench-%: gpu-build
+	$(PY) benchmarks/run.py --device cuda --op $* --seconds 0.3 \
+	  --pass forward $(if $(filter resample,$*),--pass backward) \
+	  --csv benchmarks/results/$*_cuda.csv $(ARGS)
+
+# torch's gradients with deterministic algorithms, as all of ours are.
+gpu-bench-deterministic: gpu-build
+	$(PY) benchmarks/run.py --device cuda --op resample --seconds 0.3 \
+	  --pass backward --deterministic \
+	  --csv benchmarks/results/resample_cuda_deterministic.csv $(ARGS)
 
 clean:
 	rm -rf build dist *.egg-info torch_dnnl/*.so torch_dnnl/_build.py
@@ -90,6 +137,10 @@ $(CUDA_VENV)/.torch:
 	@echo "Creating $(CUDA_VENV) with $(CUDA_TORCH)"
 	$(BASE_PYTHON) -m venv $(CUDA_VENV)
 	$(CUDA_PY) -m pip --disable-pip-version-check install $(PIP_ARGS) $(CUDA_TORCH) $(BUILD_TOOLS)
+	touch $@
+
+$(VENV)/.gpu-tools: $(VENV)/.torch
+	$(PIP) install $(PIP_ARGS) pytest
 	touch $@
 
 # An editable install, whose build finds everything just built. The build itself is always run, as

@@ -29,8 +29,9 @@ from setuptools import Extension, setup
 
 ROOT = Path(__file__).resolve().parent
 
-# sm_80 code also runs on sm_86 and sm_89; newer GPUs than Hopper compile the PTX when they load it.
-DEFAULT_ARCHS = "8.0;9.0+PTX"
+# sm_80 code also runs on sm_86 and sm_89, and GPUs newer than Hopper compile its PTX when they load
+# it; sm_90a is Hopper with its own matrix instructions, which no other GPU has.
+DEFAULT_ARCHS = "8.0+PTX;9.0a"
 
 # ATen's own flags, so that at::vec::Vectorized has the width that ATen's kernels use.
 CPU_FLAGS = {

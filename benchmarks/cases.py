@@ -1,10 +1,11 @@
 """What is timed: for each operator, our call and the best spelling of it that a user of torch (or,
-where a name says so, of Pillow or oneDNN) has.
+where a name says so, of Pillow or oneDNN) has. A GPU gets larger batches: outputs of 512 MB for
+Resample, tensors of 1 GB for Reorder, 8 times as many images for convolution.
 """
 
 import csv
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import product
 from math import prod
@@ -25,6 +26,7 @@ class Case:
     tensors: tuple[Tensor, ...]
     operations: int = 0  # multiply-adds, where they are the limit
     exact: Callable[..., Tensor] | None = None  # of float64 tensors; default: peer
+    graph: bool = False  # replayed as a CUDA graph
 
     @property
     def differentiable(self) -> bool:
@@ -46,10 +48,24 @@ def randbytes(*shape: int, device: str, memory_format: torch.memory_format) -> T
 
 
 LAYOUTS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
+SHORT = {
+    torch.float32: "f32",
+    torch.bfloat16: "bf16",
+    torch.float16: "f16",
+    torch.float8_e4m3fn: "f8",
+    torch.uint8: "u8",
+}
 
 
 def overhead(device: str) -> Iterator[Case]:
-    """1x1x4x4: nothing but the call."""
+    """1x1x4x4: nothing but the call; on a GPU also replayed as a CUDA graph: the kernels alone."""
+    for case in small_calls(device):
+        yield case
+        if device == "cuda":
+            yield replace(case, name=f"{case.name}, graph", graph=True)
+
+
+def small_calls(device: str) -> Iterator[Case]:
     x, w = torch.randn(1, 1, 4, 4, device=device), torch.randn(1, 1, 3, 3, device=device)
     for label, kwargs in [
         ("nearest factor", {"scale_factor": 2}),
@@ -89,12 +105,19 @@ def interpolation(
 
 
 def through_float32(**kwargs) -> Callable[[Tensor], Tensor]:
-    """torch has no antialias in bfloat16: the round trip that one writes instead."""
-    return lambda x: F.interpolate(x.float(), **kwargs).to(x.dtype)
+    """torch has no antialias in bfloat16, nor in bytes on a GPU: the round trip that one writes
+    instead."""
+
+    def torchs(x: Tensor) -> Tensor:
+        result = F.interpolate(x.float(), **kwargs)
+        return result.to(x.dtype) if x.is_floating_point() else result.round_().to(x.dtype)
+
+    return torchs
 
 
 def resample(device: str) -> Iterator[Case]:
-    """Outputs of 8 MB, in every mode."""
+    """Outputs of 8 MB, or 512 MB on a GPU, in every mode."""
+    many = 64 if device == "cuda" else 1
     double, odd = {"scale_factor": 2}, {"size": (127, 129)}
     modes = [
         ("nearest x2", 64, {**double, "mode": "nearest"}),
@@ -109,8 +132,9 @@ def resample(device: str) -> Iterator[Case]:
     ]
     for dtype, batch in ((torch.float32, 4), (torch.bfloat16, 8)):
         for (layout, memory_format), (label, side, kwargs) in product(LAYOUTS.items(), modes):
-            x = randn(batch, 32, side, side, device=device, memory_format=memory_format).to(dtype)
-            name = f"{label} {layout} {'f32' if dtype == torch.float32 else 'bf16'}"
+            sizes = (many * batch, 32, side, side)
+            x = randn(*sizes, device=device, memory_format=memory_format).to(dtype)
+            name = f"{label} {layout} {SHORT[dtype]}"
             refused = "antialias" in kwargs and dtype == torch.bfloat16
             yield interpolation(name, x, through_float32(**kwargs) if refused else None, **kwargs)
 
@@ -128,7 +152,8 @@ def images(device: str) -> Iterator[Case]:
     for layout, memory_format in LAYOUTS.items():
         options = {"device": device, "memory_format": memory_format}
         x = randbytes(1, 3, 256, 256, **options)
-        yield interpolation(f"256 to 224 antialias {layout} u8", x, **small)
+        peer = through_float32(**small) if device == "cuda" else None
+        yield interpolation(f"256 to 224 antialias {layout} u8", x, peer, **small)
         if find_spec("PIL") and layout == "nhwc" and device == "cpu":
             yield interpolation("256 to 224 antialias, Pillow", x, pillows(x, 224), **small)
         for factor, (kind, make) in product((0.5, 2), (("f32", randn), ("u8", randbytes))):
@@ -190,15 +215,6 @@ def onednn(w: Tensor) -> Iterator[Case]:
 
 def quantized(x: Tensor, scale: Tensor | float, zero_point: Tensor | float, low: int) -> Tensor:
     return (x / scale).round_().add_(zero_point).clamp_(low, low + 255)
-
-
-SHORT = {
-    torch.float32: "f32",
-    torch.bfloat16: "bf16",
-    torch.float16: "f16",
-    torch.float8_e4m3fn: "f8",
-    torch.uint8: "u8",
-}
 
 
 def layouts(x: Tensor) -> Iterator[Case]:
@@ -269,13 +285,14 @@ def blocks(x: Tensor) -> Iterator[Case]:
             unblocked,
             (blocked(x, block),),
         )
-    w = torch.randn(512, 512, 3, 3, device=x.device)
-    scale = torch.rand(512, 1, 1, 1, device=x.device) * 0.02 + 0.01
+    channels = 5120 if x.is_cuda else 512
+    w = torch.randn(channels, channels, 3, 3, device=x.device)
+    scale = torch.rand(channels, 1, 1, 1, device=x.device) * 0.02 + 0.01
     yield Case("oihw to OIhw16i16o", lambda w: D.reorder(w, "OIhw16i16o"), blocked_weights, (w,))
     yield Case(
         "OIhw16i16o to oihw",
         lambda w: D.reorder(w, "oihw", src_format="OIhw16i16o"),
-        lambda w: w.permute(0, 5, 1, 4, 2, 3).reshape(512, 512, 3, 3),
+        lambda w: w.permute(0, 5, 1, 4, 2, 3).reshape(channels, channels, 3, 3),
         (blocked_weights(w),),
     )
     yield Case(
@@ -385,7 +402,7 @@ def quantization(x: Tensor) -> Iterator[Case]:
 
 
 def reorder(device: str) -> Iterator[Case]:
-    x = torch.randn(4, 64, 112, 112, device=device)
+    x = torch.randn(320 if device == "cuda" else 4, 64, 112, 112, device=device)
     for group in (layouts, conversions, blocks, quantization, fake_quantization):
         yield from group(x)
 
@@ -395,6 +412,7 @@ def epilogues(device: str) -> Iterator[Case]:
 
     Through autograd: the backward pass is that of a network, with all gradients.
     """
+    many = 8 if device == "cuda" else 1
     layers = [
         ("rn50.3x3.56", 8, 64, 64, 3, 1, 56),
         ("rn50.1x1.56", 8, 64, 256, 1, 1, 56),
@@ -404,6 +422,7 @@ def epilogues(device: str) -> Iterator[Case]:
     kinds = [("relu", torch.relu, False), ("silu", F.silu, False), ("gelu", F.gelu, True)]
     for (layout, memory_format), layer, kind in product(LAYOUTS.items(), layers, kinds):
         (name, n, ic, oc, k, groups, side), (activation, function, has_residual) = layer, kind
+        n *= many
         x = randn(n, ic, side, side, device=device, memory_format=memory_format)
         w = torch.randn(oc, ic // groups, k, k, device=device) / (ic // groups * k * k) ** 0.5
         y = randn(n, oc, side, side, device=device, memory_format=memory_format)
@@ -439,9 +458,10 @@ def same_padding(device: str) -> Iterator[Case]:
         ("same dw5s2.28", 8, 240, 240, 5, 2, 240, 28, (1, 2, 1, 2), "same_upper"),
         ("pads (2, 0) 3x3.56", 8, 64, 64, 3, 1, 1, 56, (2, 0, 2, 0), ((2, 0), (2, 0))),
     ]
+    many = 8 if device == "cuda" else 1
     for (layout, memory_format), case in product(LAYOUTS.items(), cases):
         name, n, ic, oc, k, stride, groups, side, pads, padding = case
-        x = randn(n, ic, side, side, device=device, memory_format=memory_format)
+        x = randn(many * n, ic, side, side, device=device, memory_format=memory_format)
         w = torch.randn(oc, ic // groups, k, k, device=device) / (ic // groups * k * k) ** 0.5
 
         def ours(x, w, stride=stride, padding=padding, groups=groups):
@@ -458,68 +478,74 @@ def conv(device: str) -> Iterator[Case]:
     """The layers of real networks in conv_layers.csv: results, and the gradients of both inputs.
     Then what follows and what precedes a convolution.
     """
+    with (Path(__file__).parent / "conv_layers.csv").open() as file:
+        layers = list(csv.DictReader(file))
+    dtypes = (torch.float32, torch.bfloat16) if device == "cuda" else (torch.float32,)
+    for dtype, layout, layer in product(dtypes, ("ncx", "nxc"), layers):
+        yield from layer_passes(layer, layout, dtype, device)
+    yield from epilogues(device)
+    yield from same_padding(device)
 
+
+def layer_passes(
+    layer: dict[str, str], layout: str, dtype: torch.dtype, device: str
+) -> Iterator[Case]:
     def ints(text: str) -> list[int]:
         return [int(number) for number in text.split("x")]
 
-    with (Path(__file__).parent / "conv_layers.csv").open() as file:
-        layers = list(csv.DictReader(file))
-    for layout, layer in product(("ncx", "nxc"), layers):
-        n, ic, oc, stride, padding, dilation, groups = (
-            int(layer[key]) for key in ("n", "ic", "oc", "stride", "padding", "dilation", "groups")
-        )
-        spatial, kernel = ints(layer["spatial"]), ints(layer["kernel"])
-        dims = len(spatial)
-        x = torch.randn(n, ic, *spatial, device=device)
-        if layout == "nxc":  # a 1-D tensor has no memory format of its own
-            x = x.movedim(1, -1).contiguous().movedim(-1, 1)
-        w = torch.randn(oc, ic // groups, *kernel, device=device) / (ic // groups * prod(kernel))
-        attributes = [[stride] * dims, [padding] * dims, [dilation] * dims]
-        convolve = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
-        ours = (D.conv1d, D.conv2d, D.conv3d)[dims - 1]
-        options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-        y = convolve(x, w, **options)
-        operations = y.numel() * w[0].numel()
-        yield Case(
-            f"{layer['name']} {layout} result",
-            lambda x, w, ours=ours, options=options: ours(x, w, **options),
-            lambda x, w, convolve=convolve, options=options: convolve(x, w, **options),
-            (x, w),
-            operations,
-        )
-        grad = torch.randn_like(y)
-        if layout == "nxc":
-            grad = grad.movedim(1, -1).contiguous().movedim(-1, 1)
-        given = {"strides": attributes[0], "pads_begin": attributes[1], "dilations": attributes[2]}
-        given |= {"groups": groups, "data_format": "NCX", "weights_format": "OIX"}
-        ops = torch.ops.torch_dnnl
+    n, ic, oc, stride, padding, dilation, groups = (
+        int(layer[key]) for key in ("n", "ic", "oc", "stride", "padding", "dilation", "groups")
+    )
+    name = f"{layer['name']} {layout}"
+    if device == "cuda":
+        n, name = 8 * n, f"{name} {SHORT[dtype]}"
+    spatial, kernel = ints(layer["spatial"]), ints(layer["kernel"])
+    dims = len(spatial)
+    x = torch.randn(n, ic, *spatial, device=device, dtype=dtype)
+    if layout == "nxc":  # a 1-D tensor has no memory format of its own
+        x = x.movedim(1, -1).contiguous().movedim(-1, 1)
+    w = torch.randn(oc, ic // groups, *kernel, device=device) / (ic // groups * prod(kernel))
+    w = w.to(dtype)
+    attributes = [[stride] * dims, [padding] * dims, [dilation] * dims]
+    convolve = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
+    ours = (D.conv1d, D.conv2d, D.conv3d)[dims - 1]
+    options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    y = convolve(x, w, **options)
+    operations = y.numel() * w[0].numel()
+    yield Case(
+        f"{name} result",
+        lambda x, w: ours(x, w, **options),
+        lambda x, w: convolve(x, w, **options),
+        (x, w),
+        operations,
+    )
+    grad = torch.randn_like(y)
+    if layout == "nxc":
+        grad = grad.movedim(1, -1).contiguous().movedim(-1, 1)
+    given = {"strides": attributes[0], "pads_begin": attributes[1], "dilations": attributes[2]}
+    given |= {"groups": groups, "data_format": "NCX", "weights_format": "OIX"}
+    ops = torch.ops.torch_dnnl
 
-        def torchs(grad, x, w, of, attributes=attributes, groups=groups):
-            mask = [of == 0, of == 1, False]
-            return torch.ops.aten.convolution_backward(
-                *(grad, x.to(grad), w.to(grad), None, *attributes, False, [0], groups, mask)
-            )[of]
+    def torchs(grad: Tensor, x: Tensor, w: Tensor, of: int) -> Tensor:
+        mask = [of == 0, of == 1, False]
+        return torch.ops.aten.convolution_backward(
+            *(grad, x.to(grad), w.to(grad), None, *attributes, False, [0], groups, mask)
+        )[of]
 
-        yield Case(
-            f"{layer['name']} {layout} data gradient",
-            lambda grad, w, x=x, ops=ops, given=given: ops.convolution_backward_data(
-                grad, w, x.shape[2:], **given
-            ),
-            lambda grad, w, x=x, torchs=torchs: torchs(grad, x, w, 0),
-            (grad, w),
-            operations,
-        )
-        yield Case(
-            f"{layer['name']} {layout} weights gradient",
-            lambda grad, x, w=w, ops=ops, given=given: ops.convolution_backward_weights(
-                grad, x, w.shape[2:], **given
-            ),
-            lambda grad, x, w=w, torchs=torchs: torchs(grad, x, w, 1),
-            (grad, x),
-            operations,
-        )
-    yield from epilogues(device)
-    yield from same_padding(device)
+    yield Case(
+        f"{name} data gradient",
+        lambda grad, w: ops.convolution_backward_data(grad, w, spatial, **given),
+        lambda grad, w: torchs(grad, x, w, 0),
+        (grad, w),
+        operations,
+    )
+    yield Case(
+        f"{name} weights gradient",
+        lambda grad, x: ops.convolution_backward_weights(grad, x, kernel, **given),
+        lambda grad, x: torchs(grad, x, w, 1),
+        (grad, x),
+        operations,
+    )
 
 
 OPERATORS = {

@@ -1,44 +1,91 @@
-"""How two functions are compared: in turn, warm, by the median.
+"""How functions are compared: in turn, warm, by the median.
 
-The calls alternate, so that a machine whose speed drifts slows both down alike. Each series of
-calls follows one of the same function that is not timed: it may take several calls until the last
-cache holds what the function reads and writes, and not what another one left there.
+The calls alternate, so that a machine whose speed drifts slows all of them down alike. Each series
+of calls follows one of the same function that is not timed: it may take several calls until the
+last cache holds what the function reads and writes, and not what another one left there. A GPU
+times itself, by events; the series that is not timed also fills its queue, so that no launch is
+waited for.
 """
 
+import itertools
+import math
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 Function = Callable[[], object]
 
-
-def synchronize(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
+GRAPH_CALLS = 32  # in one CUDA graph
+CACHES = 4  # how many times the GPU's last cache the buffers in rotation are
+MAX_COPIES = 32
 
 
 def seconds(function: Function, calls: int, device: str) -> float:
-    synchronize(device)
-    start = time.perf_counter()
+    """The mean seconds of a call, after as many calls that are not timed."""
     for _ in range(calls):
         function()
-    synchronize(device)
-    return (time.perf_counter() - start) / calls
+    if device == "cuda":
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(calls):
+            function()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3 / calls
+    begin = time.perf_counter()
+    for _ in range(calls):
+        function()
+    return (time.perf_counter() - begin) / calls
 
 
 def interleaved(
     *functions: Function, device: str = "cpu", rounds: int = 15, budget: float = 3.0
 ) -> list[float]:
     """The median seconds of a call of each function; about `budget` seconds in all."""
-    for function in functions:
-        seconds(function, 1, device)  # warm
     once = [seconds(function, 1, device) for function in functions]
     calls = [max(1, int(budget / rounds / len(functions) / 2 / t)) for t in once]
     times: list[list[float]] = [[] for _ in functions]
     for _ in range(rounds):
         for function, n, series in zip(functions, calls, times, strict=True):
-            seconds(function, n, device)
             series.append(seconds(function, n, device))
     return [statistics.median(series) for series in times]
+
+
+def rotating(
+    make: Callable[[tuple[Tensor, ...]], Function], tensors: tuple[Tensor, ...], size: int
+) -> Function:
+    """`make(tensors)`; on a GPU, whose last cache holds many a layer, each call takes the next copy
+    of the tensors and writes to other memory than those before. `size`: bytes of a call."""
+    if not tensors[0].is_cuda:
+        return make(tensors)
+    cache = torch.cuda.get_device_properties(tensors[0].device).L2_cache_size
+    copies = min(MAX_COPIES, math.ceil(CACHES * cache / size))
+    calls = itertools.cycle([make(tuple(t.clone() for t in tensors)) for _ in range(copies)])
+    results: deque[object] = deque(maxlen=copies)
+    return lambda: results.append(next(calls)())
+
+
+def captured(function: Function) -> Function:
+    """Replays a CUDA graph of GRAPH_CALLS calls."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # what a first call allocates for good is not captured
+        function()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(GRAPH_CALLS):
+            function()
+    return graph.replay
+
+
+def matrix_rate(dtype: torch.dtype, budget: float = 0.3) -> float:
+    """Multiplications and additions per second of a product of large random matrices on the GPU."""
+    n = 8192
+    a, b = (torch.randn(n, n, device="cuda").to(dtype) for _ in range(2))
+    (time_of_one,) = interleaved(lambda: a @ b, device="cuda", budget=budget)
+    return 2 * n**3 / time_of_one

@@ -3,12 +3,16 @@
     python benchmarks/run.py                                        # everything, forward
     python benchmarks/run.py --op resample --pass forward --pass backward --plot resample.png
     python benchmarks/run.py --op conv --pass both --csv conv.csv
+    python benchmarks/run.py --device cuda
 
 Each row: milliseconds of both, peer / ours, GB/s (inputs read once, outputs written once, in either
 direction), their share of what a copy into a fresh tensor reaches in the same run, GFLOP/s where
-arithmetic is the limit, and both errors against float64. Last, the geometric mean of peer / ours
-and the worst case. The copy moves as many bytes in all: it reads one half of them and writes the
-other.
+arithmetic is the limit and on a GPU their share of a matrix product's in the same run and type, and
+both errors against float64. Last, the geometric mean of peer / ours and the worst case. The copy
+moves as many bytes in all: it reads one half of them and writes the other.
+
+On a GPU torch's convolutions are those that cudnn.benchmark finds fastest. A row that fails there
+is reported and left out, and the exit status tells it.
 """
 
 import argparse
@@ -16,12 +20,14 @@ import csv
 import ctypes
 import math
 import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import torch
 from cases import OPERATORS, Case
-from measure import interleaved
+from measure import GRAPH_CALLS, captured, interleaved, matrix_rate, rotating
 from torch import Tensor
 
 COLUMNS = (
@@ -33,6 +39,7 @@ COLUMNS = (
     ("GB/s", 7, ".2f"),
     ("of copy", 8, ".2f"),
     ("GFLOP/s", 8, ".1f"),
+    ("of matmul", 10, ".3f"),
     ("error", 9, ".1e"),
     ("peer error", 11, ".1e"),
 )
@@ -69,15 +76,33 @@ def error(result: object, exact: object) -> float:
     return ((flat(result) - flat(exact)).norm() / flat(exact).norm()).item()
 
 
-def row(case: Case, what: str, device: str, seconds: float) -> dict[str, object]:
+def row(
+    case: Case, what: str, device: str, seconds: float, matrix_rates: dict[torch.dtype, float]
+) -> dict[str, object]:
+    dtype = case.tensors[0].dtype
     ours, peer = (timed(f, case.tensors, what) for f in (case.ours, case.peer))
-    exact = timed(case.exact or case.peer, tuple(t.double() for t in case.tensors), what)()
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False):
+        exact = timed(case.exact or case.peer, tuple(t.double() for t in case.tensors), what)()
+    errors = [error(ours(), exact), error(peer(), exact)]
+    del exact  # of twice the memory or more
     tensors = (*case.tensors, case.ours(*case.tensors))
     size = sum(t.numel() * t.element_size() for t in tensors) * (2 if what == "both" else 1)
     operations = case.operations * {"forward": 1, "backward": 2, "both": 3}[what]
     # Written, for memory that never was is read from a single page.
     half = torch.ones(size // 2, dtype=torch.uint8, device=device)
-    a, b, copy = interleaved(ours, peer, half.clone, device=device, budget=seconds)
+    if case.graph:
+        calls = [captured(function) for function in (ours, peer, half.clone)]
+    else:
+        calls = [
+            rotating(lambda tensors, f=f: timed(f, tensors, what), case.tensors, size)
+            for f in (case.ours, case.peer)
+        ]
+        calls.append(rotating(lambda tensors: tensors[0].clone, (half,), size))
+    each = GRAPH_CALLS if case.graph else 1
+    a, b, copy = (t / each for t in interleaved(*calls, device=device, budget=seconds))
+    rate = 2 * operations / a
+    if operations > 0 and device == "cuda" and dtype not in matrix_rates:
+        matrix_rates[dtype] = matrix_rate(dtype)
     return {
         "case": case.name,
         "pass": what,
@@ -86,9 +111,10 @@ def row(case: Case, what: str, device: str, seconds: float) -> dict[str, object]
         "ratio": b / a,
         "GB/s": size / a / 1e9,
         "of copy": copy / a,
-        "GFLOP/s": 2 * operations / a / 1e9,
-        "error": error(ours(), exact),
-        "peer error": error(peer(), exact),
+        "GFLOP/s": rate / 1e9,
+        "of matmul": rate / matrix_rates.get(dtype, math.inf),
+        "error": errors[0],
+        "peer error": errors[1],
     }
 
 
@@ -103,6 +129,17 @@ def keep_freed_memory() -> None:
         trim_threshold, mmap_max = -1, -4  # in malloc.h
         mallopt(trim_threshold, -1)
         mallopt(mmap_max, 0)
+
+
+def commit_here() -> str:
+    with suppress(OSError):
+        return subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout.strip()
+    return ""
 
 
 def plot(path: str, rows: list[dict]) -> None:
@@ -135,6 +172,11 @@ def main() -> None:
     parser.add_argument(
         "--deterministic", action="store_true", help="torch's deterministic algorithms"
     )
+    parser.add_argument("--match", default="", help="only cases with this in their name")
+    parser.add_argument(
+        "--no-tf32", action="store_true", help="torch's float32 convolutions in float32"
+    )
+    parser.add_argument("--commit", help="for the table, where git does not know it")
     parser.add_argument("--seconds", type=float, default=3.0, help="for each row")
     parser.add_argument("--csv", help="also write the rows to this file")
     parser.add_argument("--plot", help="also draw the ratios into this file")
@@ -144,39 +186,53 @@ def main() -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False
 
+    torch.backends.cudnn.benchmark = args.device == "cuda"
+    torch.backends.cudnn.allow_tf32 = not args.no_tf32
+    torch.backends.cuda.matmul.allow_tf32 = not args.no_tf32  # the rate that shares refer to
+
     name = (
         torch.cuda.get_device_name()
         if args.device == "cuda"
         else f"{torch.get_num_threads()} threads"
     )
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
+    commit = args.commit or commit_here()
     run = {"device": name, "commit": commit}
     print(f"torch {torch.__version__}, {args.device}, {name}, commit {commit}")
-    rows = []
+    rows, failures = [], []
+    matrix_rates: dict[torch.dtype, float] = {}
     for op in args.op or OPERATORS:
         print(f"\n{op}")
         print(" ".join(f"{column:>{width}}" for column, width, _ in COLUMNS))
         ratios = []
         for case in OPERATORS[op](args.device):
+            if args.match not in case.name:
+                continue
             for what in args.passes or ["forward"]:
-                if what != "forward" and not case.differentiable:
+                try:
+                    if what != "forward" and (case.graph or not case.differentiable):
+                        continue
+                    values = row(case, what, args.device, args.seconds, matrix_rates)
+                except RuntimeError as failure:
+                    if args.device == "cpu":
+                        raise
+                    failures.append(f"{case.name}, {what}: {str(failure).splitlines()[0]}")
+                    print(f"failed: {failures[-1]}", flush=True)
                     continue
-                values = row(case, what, args.device, args.seconds)
                 print(" ".join(f"{values[c]:>{width}{f}}" for c, width, f in COLUMNS), flush=True)
                 ratios.append(values["ratio"])
                 rows.append({"op": op, **values, "torch": torch.__version__, **run})
         if ratios:
             mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
             print(f"peer / ours: geometric mean {mean:.2f}, worst {min(ratios):.2f}")
-    if args.csv:
+    if args.csv and rows:
         with open(args.csv, "w", newline="") as file:
             writer = csv.DictWriter(file, fieldnames=rows[0])
             writer.writeheader()
             writer.writerows(rows)
     if args.plot:
         plot(args.plot, rows)
+    if failures:
+        sys.exit(f"{len(failures)} rows failed")
 
 
 if __name__ == "__main__":

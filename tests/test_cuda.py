@@ -1,4 +1,4 @@
-"""The same table on a GPU: CPU against CUDA, streams, graphs."""
+"""The same table on a GPU: CPU against CUDA, streams, graphs, several devices."""
 
 import pytest
 import torch
@@ -22,37 +22,70 @@ def test_matches_cpu(case, dtype):
         assert_matches(a, b, 4e-5 if dtype == torch.float32 else None)
 
 
+def on_gpu(case, device="cuda"):
+    return [x.detach().requires_grad_() for x in case.inputs(torch.float32, device=device)]
+
+
+def result_and_gradients(case, inputs):
+    result = case.call(*inputs)
+    grad = torch.ones_like(result)
+    return (result, *torch.autograd.grad(result, inputs, grad))
+
+
 @pytest.mark.parametrize("case", CASES, ids=by_name)
 def test_deterministic(case):
-    inputs = [x.detach().requires_grad_() for x in case.inputs(torch.float32, device="cuda")]
-    result = case.call(*inputs)
-    grad = torch.randn_like(result)
-    first = (result, *torch.autograd.grad(result, inputs, grad))
+    inputs = on_gpu(case)
+    first = result_and_gradients(case, inputs)
     for _ in range(20):
-        again = case.call(*inputs)
-        for a, b in zip(first, (again, *torch.autograd.grad(again, inputs, grad))):
+        for a, b in zip(first, result_and_gradients(case, inputs)):
             assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("case", CASES, ids=by_name)
-def test_side_stream_and_graph(case):
-    """Kernels run on the current stream and can be captured and replayed."""
-    inputs = case.inputs(torch.float32, device="cuda")
-    expected = case.call(*inputs)
+def test_side_stream(case):
+    """Kernels run on the current stream: they wait for what was queued there before."""
+    inputs = on_gpu(case)
+    expected = result_and_gradients(case, inputs)
+    poisoned = [torch.full_like(x, torch.nan).requires_grad_() for x in inputs]
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        assert torch.equal(case.call(*inputs), expected)
+        torch.cuda._sleep(10_000_000)  # clock cycles: some milliseconds
+        for late, x in zip(poisoned, inputs):
+            late.data.copy_(x)
+        results = result_and_gradients(case, poisoned)
     torch.cuda.current_stream().wait_stream(stream)
+    for a, b in zip(results, expected):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("case", CASES, ids=by_name)
+def test_graph(case):
+    """Results and gradients can be captured, and replayed with other values."""
+    inputs = on_gpu(case)
+    result_and_gradients(case, inputs)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        result = case.call(*inputs)
+        results = result_and_gradients(case, inputs)
     for x in inputs:
-        x.mul_(2)
-    expected = case.call(*inputs)
+        x.data.mul_(2)
+    expected = result_and_gradients(case, inputs)
     graph.replay()
     torch.cuda.synchronize()
-    assert torch.equal(result, expected)
+    for a, b in zip(results, expected):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("case", CASES, ids=by_name)
+def test_second_device(case):
+    """Kernels run where their tensors are, whatever the current device is, and leave it so."""
+    expected = result_and_gradients(case, on_gpu(case, "cuda:0"))
+    with torch.cuda.device(0):
+        results = result_and_gradients(case, on_gpu(case, "cuda:1"))
+        assert torch.cuda.current_device() == 0
+    for a, b in zip(results, expected):
+        assert a.device.index == 1 and torch.equal(a.cpu(), b.cpu())
 
 
 def test_every_operator_has_a_cuda_kernel():

@@ -1,0 +1,149 @@
+// Results and data gradients of a convolution with few channels in a group as one problem: an image
+// `out` gathers from an image `in`. A gradient is a result with mirrored taps along axes of stride
+// 1; along others an output meets every stride-th tap only.
+#pragma once
+
+#include "conv/conv.h"
+#include "conv/cuda/epilogue.h"
+#include "core/dispatch.h"
+#include "core/host_device.h"
+
+namespace torch_dnnl::cuda {
+
+// How outputs meet inputs along one axis: output y and tap k at input y S + k D - pad, or, if
+// transposed, at (y + pad - k D) / S where that is whole. Taps before `first` do not exist.
+struct GatherAxis {
+  int in, out, first, taps, stride, dilation, pad;
+  bool transposed;
+
+  // The input that output y meets with tap k; negative if there is none.
+  TORCH_DNNL_HD int input(int y, int k) const {
+    int i = transposed ? y + pad - k * dilation : y * stride + k * dilation - pad;
+    if (transposed) {
+      if (i < 0 || i % stride != 0)
+        return -1;
+      i /= stride;
+    }
+    return i < in ? i : -1;
+  }
+
+  // The first input that `count` outputs from y on may meet, inside the image or not, and up to how
+  // many there are from it on.
+  TORCH_DNNL_HD int first_input(int y) const {
+    if (!transposed)
+      return y * stride - pad;
+    const int i = y + pad - (taps - 1) * dilation;
+    return i >= 0 ? i / stride : -((-i + stride - 1) / stride);
+  }
+  TORCH_DNNL_HD int inputs(int count) const {
+    const int reach = (taps - 1) * dilation;
+    return transposed ? (count - 1 + reach) / stride + 2 : (count - 1) * stride + reach + 1;
+  }
+};
+
+struct DepthwiseImage {
+  const void *in, *weights, *bias;
+  Epilogue epilogue;
+  int64_t n;
+  int channels;                  // of out
+  int out_channels, in_channels; // of a group
+  GatherAxis axis[3];
+  int64_t in_stride[5], out_stride[5], residual_stride[5];
+  int64_t weights_group, weights_out, weights_in; // strides of the weights
+  int64_t weights_stride[3];
+  int64_t bias_stride;
+
+  // From input channel i of its group to channel c; w counts from the axis's first tap on.
+  template <class T>
+  __device__ float weight(int c, int i, int d, int h, int w) const {
+    const int group = group_of(c);
+    return static_cast<float>(
+        static_cast<const T*>(weights)
+            [group * weights_group + (c - group * out_channels) * weights_out + i * weights_in +
+             d * weights_stride[0] + h * weights_stride[1] +
+             (w - axis[2].first) * weights_stride[2]]);
+  }
+
+  template <class T>
+  __device__ float bias_of(int c) const {
+    return bias == nullptr ? 0.f : static_cast<float>(static_cast<const T*>(bias)[c * bias_stride]);
+  }
+
+  TORCH_DNNL_HD int group_of(int c) const {
+    return out_channels == 1 ? c : c / out_channels; // division takes long
+  }
+
+  // The first channel of in that belongs to the group of channel c.
+  TORCH_DNNL_HD int first_in_channel(int c) const {
+    return group_of(c) * in_channels;
+  }
+};
+
+// The taps of a kernel row that are summed together, for outputs that lie next to each other:
+// input i, counted from the first output's first, meets output r with tap(i, r), known when the
+// kernel is compiled. Rows of other lengths are parts of kTaps; in these not all may exist.
+template <int kTaps_, int kStride_, bool kTransposed, bool kPartial_>
+struct RowTaps {
+  static constexpr bool kGeneral = false, kPartial = kPartial_;
+  static constexpr int kTaps = kTaps_, kStride = kStride_;
+  static constexpr int kInputs = kTransposed ? kTaps / kStride : kTaps; // that a part moves on by
+
+  static constexpr int first_input() {
+    return kTransposed ? -((kTaps - 1) / kStride) : 0;
+  }
+  static constexpr int last_input(int outputs) {
+    return kTransposed ? (outputs - 1) / kStride : (outputs - 1) * kStride + kTaps - 1;
+  }
+  static constexpr int tap(int input, int output) {
+    return kTransposed ? output - input * kStride : input - output * kStride;
+  }
+  // The input that output y, a multiple of the stride, meets with the first tap of a part.
+  TORCH_DNNL_HD static int origin(const GatherAxis& a, int y, int part) {
+    if constexpr (kTransposed)
+      return (y + a.pad) / kStride - part * kInputs;
+    return y * kStride - a.pad + part * kTaps * a.dilation;
+  }
+};
+
+// Any stride and dilation: a tap at a time.
+struct GeneralTaps {
+  static constexpr bool kGeneral = true, kPartial = true;
+  static constexpr int kTaps = 1;
+};
+
+// Calls f(taps) with the taps of rows; `dilates`: whether f spaces its outputs by the dilation.
+template <class F>
+void with_row_taps(const GatherAxis& a, bool dilates, F&& f) {
+  if (!a.transposed && a.stride == 1 && (dilates || a.dilation == 1)) {
+    switch (a.taps) {
+      case 3:
+        return f(RowTaps<3, 1, false, false>{});
+      case 5:
+        return f(RowTaps<5, 1, false, false>{});
+      case 7:
+        return f(RowTaps<7, 1, false, false>{});
+      default:
+        return f(RowTaps<4, 1, false, true>{});
+    }
+  }
+  if (a.stride == 2 && a.dilation == 1) {
+    if (a.transposed)
+      return f(RowTaps<4, 2, true, true>{});
+    if (a.taps == 3)
+      return f(RowTaps<3, 2, false, false>{});
+    return f(RowTaps<4, 2, false, true>{});
+  }
+  f(GeneralTaps{});
+}
+
+inline int ceil_of(int64_t a, int64_t b) {
+  return static_cast<int>((a + b - 1) / b);
+}
+
+using DepthwiseTypes = TypeList<float, c10::BFloat16, c10::Half>;
+
+// Each computes its problem; false if the tile of one thread's outputs is too large.
+void depthwise_nxc(const DepthwiseImage& p, c10::ScalarType dtype);
+bool depthwise_ncx(const DepthwiseImage& p, c10::ScalarType dtype);
+
+} // namespace torch_dnnl::cuda

@@ -1,0 +1,100 @@
+// The end of a forward convolution in a CUDA kernel: neighbouring outputs, whose sums are in
+// registers, get the residual and the activation, and are rounded and stored.
+#pragma once
+
+#include "conv/conv.h"
+#include "core/cuda/vector.h"
+#include "core/numeric.h"
+
+namespace torch_dnnl::cuda {
+
+// A call and not inlined: every activation for every output of a thread would be a hundred times
+// the code of the kernel around it.
+template <class C>
+__device__ __attribute__((noinline)) C activated(Activation activation, C x) {
+  return with_activation(activation, [&](auto tag) { return activate<decltype(tag)::value>(x); });
+}
+
+// What outputs consist of beside sums; all tensors have the type of the kernel.
+struct Epilogue {
+  void *out, *preactivation;
+  const void* residual;
+  Activation activation;
+
+  static Epilogue of(const ConvProblem& p) {
+    return {p.out, p.preactivation, p.residual, p.activation};
+  }
+
+  // Whether runs of `n` elements that begin at multiples of the given strides but the one of their
+  // own axis can be moved as one.
+  template <class T>
+  bool can_move(int n, const int64_t* stride, const int64_t* residual_stride, int axis) const {
+    const auto fits = [&](const void* data, const int64_t* strides) {
+      if (data == nullptr)
+        return true;
+      for (int a = 0; a < 5; a++) {
+        if (a == axis ? strides[a] != 1 : strides[a] % n != 0)
+          return false;
+      }
+      return is_aligned(data, n * sizeof(T));
+    };
+    return fits(out, stride) && fits(preactivation, stride) && fits(residual, residual_stride);
+  }
+
+  // Completes `count` of n outputs, `step` elements apart, from `offset` on; `vectors`: as one.
+  template <class T, int n>
+  __device__ __forceinline__ void complete(
+      compute_t<T> (&sums)[n],
+      int count,
+      int64_t offset,
+      int64_t step,
+      int64_t residual_offset,
+      int64_t residual_step,
+      bool vectors) const {
+    vectors = vectors && count == n;
+    if (residual != nullptr) {
+      const T* from = static_cast<const T*>(residual) + residual_offset;
+      if (vectors) {
+        const auto values = load_vector<n>(from);
+#pragma unroll
+        for (int i = 0; i < n; i++)
+          sums[i] += static_cast<compute_t<T>>(values.at[i]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+          if (i < count)
+            sums[i] += static_cast<compute_t<T>>(from[i * residual_step]);
+        }
+      }
+    }
+    if (preactivation != nullptr)
+      store<T>(static_cast<T*>(preactivation) + offset, sums, count, step, vectors);
+    if (activation != Activation::none) {
+#pragma unroll
+      for (int i = 0; i < n; i++)
+        sums[i] = activated(activation, sums[i]);
+    }
+    store<T>(static_cast<T*>(out) + offset, sums, count, step, vectors);
+  }
+
+ private:
+  template <class T, int n>
+  __device__ __forceinline__ static void
+  store(T* to, const compute_t<T> (&sums)[n], int count, int64_t step, bool vectors) {
+    if (vectors) {
+      Vector<T, n> values;
+#pragma unroll
+      for (int i = 0; i < n; i++)
+        values.at[i] = convert<T>(sums[i]);
+      store_vector(to, values);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < n; i++) {
+      if (i < count)
+        to[i * step] = convert<T>(sums[i]);
+    }
+  }
+};
+
+} // namespace torch_dnnl::cuda
