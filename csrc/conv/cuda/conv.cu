@@ -1,14 +1,26 @@
-// Convolution on CUDA: the reference, one thread per element.
+// Convolution on CUDA: the kernels, in order of preference.
 #include "core/cuda/launch.h"
 
 #include <torch/library.h>
 
+#include "conv/cuda/dense.h"
 #include "conv/reference.h"
 
 namespace torch_dnnl {
 namespace {
 
+// Each computes the problem if it can, and returns whether it could. The first that can has it.
+constexpr bool (*kernels[])(const ConvProblem&) = {
+    cuda::dense,
+};
+
 void compute(const ConvProblem& p) {
+  if (p.algorithm != ConvAlgorithm::reference) {
+    for (const auto& kernel : kernels) {
+      if (kernel(p))
+        return;
+    }
+  }
   with_reference(
       p, [&](const auto& functor) { cuda::for_each_element(output_elements(p), functor); });
 }
