@@ -1,6 +1,6 @@
-"""Convolution with many channels: on CUDA, matrix products on tensor cores. Each pass in every type
-and layout against float64, in problems that choose each tile and end inside it, with steps, gaps and
-pads of every kind; offsets of more than 32 bits; what TF32 rounds.
+"""Convolution with many channels: on CUDA, matrix products on tensor cores. Each pass in every
+type and layout against float64, in problems that choose each tile and end inside it, with steps,
+gaps and pads of every kind; offsets of more than 32 bits; what TF32 rounds.
 
 With a GPU these run there, else on the kernels that are loaded (see test_cuda_on_host.py).
 """
@@ -45,7 +45,7 @@ PROBLEMS = {
     "stride-2": (2, 1, 32, 40, [9, 10], [3, 3], [2, 2], [[1, 1], [0, 1]], [1, 1]),
     "residues-of-unequal-size": (1, 1, 16, 32, [11, 13], [4, 3], [3, 4], [[2, 1], [1, 0]], [1, 1]),
     "residues-without-taps": (1, 2, 16, 32, [11, 9], [2, 1], [4, 3], [[0, 0], [0, 0]], [1, 1]),
-    "stride-and-dilation-with-factors": (1, 1, 16, 32, [23, 30], [3, 4], [4, 6], [[1, 5]] * 2, [6, 4]),
+    "strides-and-dilations": (1, 1, 16, 32, [23, 30], [3, 4], [4, 6], [[1, 5]] * 2, [6, 4]),
     "stride-beyond-the-image": (2, 1, 16, 32, [3, 2], [3, 2], [5, 7], [[1, 1], [1, 1]], [1, 1]),
     "patches": (1, 1, 24, 32, [12, 8], [4, 4], [4, 4], [[0, 0], [0, 0]], [1, 1]),
     "pads-beyond-the-kernel": (1, 1, 16, 32, [3, 4], [2, 2], [1, 1], [[5, 0], [0, 6]], [1, 2]),
@@ -180,10 +180,19 @@ def test_dense_of_views(dtype):
     check(values, attributes, "expanded")
 
 
+ACTIVATIONS = {
+    None: lambda u: u,
+    "relu": torch.relu,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "hardswish": F.hardswish,
+}
+
+
 @DTYPES
-@pytest.mark.parametrize(
-    "activation", [None, "relu", "silu", "gelu", "sigmoid", "tanh", "hardswish"]
-)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_dense_endings(activation, dtype):
     """Bias, residual, activation and what it is applied to, in 16-byte and in single elements."""
     f = ACTIVATIONS[activation]
