@@ -107,7 +107,9 @@ def check(values: list[Tensor], attributes, *context, operators=None) -> None:
             continue
         wide = [a.cpu().double() if isinstance(a, Tensor) else a for a in args]
         expected = getattr(oracle, name)(*wide, *attributes)
-        assert_rounded_once(getattr(OPS, name)(*args, *attributes), expected, name, *context)
+        # Winograd's algorithm, which a CPU may choose, loses more bits.
+        actual = getattr(OPS, name)(*args, *attributes, "direct")
+        assert_rounded_once(actual, expected, name, *context)
 
 
 @DTYPES
@@ -209,7 +211,7 @@ def test_dense_endings(activation, dtype):
         sums = oracle.convolution(*wide, *attributes)
         for name, r in residuals.items():
             result, u = OPS.convolution_fused(
-                src, weights, bias, *attributes, "auto", r, activation, True
+                src, weights, bias, *attributes, "direct", r, activation, True
             )
             expected = sums if r is None else sums + r.cpu().double()
             assert_rounded_once(u, expected, name, data, oc)
