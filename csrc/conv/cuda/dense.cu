@@ -77,6 +77,7 @@ bool fills_tiles(const ConvProblem& p) {
   return computed <= 32 * p.ic * p.oc;
 }
 
+template <class T>
 DenseProblem make_problem(const ConvProblem& p) {
   DenseProblem d{};
   d.conv = p;
@@ -86,8 +87,10 @@ DenseProblem make_problem(const ConvProblem& p) {
       make_image(p.pass == ConvPass::forward ? p.out : p.dst, p.dst_stride, p.dst_size, p.oc);
   d.gathered = is_data(p) ? dst : src;
   d.straight = is_data(p) ? src : dst;
-  const int64_t chunk = kWidestAccess / c10::elementSize(p.dtype);
-  d.padded_channels = static_cast<int>(ceil_div(d.gathered.channels, chunk) * chunk);
+  d.padded_channels = static_cast<int>(ceil_div(d.gathered.channels, kChunk<T>) * kChunk<T>);
+  // All taps of a few channels after one another: most of their pixels are then in the L1 cache.
+  const bool by_blocks = p.pass != ConvPass::backward_weights && d.padded_channels % kDepth<T> == 0;
+  d.block_channels = by_blocks ? kDepth<T> : d.padded_channels;
   for (int a = 0; a < 3; a++) {
     const int64_t step = p.stride[a] / std::gcd(p.stride[a], p.dilation[a]);
     d.residues[a] = is_data(p) ? static_cast<int>(std::min(p.stride[a], p.src_size[a])) : 1;
@@ -170,7 +173,7 @@ std::optional<Scratch> place_weights(DenseProblem& d) {
 
 template <class T>
 void run(const ConvProblem& p) {
-  DenseProblem d = make_problem(p);
+  DenseProblem d = make_problem<T>(p);
   std::optional<Scratch> packed;
   if (p.pass != ConvPass::backward_weights) {
     packed = place_weights<T>(d);

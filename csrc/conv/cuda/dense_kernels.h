@@ -9,59 +9,70 @@
 
 namespace torch_dnnl::cuda {
 
+// How chunks are read. Those at multiples of 16 bytes are copied, through the L1 cache if they will
+// be read again soon: the next tap of the gathered image meets mostly the same pixels. Others are
+// loaded by elements, and stored when the products of the present stage have hidden the time that
+// takes.
+enum class Access { cached, streamed, by_elements };
+template <bool vectors>
+constexpr Access kGathered = vectors ? Access::cached : Access::by_elements;
+template <bool vectors>
+constexpr Access kStraight = vectors ? Access::streamed : Access::by_elements;
+
+// A chunk in memory; if it is not inside of its tensor, zeros take its place and nothing is read.
+template <class T>
+struct Source {
+  const T* address;
+  bool inside;
+};
+
 // Fills a tile: each thread one column of chunks, and every so many rows of it. Neighbouring lanes
 // have neighbouring chunks of a row or, `along_rows`, neighbouring rows: whichever is contiguous in
-// memory. `async` chunks are 16 bytes at multiples of 16; others are loaded by elements and stored
-// when the products of the present stage have hidden the time that takes.
-template <class T, class Tile, bool async, bool along_rows>
+// memory.
+template <class T, class Tile, Access access, bool along_rows>
 class Fetch {
  public:
-  static constexpr int kRowsAtOnce = kDenseThreads / Tile::chunks;
-
-  __device__ static int column() {
+  __device__ static unsigned column() {
     return along_rows ? threadIdx.x / kRowsAtOnce : threadIdx.x % Tile::chunks;
   }
 
-  // `address(row)` is null where there are zeros; `channels` of the chunk exist.
+  // `source(row)` is where the row's chunk is; `channels` of it exist.
   template <class F>
-  __device__ void fetch(
-      AsyncCopies& copies,
-      const Tile& tile,
-      const void* anywhere,
-      int64_t channel_stride,
-      int channels,
-      F address) {
+  __device__ void
+  fetch(AsyncCopies& copies, const Tile& tile, int64_t channel_stride, int channels, F source) {
 #pragma unroll
-    for (int i = 0; i < kItems; i++) {
-      const T* from = address(row(i));
-      if constexpr (async) {
-        copies.copy16(tile.chunk(row(i), column()), from ? from : anywhere, from != nullptr);
+    for (unsigned i = 0; i < kItems; i++) {
+      const Source<T> from = source(row(i));
+      if constexpr (access != Access::by_elements) {
+        copies.copy16<access == Access::cached>(
+            tile.chunk(row(i), column()), from.address, from.inside);
       } else {
 #pragma unroll
         for (int e = 0; e < kChunk<T>; e++) {
-          chunks_[i].at[e] = from && e < channels ? from[e * channel_stride] : T(0);
+          chunks_[i].at[e] = from.inside && e < channels ? from.address[e * channel_stride] : T(0);
         }
       }
     }
   }
 
   __device__ void settle(const Tile& tile) const {
-    if constexpr (!async) {
+    if constexpr (access == Access::by_elements) {
 #pragma unroll
-      for (int i = 0; i < kItems; i++) {
+      for (unsigned i = 0; i < kItems; i++) {
         *tile.chunk(row(i), column()) = chunks_[i];
       }
     }
   }
 
  private:
-  static constexpr int kItems = Tile::rows / kRowsAtOnce;
+  static constexpr unsigned kRowsAtOnce = kDenseThreads / Tile::chunks;
+  static constexpr unsigned kItems = Tile::rows / kRowsAtOnce;
 
-  __device__ static int row(int i) {
+  __device__ static unsigned row(unsigned i) {
     return i * kRowsAtOnce + (along_rows ? threadIdx.x % kRowsAtOnce : threadIdx.x / Tile::chunks);
   }
 
-  Chunk<T> chunks_[async ? 1 : kItems];
+  Chunk<T> chunks_[access == Access::by_elements ? kItems : 1];
 };
 
 // multiply(slot) for each of `blocks` stages. fetch(block, slot) starts to fill a slot kStages - 1
@@ -115,20 +126,29 @@ class Stages {
   unsigned char* memory_;
 };
 
-// The gathered element of a row at a column's offset and shifts; null in the padding.
+// Half of a row by one load.
+template <class Half>
+__device__ __forceinline__ Half load_half(const Half& half) {
+  static_assert(sizeof(Half) == kWidestAccess);
+  const auto words = load_vector<4>(reinterpret_cast<const int*>(&half));
+  Half result;
+  std::memcpy(&result, &words, sizeof(Half));
+  return result;
+}
+
+// The chunk that a row has in a column of the gathered image; `first`: the row's at offset 0.
 template <class T>
-__device__ __forceinline__ const T* gathered_address(
-    const DenseProblem& p,
-    const PixelRow& row,
-    int64_t offset,
-    const int (&shift)[3]) {
-  bool inside = true;
-#pragma unroll
-  for (int a = 0; a < 3; a++) {
-    inside &=
-        static_cast<unsigned>(row.x[a] + shift[a]) < static_cast<unsigned>(p.gathered.size[a]);
-  }
-  return inside ? static_cast<const T*>(p.gathered.data) + (row.gathered + offset) : nullptr;
+__device__ __forceinline__ Source<T>
+gathered_source(const DenseProblem& p, const PixelRow& row, const Shift& shift, const T* first) {
+  const auto a = load_half(row.gathered);
+  const auto b = load_half(row.straight);
+  const auto is_within = [](int x, int size) {
+    return static_cast<unsigned>(x) < static_cast<unsigned>(size);
+  };
+  const int* size = p.gathered.size;
+  const bool inside = is_within(a.d + shift.d, size[0]) & is_within(a.h + shift.h, size[1]) &
+      is_within(b.w + shift.w, size[2]);
+  return {first + a.offset, inside};
 }
 
 // The sums of a block's pixels and channels, as they leave it: bias and residual added, activated,
@@ -250,24 +270,27 @@ __global__ void __launch_bounds__(kDenseThreads, 2)
   const Stages<T, S, false> stages(memory);
   using TileA = OperandTile<T, S::m, false>;
   using TileB = OperandTile<T, S::n, false>;
-  Fetch<T, TileA, vectors, !vectors> of_image;
-  Fetch<T, TileB, true, !vectors> of_weights; // whole chunks always, see dense.cu
+  Fetch<T, TileA, kGathered<vectors>, !vectors> of_image;
+  Fetch<T, TileB, Access::streamed, !vectors> of_weights; // whole chunks always, see dense.cu
   AsyncCopies copies;
   Column column(p, g, of_image.column() * kChunk<T>);
-  const T* weights = static_cast<const T*>(p.weights) + g.group * p.weights_group_stride;
+  const int channels_left = p.straight.channels - n0;
+  const T* weights = static_cast<const T*>(p.weights) + g.group * p.weights_group_stride +
+      n0 * p.weights_channel_stride;
   const auto fetch = [&](int64_t, int slot) {
-    const int shift[3] = {column.shift(g, 0), column.shift(g, 1), column.shift(g, 2)};
-    const int64_t offset = column.gathered_offset(p, g);
-    const int channels = p.gathered.channels - column.channel;
+    const Shift shift(p, g, column);
+    const T* first = static_cast<const T*>(p.gathered.data) + shift.offset;
     of_image.fetch(
-        copies, stages.a(slot), p.gathered.data, p.gathered.stride[1], channels, [&](int row) {
-          return column.inside ? gathered_address<T>(p, rows[row], offset, shift) : nullptr;
-        });
+        copies,
+        stages.a(slot),
+        p.gathered.stride[1],
+        p.gathered.channels - column.channel,
+        [&](unsigned row) { return gathered_source(p, rows[row], shift, first); });
     const T* of_column = weights + column.weights_offset(p, g);
-    of_weights.fetch(copies, stages.b(slot), weights, 1, kChunk<T>, [&](int row) {
-      return column.inside && n0 + row < p.straight.channels
-          ? of_column + (n0 + row) * p.weights_channel_stride
-          : nullptr;
+    of_weights.fetch(copies, stages.b(slot), 1, kChunk<T>, [&](unsigned row) {
+      return Source<T>{
+          of_column + row * p.weights_channel_stride,
+          column.inside && static_cast<int>(row) < channels_left};
     });
     column.advance(p, g, kDepth<T>);
   };
@@ -287,8 +310,9 @@ __global__ void __launch_bounds__(kDenseThreads, 2)
   });
   if (p.conv.residual != nullptr) {
     for (int r = threadIdx.x; r < S::m; r += kDenseThreads) {
-      if (rows[r].inside) { // its first tap is no longer needed
-        rows[r].gathered = straight_offset(p, g, pixel_index(p, g, m0 + r), p.conv.residual_stride);
+      if (rows[r].straight.inside) { // its first tap is no longer needed
+        rows[r].gathered.offset =
+            straight_offset(p, g, pixel_index(g, m0 + r), p.conv.residual_stride);
       }
     }
   }
@@ -298,17 +322,15 @@ __global__ void __launch_bounds__(kDenseThreads, 2)
   for (int i = threadIdx.x; i < S::m * kColumns; i += kDenseThreads) {
     const int row = p.stores_whole ? i / kColumns : i % S::m;
     const int column = (p.stores_whole ? i % kColumns : i / S::m) * kChunk<T>;
-    const int channels = p.straight.channels - n0 - column;
-    if (!rows[row].inside || channels <= 0) {
+    if (!rows[row].straight.inside || column >= channels_left) {
       continue;
     }
     const Sum* of_chunk = of_block + row * kSumsPitch<S> + column;
+    const int64_t offset = rows[row].straight.offset, residual = rows[row].gathered.offset;
     if (p.stores_whole) {
-      ending.template store<true>(
-          of_chunk, rows[row].straight, rows[row].gathered, n0 + column, channels);
+      ending.template store<true>(of_chunk, offset, residual, n0 + column, kChunk<T>);
     } else {
-      ending.template store<false>(
-          of_chunk, rows[row].straight, rows[row].gathered, n0 + column, channels);
+      ending.template store<false>(of_chunk, offset, residual, n0 + column, channels_left - column);
     }
   }
 }
@@ -335,13 +357,14 @@ __global__ void __launch_bounds__(kDenseThreads, 2)
   const int64_t blocks =
       all_blocks - first_block < p.blocks_per_split ? all_blocks - first_block : p.blocks_per_split;
 
-  Fetch<T, OperandTile<T, S::m, true>, vectors, !vectors> of_gathered;
-  Fetch<T, OperandTile<T, S::n, true>, vectors, !vectors> of_straight;
+  Fetch<T, OperandTile<T, S::m, true>, kGathered<vectors>, !vectors> of_gathered;
+  Fetch<T, OperandTile<T, S::n, true>, kStraight<vectors>, !vectors> of_straight;
   AsyncCopies copies;
   const Column column(p, g, m0 + of_gathered.column() * kChunk<T>);
-  const int shift[3] = {column.shift(g, 0), column.shift(g, 1), column.shift(g, 2)};
-  const int64_t offset = column.gathered_offset(p, g);
-  const int channel = n0 + of_straight.column() * kChunk<T>;
+  const Shift shift(p, g, column);
+  const T* gathered = static_cast<const T*>(p.gathered.data) + shift.offset;
+  const int channel = n0 + static_cast<int>(of_straight.column()) * kChunk<T>;
+  const int channels_left = p.straight.channels - channel;
   const T* straight = static_cast<const T*>(p.straight.data) + channel * p.straight.stride[1];
   // A thread works out the place of one pixel each time that as many pixels as threads are fetched.
   const auto make_rows = [&](int64_t turn) {
@@ -357,22 +380,13 @@ __global__ void __launch_bounds__(kDenseThreads, 2)
     of_gathered.fetch(
         copies,
         stages.a(slot),
-        p.gathered.data,
         p.gathered.stride[1],
         p.gathered.channels - column.channel,
-        [&](int row) {
-          return column.inside ? gathered_address<T>(p, of_block[row], offset, shift) : nullptr;
-        });
+        [&](unsigned row) { return gathered_source(p, of_block[row], shift, gathered); });
     of_straight.fetch(
-        copies,
-        stages.b(slot),
-        p.straight.data,
-        p.straight.stride[1],
-        p.straight.channels - channel,
-        [&](int row) {
-          return of_block[row].inside && channel < p.straight.channels
-              ? straight + of_block[row].straight
-              : nullptr;
+        copies, stages.b(slot), p.straight.stride[1], channels_left, [&](unsigned row) {
+          const auto pixel = load_half(of_block[row].straight);
+          return Source<T>{straight + pixel.offset, pixel.inside && channels_left > 0};
         });
   };
   Sums sums;

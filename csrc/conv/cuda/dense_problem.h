@@ -7,8 +7,7 @@
 //   pass       G: gathered  straight  the product
 //   forward    src          dst       dst[pixel][oc] = G[pixel][tap, ic] weights[tap, ic][oc]
 //   data       dst          src       src[pixel][ic] = G[pixel][tap, oc] weights[tap, oc][ic]
-//   weights    src          dst       weights[tap, ic][oc] = transposed G[tap, ic][pixel]
-//   dst[pixel][oc]
+//   weights    src          dst       weights[tap, ic][oc] = G^T[tap, ic][pixel] dst[pixel][oc]
 //
 // G is never stored: tiles of it are made in shared memory. In the data gradient a pixel of src
 // meets only the taps k with (pixel + pad - k * dilation) divisible by the stride: pixels of equal
@@ -31,6 +30,10 @@ constexpr int kChunk = kWidestAccess / sizeof(T);
 template <class T>
 using Chunk = Vector<T, kChunk<T>>;
 
+// What is summed between two barriers.
+template <class T>
+constexpr int kDepth = 64 / sizeof(T);
+
 // A tensor of pixels.
 struct Image {
   const void* data;
@@ -47,6 +50,7 @@ struct DenseProblem {
   const void* weights;
   int64_t weights_group_stride, weights_channel_stride, weights_tap_stride[3];
   int padded_channels;  // of the gathered image, up to a multiple of 16 bytes
+  int block_channels;   // what they are summed by: see Column
   int residues[3];      // data: how many remainders there are, else 1
   int tap_step[3];      // data: from a tap that a pixel meets to the next one, else 1
   int64_t column_tiles; // of the grid's tiles, those of one row of tiles
@@ -120,17 +124,19 @@ struct PixelIndex {
 };
 
 // Pixel `index` in the order N, D, H, W.
-TORCH_DNNL_HD inline PixelIndex
-pixel_index(const DenseProblem& p, const Geometry& g, int64_t index) {
+TORCH_DNNL_HD inline PixelIndex pixel_index(const Geometry& g, int64_t index) {
   PixelIndex pixel{};
-  int64_t stride = 1;
 #pragma unroll
   for (int a = 2; a >= 0; a--) {
     const int pixels = g.axes[a].pixels;
-    pixel.x[a] = static_cast<int>(position(index, pixels, stride));
-    stride *= pixels;
+    // 32-bit division is several times faster.
+    const int64_t quotient = index >> 32 == 0
+        ? static_cast<int64_t>(static_cast<uint32_t>(index) / static_cast<uint32_t>(pixels))
+        : index / pixels;
+    pixel.x[a] = static_cast<int>(index - quotient * pixels);
+    index = quotient;
   }
-  pixel.n = position(index, p.conv.n, stride);
+  pixel.n = index;
   return pixel;
 }
 
@@ -149,58 +155,66 @@ TORCH_DNNL_HD inline int64_t straight_offset(
   return offset;
 }
 
-// A pixel of the straight image and where its first tap is.
-struct alignas(16) PixelRow {
-  int64_t gathered, straight; // offsets in elements, of the group's first channel
-  int x[3];                   // in the gathered image
-  int inside;                 // whether there is such a pixel
+// Added to a position, it is outside of every image.
+constexpr int kOutside = std::numeric_limits<int>::min() / 2;
+
+// A pixel: where its first tap is in the gathered image, and where it is in the straight one
+// itself. Offsets are in elements, of the group's first channel.
+struct PixelRow {
+  struct alignas(kWidestAccess) {
+    int64_t offset;
+    int d, h;
+  } gathered;
+  struct alignas(kWidestAccess) {
+    int64_t offset;
+    int w;      // in the gathered image, too
+    int inside; // whether there is such a pixel
+  } straight;
 };
 
 // Beyond the last pixel every tap is outside.
 TORCH_DNNL_HD inline PixelRow pixel_row(const DenseProblem& p, const Geometry& g, int64_t index) {
   if (index >= g.pixels(p)) {
-    constexpr int kOutside = std::numeric_limits<int>::min() / 2;
-    return {0, 0, {kOutside, kOutside, kOutside}, false};
+    return {{0, kOutside, kOutside}, {0, kOutside, false}};
   }
-  const PixelIndex pixel = pixel_index(p, g, index);
+  const PixelIndex pixel = pixel_index(g, index);
   const Image& from = p.gathered;
-  PixelRow row{
-      pixel.n * from.stride[0] + g.group * (from.channels * from.stride[1]),
-      straight_offset(p, g, pixel, p.straight.stride),
-      {},
-      true};
+  int64_t gathered = pixel.n * from.stride[0] + g.group * (from.channels * from.stride[1]);
+  int x[3];
 #pragma unroll
   for (int a = 0; a < 3; a++) {
-    row.x[a] = g.axes[a].start + pixel.x[a] * g.axes[a].step;
-    row.gathered += row.x[a] * from.stride[2 + a];
+    x[a] = g.axes[a].start + pixel.x[a] * g.axes[a].step;
+    gathered += x[a] * from.stride[2 + a];
   }
-  return row;
+  return {{gathered, x[0], x[1]}, {straight_offset(p, g, pixel, p.straight.stride), x[2], true}};
 }
 
-// A tap and a channel of the gathered image: 16 bytes of channels from `channel` on.
+// A tap and a channel of the gathered image: 16 bytes of channels from `channel` on. Columns are
+// ordered by blocks of channels, in them by taps, in them by channel.
 struct Column {
   int tap[3];
-  int channel;
-  bool inside; // whether there is such a tap
+  int channel, block; // block: its first channel
+  bool inside;        // whether there is such a column
 
   TORCH_DNNL_HD Column(const DenseProblem& p, const Geometry& g, int64_t index) {
-    const int64_t count = index / p.padded_channels;
-    channel = static_cast<int>(index - count * p.padded_channels);
-    inside = count < g.taps();
+    const int64_t runs = index / p.block_channels, taps = g.taps();
+    const int64_t blocks = taps == 0 ? 0 : runs / taps, run = runs - blocks * taps;
+    block = static_cast<int>(blocks * p.block_channels);
+    channel = static_cast<int>(block + index - runs * p.block_channels);
+    inside = taps != 0 && block < p.padded_channels;
     int64_t stride = 1;
 #pragma unroll
     for (int a = 2; a >= 0; a--) {
-      const int taps = g.axes[a].taps;
-      tap[a] = inside ? static_cast<int>(position(count, taps, stride)) : 0;
-      stride *= taps;
+      tap[a] = inside ? static_cast<int>(position(run, g.axes[a].taps, stride)) : 0;
+      stride *= g.axes[a].taps;
     }
   }
 
   // Goes on by `channels` columns.
   TORCH_DNNL_HD void advance(const DenseProblem& p, const Geometry& g, int channels) {
     channel += channels;
-    while (channel >= p.padded_channels && inside) {
-      channel -= p.padded_channels;
+    while (channel - block >= p.block_channels && inside) {
+      channel -= p.block_channels;
       if (++tap[2] < g.axes[2].taps) {
         continue;
       }
@@ -209,22 +223,14 @@ struct Column {
         continue;
       }
       tap[1] = 0;
-      inside = ++tap[0] < g.axes[0].taps;
+      if (++tap[0] < g.axes[0].taps) {
+        continue;
+      }
+      tap[0] = 0;
+      block += p.block_channels;
+      channel += p.block_channels;
+      inside = block < p.padded_channels;
     }
-  }
-
-  // How far its tap is from the first one, along an axis of the gathered image.
-  TORCH_DNNL_HD int shift(const Geometry& g, int a) const {
-    return tap[a] * g.axes[a].dilation;
-  }
-
-  TORCH_DNNL_HD int64_t gathered_offset(const DenseProblem& p, const Geometry& g) const {
-    int64_t offset = channel * p.gathered.stride[1];
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
-      offset += shift(g, a) * p.gathered.stride[2 + a];
-    }
-    return offset;
   }
 
   TORCH_DNNL_HD int64_t weights_offset(const DenseProblem& p, const Geometry& g) const {
@@ -234,6 +240,23 @@ struct Column {
       offset += (g.axes[a].first_tap + tap[a] * g.axes[a].tap_step) * p.weights_tap_stride[a];
     }
     return offset;
+  }
+};
+
+// How far a column's tap is from the first one in the gathered image.
+struct Shift {
+  int d, h, w;
+  int64_t offset; // in elements, to the column's channel
+
+  TORCH_DNNL_HD Shift(const DenseProblem& p, const Geometry& g, const Column& column)
+      : d(column.tap[0] * g.axes[0].dilation),
+        h(column.tap[1] * g.axes[1].dilation),
+        w(column.tap[2] * g.axes[2].dilation) {
+    const int64_t* stride = p.gathered.stride;
+    offset = column.channel * stride[1] + d * stride[2] + h * stride[3] + w * stride[4];
+    if (!column.inside) {
+      d = kOutside;
+    }
   }
 };
 

@@ -8,11 +8,9 @@
 
 namespace torch_dnnl::cuda {
 
-// A block: 4 warps, and stages of 64 bytes of the summed dimension.
+// A block: 4 warps, and stages of kDepth of the summed dimension.
 constexpr int kDenseThreads = 128;
 constexpr int kStages = 4;
-template <class T>
-constexpr int kDepth = 64 / sizeof(T);
 
 // `rows` x `columns` elements in chunks. ldmatrix reads 8 rows of one chunk at once, which must lie
 // in different banks: the chunks of a row are exchanged in a pattern that differs among rows whose
@@ -20,18 +18,18 @@ constexpr int kDepth = 64 / sizeof(T);
 template <class T, int rows_, int columns_>
 class Tile {
  public:
-  static constexpr int rows = rows_, columns = columns_, chunks = columns_ / kChunk<T>;
+  static constexpr unsigned rows = rows_, chunks = columns_ / kChunk<T>;
 
   __device__ explicit Tile(void* memory) : chunks_(static_cast<Chunk<T>*>(memory)) {}
 
-  __device__ Chunk<T>* chunk(int row, int column) const {
-    constexpr int kBankChunks = 8; // 16 bytes each: all banks
-    constexpr int kRowsPerPattern = chunks < kBankChunks ? kBankChunks / chunks : 1;
-    constexpr int kPatterns = chunks < kBankChunks ? chunks : kBankChunks;
+  __device__ Chunk<T>* chunk(unsigned row, unsigned column) const {
+    constexpr unsigned kBankChunks = 8; // 16 bytes each: all banks
+    constexpr unsigned kRowsPerPattern = chunks < kBankChunks ? kBankChunks / chunks : 1;
+    constexpr unsigned kPatterns = chunks < kBankChunks ? chunks : kBankChunks;
     return chunks_ + row * chunks + (column ^ (row / kRowsPerPattern % kPatterns));
   }
 
-  __device__ T at(int row, int column) const {
+  __device__ T at(unsigned row, unsigned column) const {
     return chunk(row, column / kChunk<T>)->at[column % kChunk<T>];
   }
 
@@ -62,7 +60,7 @@ class TensorCoreSums {
       const OperandTile<T, S::n, depth_in_rows>& b) {
     const int warp = threadIdx.x / 32;
     const int m0 = warp % S::warps_m * S::warp_m, n0 = warp / S::warps_m * S::warp_n;
-#pragma unroll
+#pragma unroll kUnrolled
     for (int k = 0; k < kDepth<T>; k += kMmaDepth<T>) {
       uint32_t of_a[S::warp_m / 16][4], of_b[S::warp_n / 16][4];
 #pragma unroll
@@ -102,6 +100,11 @@ class TensorCoreSums {
   }
 
  private:
+  // ldmatrix transposes 16-bit elements only. Others take addresses, and so registers, of their
+  // own.
+  static constexpr bool kLoadsMatrices = !depth_in_rows || sizeof(T) == 2;
+  static constexpr int kUnrolled = kLoadsMatrices ? kDepth<T> / kMmaDepth<T> : 1;
+
   // The 16 rows from `first` on, of depth k on.
   template <class Operand>
   __device__ static void
@@ -110,10 +113,10 @@ class TensorCoreSums {
     if constexpr (!depth_in_rows) {
       const int row = first + lane % 16, chunk = k / kChunk<T> + lane / 16;
       load_matrices<false>(tile.chunk(row, chunk), matrices);
-    } else if constexpr (sizeof(T) == 2) {
+    } else if constexpr (kLoadsMatrices) {
       const int row = k + lane % 8 + lane / 16 * 8, chunk = first / kChunk<T> + lane / 8 % 2;
       load_matrices<true>(tile.chunk(row, chunk), matrices);
-    } else { // ldmatrix transposes elements of 16 bits only
+    } else {
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         const float value = tile.at(k + lane % 4 + i / 2 * 4, first + lane / 4 + i % 2 * 8);
@@ -143,7 +146,7 @@ class ExactSums {
   __device__ void multiply(
       const OperandTile<T, S::m, depth_in_rows>& a,
       const OperandTile<T, S::n, depth_in_rows>& b) {
-#pragma unroll
+#pragma unroll 1 // more would only be held in registers
     for (int k = 0; k < kDepth<T>; k += kChunk<T>) {
       T of_a[kRows][kChunk<T>], of_b[kColumns][kChunk<T>];
       load_operand(a, [](int i) { return row(i); }, k, of_a);

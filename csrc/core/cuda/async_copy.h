@@ -27,12 +27,20 @@ __device__ __forceinline__ uint32_t shared_address(const void* shared) {
 // The copies of one thread.
 class AsyncCopies {
  public:
-  // 16 bytes between multiples of 16; zeros if not `valid`, when nothing is read.
+  // 16 bytes between multiples of 16; zeros if not `valid`, when nothing is read. `cached`: what is
+  // read stays in the L1 cache.
+  template <bool cached>
   __device__ __forceinline__ void copy16(void* shared, const void* global, bool valid) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
-                 "l"(__cvta_generic_to_global(global)),
-                 "r"(valid ? 16 : 0)
-                 : "memory");
+    const uint32_t to = shared_address(shared);
+    const size_t from = __cvta_generic_to_global(global);
+    const int bytes = valid ? 16 : 0;
+    if constexpr (cached) {
+      asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+                   : "memory");
+    } else {
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+                   : "memory");
+    }
   }
 
   __device__ __forceinline__ void commit() {
@@ -52,6 +60,7 @@ class AsyncCopies {
 // holds NaN, so that neither reading too early nor issuing it too early goes unnoticed.
 class AsyncCopies {
  public:
+  template <bool cached>
   void copy16(void* shared, const void* global, bool valid) {
     std::memset(shared, 0xff, 16);
     open_.push_back({shared, valid ? global : nullptr});
