@@ -1,4 +1,4 @@
-"""Fixtures for every test: fresh outputs are poisoned, seeds are fixed."""
+"""Fixtures for every test: fresh outputs are poisoned, seeds are fixed, float32 is float32."""
 
 import pytest
 import torch
@@ -19,5 +19,6 @@ def poisoned_outputs():
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = True
+    torch.backends.cudnn.allow_tf32 = False  # torch's default is to round factors to 10 bits
     yield
     torch.use_deterministic_algorithms(False)

@@ -3,6 +3,7 @@
 
 #include <torch/library.h>
 
+#include "conv/cuda/dense.h"
 #include "conv/cuda/depthwise.h"
 #include "conv/reference.h"
 
@@ -12,6 +13,7 @@ namespace {
 // Each computes the problem if it can, and returns whether it could. The first that can has it.
 constexpr bool (*kernels[])(const ConvProblem&) = {
     cuda::depthwise,
+    cuda::dense,
 };
 
 void compute(const ConvProblem& p) {

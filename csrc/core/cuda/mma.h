@@ -1,0 +1,127 @@
+// Products of small matrices by a warp (mma.sync) and the loads of their operands (ldmatrix), for
+// compute capability 8.0 and later. On the host they are defined by what the lanes exchange.
+//
+// The operands of D[16][8] += A[16][k] B[k][8] lie in registers as 8 x 8 matrices of 16-bit
+// elements, or 8 x 4 of 32-bit ones: lane l has row l / 4 and of it the 4 bytes from byte 4 * (l %
+// 4) on. A is four such matrices: (rows 0-7, first half of k), (rows 8-15, first), (0-7, second),
+// (8-15, second). B transposed is two: (first half of k), (second half). Of D, lane l has the
+// elements 2 * (l % 4) and the next one of the rows l / 4 and l / 4 + 8.
+#pragma once
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "core/cuda/async_copy.h"
+#include "core/cuda/launch.h"
+
+namespace torch_dnnl::cuda {
+
+constexpr unsigned kWholeWarp = ~0u;
+
+__device__ __forceinline__ int lane_index() {
+  return static_cast<int>(threadIdx.x) % 32; // blocks here have one dimension
+}
+
+// Four 8 x 8 matrices of 16-bit elements from shared memory; lane l says where row l % 8 of matrix
+// l / 8 is, 16 bytes at a multiple of 16. `transposed`: the lanes receive columns as if rows.
+template <bool transposed>
+__device__ __forceinline__ void load_matrices(const void* row, uint32_t (&matrices)[4]) {
+#ifdef __CUDACC__
+  if constexpr (transposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+  }
+#else
+  const auto rows = cuda_on_host::gather(kWholeWarp, static_cast<const uint16_t*>(row));
+  const int r = lane_index() / 4, c = lane_index() % 4 * 2;
+  for (int i = 0; i < 4; i++) {
+    uint16_t pair[2];
+    for (int e = 0; e < 2; e++) {
+      pair[e] = transposed ? rows[8 * i + c + e][r] : rows[8 * i + r][c + e];
+    }
+    std::memcpy(&matrices[i], pair, sizeof(pair));
+  }
+#endif
+}
+
+// A float32 as tensor cores take it: rounded to 10 bits of fraction, ties away from zero.
+__device__ __forceinline__ uint32_t to_tf32(float value) {
+  uint32_t bits;
+#ifdef __CUDACC__
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+#else
+  std::memcpy(&bits, &value, sizeof(bits));
+  if (std::isfinite(value)) {
+    bits = (bits + 0x1000) & ~0x1fffu;
+  }
+#endif
+  return bits;
+}
+
+// The k of multiply_add: 32 bytes of each operand's row. T is float for TF32.
+template <class T>
+constexpr int kMmaDepth = 32 / sizeof(T);
+
+// d += A B in float32.
+template <class T>
+__device__ __forceinline__ void
+multiply_add(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#ifdef __CUDACC__
+#define TORCH_DNNL_MMA(shape_and_types)                                           \
+  asm volatile("mma.sync.aligned." shape_and_types                                \
+               " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                   \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+  if constexpr (std::is_same_v<T, c10::BFloat16>) {
+    TORCH_DNNL_MMA("m16n8k16.row.col.f32.bf16.bf16.f32");
+  } else if constexpr (std::is_same_v<T, c10::Half>) {
+    TORCH_DNNL_MMA("m16n8k16.row.col.f32.f16.f16.f32");
+  } else {
+    static_assert(std::is_same_v<T, float>);
+    TORCH_DNNL_MMA("m16n8k8.row.col.f32.tf32.tf32.f32");
+  }
+#undef TORCH_DNNL_MMA
+#else
+  // What a lane needs of the others: rows of A from the 4 lanes of its own quarter of k ...,
+  // columns of B from the lanes of two rows of its transpose.
+  struct A {
+    uint32_t at[4];
+  } rows[4];
+  struct B {
+    uint32_t at[2];
+  } columns[2][4];
+  const unsigned lane = lane_index();
+  cuda_on_host::exchange(kWholeWarp, a, sizeof(A), lane / 4 * 4, rows, 4);
+  cuda_on_host::exchange(kWholeWarp, b, sizeof(B), lane % 4 * 8, columns, 8);
+  constexpr int kElements = 4 / sizeof(T);
+  const auto element = [](uint32_t bits, int e) {
+    T values[kElements];
+    std::memcpy(values, &bits, sizeof(bits));
+    return static_cast<float>(values[e]);
+  };
+  for (int i = 0; i < 4; i++) {
+    float sum = 0;
+    for (int half = 0; half < 2; half++) {
+      for (int k = 0; k < 4; k++) {
+        for (int e = 0; e < kElements; e++) {
+          sum += element(rows[k].at[2 * half + i / 2], e) * element(columns[i % 2][k].at[half], e);
+        }
+      }
+    }
+    d[i] += sum;
+  }
+#endif
+}
+
+} // namespace torch_dnnl::cuda
