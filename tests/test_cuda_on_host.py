@@ -64,7 +64,7 @@ def test_planted_mistake_is_found(mistake, sanitizer, report):
 
 NAMES = (
     *("values", "gradients", "resample", "interpolate", "reorder_bits", "fake_reorder"),
-    *("onnx", "formats", "docs", "conv_epilogue"),
+    *("onnx", "formats", "docs", "conv_epilogue", "resample_kernels"),
 )
 FILES = [f"test_{name}.py" for name in NAMES]
 # Every operator forward and backward, in every type. ThreadSanitizer is slow, and races do not

@@ -13,6 +13,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/host_device.h"
 
@@ -271,7 +272,7 @@ inline int64_t row_capacity(const AxisSpec& a) {
   if (a.filter == Filter::area)
     return (a.in + a.out - 1) / a.out + 1;
   const double support = static_cast<double>(filter_support(a.filter)) * filter_stretch(a);
-  const double taps = 2 * std::ceil(support) + 1;
+  const double taps = std::ceil(2 * support); // indices strictly inside (x - support, x + support)
   return taps < static_cast<double>(a.in) ? static_cast<int64_t>(taps) : a.in;
 }
 
@@ -279,10 +280,12 @@ TORCH_DNNL_HD inline int64_t clamp_index(int64_t i, int64_t n) {
   return i < 0 ? 0 : i >= n ? n - 1 : i;
 }
 
-// Row `o` of the table. `weights` has room for row_capacity(a) taps.
-template <class W>
+// Row `o` of the table. `weights` has room for row_capacity(a) taps: an array, or whatever takes
+// weights[tap] = w once *start is known.
+template <class Weights>
 TORCH_DNNL_HD inline void
-build_row(const AxisSpec& a, int64_t o, int64_t* start, int64_t* count, W* weights) {
+build_row(const AxisSpec& a, int64_t o, int64_t* start, int64_t* count, Weights weights) {
+  using W = std::remove_cvref_t<decltype(weights[0])>;
   if (a.filter == Filter::area) {
     const __int128 in = a.in, index = o;
     const int64_t begin = static_cast<int64_t>(index * in / a.out);
@@ -339,6 +342,7 @@ build_row(const AxisSpec& a, int64_t o, int64_t* start, int64_t* count, W* weigh
   }
   // Taps beyond an edge are clamped to it, where their weights add up.
   const int64_t begin = clamp_index(x.floor + low, a.in);
+  *start = begin;
   double sum = 0;
   for (int64_t k = low; k <= high; k++) {
     const int64_t at = clamp_index(x.floor + k, a.in);
@@ -348,7 +352,6 @@ build_row(const AxisSpec& a, int64_t o, int64_t* start, int64_t* count, W* weigh
       sum = 0;
     }
   }
-  *start = begin;
   *count = clamp_index(x.floor + high, a.in) - begin + 1;
 }
 
