@@ -73,8 +73,9 @@ ADDRESSES = "matches_oracle or gradients_match_oracle or any_layout or support_t
 SELECTIONS = {
     None: f"{ADDRESSES} or empty_batch or operator_agrees or test_resample or test_interpolate"
     " or same_bits or test_onnx",
-    "address": f"{ADDRESSES} or integers or exact_adjoint",
-    "thread": "(matches_oracle and float32) or gradients_match_oracle or channels_last",
+    "address": f"{ADDRESSES} or integers or exact_adjoint or test_planes or test_strides",
+    "thread": "((matches_oracle or test_planes) and float32) or gradients_match_oracle"
+    " or channels_last",
 }
 
 

@@ -66,11 +66,11 @@ __device__ __forceinline__ T result(C value) {
 template <class T, class W, class Row, int kVector>
 __device__ __forceinline__ void add_planes(
     const Job<W>& job,
-    const Taps<W>& planes,
+    const TapLoop<W>& planes,
     const T* line, // of the first plane
     const Row& row,
     W (&sum)[kVector]) {
-  planes.for_each(job.tables.d, [&](int32_t, W weight) {
+  planes.for_each([&](int32_t, W weight) {
     row.add(line, weight, sum);
     line += job.src_stride[2];
   });

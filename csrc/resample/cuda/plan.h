@@ -113,7 +113,7 @@ constexpr int64_t kMostRowsPerWorker = 16;
 inline bool has_short_indices(const RowImages& m) {
   const int64_t elements = m.n * m.c * m.d * m.h * m.row();
   return std::max(m.row(), m.src_row()) <= kIndexLimit &&
-      elements / std::min(m.h, kMostRowsPerWorker) <= kIndexLimit;
+      elements / std::min(m.h, kMostRowsPerWorker) <= kIndexLimit / 2; // the last strip is shorter
 }
 
 // How the workers of a kernel share the rows.

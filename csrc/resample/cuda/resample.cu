@@ -35,9 +35,10 @@ plan(const ResampleProblem& p, bool transposed, const at::Tensor& like) {
 // unless it leaves rows out.
 template <class W>
 bool run_sums(const cuda::Plan<W>& plan) {
-  const int64_t height = plan.images.h, src_height = plan.images.src_h;
-  const bool leaves_out_rows = height * plan.tables[1]->width < src_height;
-  if ((height >= src_height || leaves_out_rows) && cuda::can_slide_window(plan)) {
+  const cuda::RowImages& m = plan.images;
+  const bool enlarges = m.h * m.w >= m.src_h * m.src_w;
+  const bool leaves_out_rows = m.h * plan.tables[1]->width < m.src_h;
+  if ((enlarges || leaves_out_rows) && cuda::can_slide_window(plan)) {
     cuda::slide_window(plan);
     return true;
   }

@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(kThreads)
     return;
   const Place at = place(job, worker);
   const Source columns(job, at.column);
-  const Taps<W> planes = job.tables.row(job.tables.d, at.d);
-  const T* src = static_cast<const T*>(job.src) + at.src + planes.first * job.src_stride[2];
+  const TapLoop<W> planes(job.tables.row(job.tables.d, at.d), job.tables.d);
+  const T* src = static_cast<const T*>(job.src) + at.src + planes.first() * job.src_stride[2];
   T* dst = static_cast<T*>(job.dst) + at.dst + at.column * kVector;
 
   W window[kTaps][kVector];
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int v = 0; v < kVector; v++)
       out.at[v] = result<T>(sum[v]);
     if (job.has_empty_rows)
-      columns.fill_empty(out, job.fill, rows.count == 0 || planes.count == 0);
+      columns.fill_empty(out, job.fill, rows.count == 0 || planes.count() == 0);
     store_vector<kVector>(dst + y * job.dst_stride[3], out);
   }
 }

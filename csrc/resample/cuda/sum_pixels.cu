@@ -10,23 +10,17 @@ constexpr int kThreads = 128;
 // The W axis of one pixel, with any number of taps: the weights are read from the table.
 template <class W, int kVector>
 struct ColumnOfManyTaps {
-  TapTable table;
-  Taps<W> taps;
   int32_t inner, channel;
-  uint32_t empty;
+  TapLoop<W> taps;
+  bool empty;
 
   __device__ __forceinline__ ColumnOfManyTaps(const Job<W>& job, int32_t column)
-      : table(job.tables.w), inner(job.inner) {
-    uint32_t x = column * kVector;
-    channel = static_cast<int32_t>(job.by_inner.split(x));
-    taps = job.tables.row(table, static_cast<int32_t>(x));
-    empty = taps.count == 0;
-  }
+      : ColumnOfManyTaps(job, static_cast<uint32_t>(column * kVector)) {}
 
   template <class T>
   __device__ __forceinline__ void add(const T* line, W scale, W (&sum)[kVector]) const {
     W part[kVector] = {};
-    taps.for_each(table, [&](int32_t index, W weight) {
+    taps.for_each([&](int32_t index, W weight) {
       const Vector<T, kVector> x = load_vector<kVector>(line + index * inner + channel);
 #pragma unroll
       for (int v = 0; v < kVector; v++)
@@ -36,6 +30,14 @@ struct ColumnOfManyTaps {
     for (int v = 0; v < kVector; v++)
       sum[v] += scale * part[v];
   }
+
+ private:
+  // `element` is divided by inner first, which leaves the pixel.
+  __device__ __forceinline__ ColumnOfManyTaps(const Job<W>& job, uint32_t element)
+      : inner(job.inner),
+        channel(static_cast<int32_t>(job.by_inner.split(element))),
+        taps(job.tables.row(job.tables.w, static_cast<int32_t>(element)), job.tables.w),
+        empty(taps.count() == 0) {}
 };
 
 template <class T, int kOpen, int kVector, class Column>
@@ -47,8 +49,8 @@ __global__ void __launch_bounds__(kThreads)
     return;
   const Place at = place(job, worker);
   const Column column(job, at.column);
-  const Taps<W> planes = job.tables.row(job.tables.d, at.d);
-  const T* src = static_cast<const T*>(job.src) + at.src + planes.first * job.src_stride[2];
+  const TapLoop<W> planes(job.tables.row(job.tables.d, at.d), job.tables.d);
+  const T* src = static_cast<const T*>(job.src) + at.src + planes.first() * job.src_stride[2];
   T* dst = static_cast<T*>(job.dst) + at.dst + at.column * kVector;
 
   OpenSums<W, kOpen, kVector> sums;
@@ -63,7 +65,7 @@ __global__ void __launch_bounds__(kThreads)
       out.at[v] = result<T>(sum[v]);
     if (job.has_empty_rows) {
       const bool is_empty =
-          column.empty != 0 || planes.count == 0 || job.tables.row(job.tables.h, y).count == 0;
+          column.empty || planes.count() == 0 || job.tables.row(job.tables.h, y).count == 0;
       fill_if(is_empty, out, job.fill);
     }
     store_vector<kVector>(dst + y * job.dst_stride[3], out);

@@ -29,15 +29,15 @@ class SourceColumns {
   template <class W>
   __device__ __forceinline__ SourceColumns(
       const Job<W>& job,
-      const Taps<W>& planes,
+      const TapLoop<W>& planes,
       const T* first_plane,
       int32_t row,
       int32_t end)
       : line_(first_plane + row * job.src_stride[3]),
-        next_row_(job.src_stride[3] - planes.count * job.src_stride[2]),
+        next_row_(job.src_stride[3] - planes.count() * job.src_stride[2]),
         next_plane_(job.src_stride[2]),
-        planes_(planes.count),
-        left_((end - row) * static_cast<int64_t>(planes.count)) {
+        planes_(planes.count()),
+        rows_left_(planes.count() == 0 ? 0 : end - row) {
 #pragma unroll
     for (int i = 0; i < kAhead; i++)
       load(ahead_[i]);
@@ -53,24 +53,23 @@ class SourceColumns {
   }
 
  private:
-  static constexpr int kAhead = 4;
+  static constexpr int kAhead = 3;
 
   __device__ __forceinline__ void load(Vector<T, kVector>& x) {
-    if (left_ <= 0)
+    if (rows_left_ <= 0)
       return;
-    left_--;
     x = load_vector<kVector>(line_);
     line_ += next_plane_;
     if (++plane_ == planes_) {
       plane_ = 0;
+      rows_left_--;
       line_ += next_row_;
     }
   }
 
   const T* line_;
   int64_t next_row_, next_plane_;
-  int32_t planes_, plane_ = 0;
-  int64_t left_;
+  int32_t planes_, rows_left_, plane_ = 0;
   Vector<T, kVector> ahead_[kAhead];
 };
 
@@ -129,12 +128,12 @@ struct ManyTaps {
     for (int32_t element = begin + threadIdx.x; element < end; element += blockDim.x) {
       uint32_t x = element;
       const auto channel = static_cast<int32_t>(job.by_inner.split(x));
-      const Taps<W> taps = job.tables.row(job.tables.w, static_cast<int32_t>(x));
+      const TapLoop<W> taps(job.tables.row(job.tables.w, static_cast<int32_t>(x)), job.tables.w);
       W sum = 0;
-      taps.for_each(job.tables.w, [&](int32_t index, W weight) {
+      taps.for_each([&](int32_t index, W weight) {
         sum += weight * row[shared_position(index * job.inner + channel - src_begin)];
       });
-      f(element, sum, taps.count == 0);
+      f(element, sum, taps.count() == 0);
     }
   }
 };
@@ -157,9 +156,9 @@ __global__ void __launch_bounds__(kMostThreads)
   const int32_t mine = threadIdx.x * kVector;
   const bool has_columns = src_begin + mine < src_end;
   const Outputs outputs(job, begin, end, src_begin);
-  const Taps<W> planes = job.tables.row(job.tables.d, at.d);
-  const T* src =
-      static_cast<const T*>(job.src) + at.src + planes.first * job.src_stride[2] + src_begin + mine;
+  const TapLoop<W> planes(job.tables.row(job.tables.d, at.d), job.tables.d);
+  const T* src = static_cast<const T*>(job.src) + at.src + planes.first() * job.src_stride[2] +
+      src_begin + mine;
   T* dst = static_cast<T*>(job.dst) + at.dst;
 
   const int32_t row_begin = job.tables.row(job.tables.h, at.begin).first;
@@ -171,7 +170,7 @@ __global__ void __launch_bounds__(kMostThreads)
     if (has_columns) {
       W sum[kVector];
       sums.complete(job, at, y, sum, [&](int32_t, W(&row_sum)[kVector]) {
-        planes.for_each(job.tables.d, [&](int32_t, W weight) {
+        planes.for_each([&](int32_t, W weight) {
           const Vector<T, kVector> x = source.next();
 #pragma unroll
           for (int v = 0; v < kVector; v++)
@@ -184,7 +183,7 @@ __global__ void __launch_bounds__(kMostThreads)
     }
     __syncthreads();
     const bool is_empty =
-        job.has_empty_rows && (planes.count == 0 || job.tables.row(job.tables.h, y).count == 0);
+        job.has_empty_rows && (planes.count() == 0 || job.tables.row(job.tables.h, y).count == 0);
     T* const line = dst + y * job.dst_stride[3];
     outputs.for_each(job, begin, end, src_begin, row, [&](int32_t element, W sum, bool empty) {
       line[element] = is_empty || empty ? fill_value<T>(job.fill) : result<T>(sum);

@@ -61,16 +61,36 @@ struct Taps {
   TORCH_DNNL_HD int32_t end() const {
     return first + count;
   }
+};
 
-  // f(index, weight) for each tap of a row of `table`.
+// A row with any number of taps.
+template <class W>
+class TapLoop {
+ public:
+  __device__ __forceinline__ TapLoop(const Taps<W>& taps, const TapTable& table)
+      : taps_(taps), slots_(table.slots), first_slot_(taps.first % table.slots) {}
+
+  __device__ __forceinline__ int32_t first() const {
+    return taps_.first;
+  }
+  __device__ __forceinline__ int32_t count() const {
+    return taps_.count;
+  }
+
+  // f(index, weight) for each tap.
   template <class F>
-  __device__ __forceinline__ void for_each(const TapTable& table, F&& f) const {
-    int32_t slot = first % table.slots;
-    for (int32_t index = first; index < end(); index++) {
-      f(index, weights[slot]);
-      slot = slot + 1 == table.slots ? 0 : slot + 1;
+  __device__ __forceinline__ void for_each(F&& f) const {
+    int32_t slot = first_slot_;
+#pragma unroll 1
+    for (int32_t index = taps_.first; index < taps_.end(); index++) {
+      f(index, taps_.weights[slot]);
+      slot = slot + 1 == slots_ ? 0 : slot + 1;
     }
   }
+
+ private:
+  Taps<W> taps_;
+  int32_t slots_, first_slot_;
 };
 
 constexpr size_t kArgumentTableBytes = 3 << 10;
