@@ -87,6 +87,9 @@ PLANAR = {
     "x0.3 lanczos antialias": ((1, 3, 40, 144), (12, 43), {"mode": "lanczos5", **ANTIALIAS}),
     "x0.7": ((2, 3, 19, 160), (13, 111), {}),
     "area": ((2, 3, 19, 320), (7, 101), {"mode": "area"}),
+    "nearest to odd": ((2, 3, 9, 20), (7, 13), {"mode": "nearest"}),
+    "higher and narrower": ((1, 2, 10, 160), (16, 64), {}),
+    "much higher and narrower": ((1, 2, 4, 160), (20, 16), {}),
     "high and narrow": ((1, 2, 150, 3), (60, 7), {}),
     "low and wide": ((1, 2, 3, 700), (7, 333), ANTIALIAS),
     "several tiles": ((1, 1, 4, 3000), (2, 1500), {}),
@@ -123,7 +126,7 @@ def test_planes(name, dtype):
 def test_pixels(name, channels, dtype):
     """Channels innermost: vectors of them, or pixels that are no whole vector."""
     (_, _, *spatial), size, options = PLANAR[name]
-    spatial, size = ([-(-n // 8) if n > 150 else n for n in s] for s in (spatial, size))
+    spatial, size = ([-(-n // 8) if n > 1000 else n for n in s] for s in (spatial, size))
     check((2, channels, *spatial), size, channels_last, dtype, **options)
 
 
