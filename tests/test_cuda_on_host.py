@@ -64,7 +64,8 @@ def test_planted_mistake_is_found(mistake, sanitizer, report):
 
 NAMES = (
     *("values", "gradients", "resample", "interpolate", "reorder_bits", "fake_reorder"),
-    *("onnx", "formats", "docs", "conv_epilogue", "conv_dense", "cuda_depthwise"),
+    *("onnx", "formats", "docs", "conv_epilogue"),
+    *("conv_dense", "cuda_depthwise", "resample_kernels"),
 )
 FILES = [f"test_{name}.py" for name in NAMES]
 # Every operator forward and backward, in every type. ThreadSanitizer is slow, and races do not
@@ -73,9 +74,10 @@ ADDRESSES = "matches_oracle or gradients_match_oracle or any_layout or support_t
 SELECTIONS = {
     None: f"{ADDRESSES} or empty_batch or operator_agrees or test_resample or test_interpolate"
     " or same_bits or test_onnx or test_conv_dense",
-    "address": f"{ADDRESSES} or integers or exact_adjoint or (test_conv_dense and bfloat16)",
-    "thread": "(matches_oracle and float32) or gradients_match_oracle or channels_last"
-    " or (test_conv_dense and (aligned or unaligned or split) and (bfloat16 or float32))",
+    "address": f"{ADDRESSES} or integers or exact_adjoint or test_planes or test_strides"
+    " or (test_conv_dense and bfloat16 and (aligned or unaligned))",
+    "thread": "((matches_oracle or test_planes) and float32) or gradients_match_oracle"
+    " or channels_last or (test_conv_dense and bfloat16 and (aligned or split))",
 }
 
 

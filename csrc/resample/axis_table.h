@@ -3,7 +3,9 @@
 // Every mode and coordinate rule is a row of weights per output index: where
 // the row starts in the input, how many taps it has, and the taps. Rows are
 // computed here, in integer and float64 arithmetic, by one function that runs
-// on the host (where tables are cached) and on the device. A new mode is a new
+// on the host (where tables are cached) and on the device. Products are rounded
+// before anything is added (mul), so that both find the same taps: a kernel is
+// chosen by the host's table and may run with the device's. A new mode is a new
 // case in `tap_weight` or `source_coordinate` and nothing else.
 //
 // Sources: oneDNN Resampling (half_pixel, round half up), ONNX Resize
@@ -13,8 +15,10 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/host_device.h"
+#include "core/numeric.h"
 
 namespace torch_dnnl {
 
@@ -125,7 +129,7 @@ TORCH_DNNL_HD inline Position source_coordinate(const AxisSpec& a, int64_t o) {
       if (a.out == 1)
         return {0, 0.0};
       return exact ? ratio(index * (in - 1), out - 1)
-                   : position(static_cast<double>(o) * (length - 1) / (s * length - 1), a.in);
+                   : position(static_cast<double>(o) * (length - 1) / (mul(s, length) - 1), a.in);
     case Coordinates::asymmetric:
       return exact ? ratio(index * in, out) : position(static_cast<double>(o) / s, a.in);
     case Coordinates::tf_half_pixel_for_nn:
@@ -142,14 +146,14 @@ TORCH_DNNL_HD inline Position source_coordinate(const AxisSpec& a, int64_t o) {
         return {0, 0.0};
       break;
     case Coordinates::tf_crop_and_resize: {
-      const double begin = a.roi_begin * (length - 1), end = a.roi_end * (length - 1);
+      const double begin = mul(a.roi_begin, length - 1), end = mul(a.roi_end, length - 1);
       if (a.out == 1)
         return position(0.5 * (begin + end), a.in);
       return position(
           begin + static_cast<double>(o) * (end - begin) / (static_cast<double>(a.out) - 1), a.in);
     }
     case Coordinates::torch_antialias_corners:
-      return position((static_cast<double>(o) + 0.5) * spacing(a) - 0.5, a.in);
+      return position(mul(static_cast<double>(o) + 0.5, spacing(a)) - 0.5, a.in);
     case Coordinates::torch_linear:
       if (a.in == a.out)
         return {o, 0.0};
@@ -271,7 +275,7 @@ inline int64_t row_capacity(const AxisSpec& a) {
   if (a.filter == Filter::area)
     return (a.in + a.out - 1) / a.out + 1;
   const double support = static_cast<double>(filter_support(a.filter)) * filter_stretch(a);
-  const double taps = 2 * std::ceil(support) + 1;
+  const double taps = std::ceil(2 * support); // indices strictly inside (x - support, x + support)
   return taps < static_cast<double>(a.in) ? static_cast<int64_t>(taps) : a.in;
 }
 
@@ -279,10 +283,12 @@ TORCH_DNNL_HD inline int64_t clamp_index(int64_t i, int64_t n) {
   return i < 0 ? 0 : i >= n ? n - 1 : i;
 }
 
-// Row `o` of the table. `weights` has room for row_capacity(a) taps.
-template <class W>
+// Row `o` of the table. `weights` has room for row_capacity(a) taps: an array, or whatever takes
+// weights[tap] = w once *start is known.
+template <class Weights>
 TORCH_DNNL_HD inline void
-build_row(const AxisSpec& a, int64_t o, int64_t* start, int64_t* count, W* weights) {
+build_row(const AxisSpec& a, int64_t o, int64_t* start, int64_t* count, Weights weights) {
+  using W = std::remove_cvref_t<decltype(weights[0])>;
   if (a.filter == Filter::area) {
     const __int128 in = a.in, index = o;
     const int64_t begin = static_cast<int64_t>(index * in / a.out);
@@ -311,7 +317,7 @@ build_row(const AxisSpec& a, int64_t o, int64_t* start, int64_t* count, W* weigh
 
   const Position x = source_coordinate(a, o);
   const double stretch = filter_stretch(a);
-  const double support = static_cast<double>(filter_support(a.filter)) * stretch;
+  const double support = mul(static_cast<double>(filter_support(a.filter)), stretch);
   const auto tap = [&](int64_t k) {
     return tap_weight(a, (static_cast<double>(k) - x.fraction) / stretch);
   };
@@ -339,6 +345,7 @@ build_row(const AxisSpec& a, int64_t o, int64_t* start, int64_t* count, W* weigh
   }
   // Taps beyond an edge are clamped to it, where their weights add up.
   const int64_t begin = clamp_index(x.floor + low, a.in);
+  *start = begin;
   double sum = 0;
   for (int64_t k = low; k <= high; k++) {
     const int64_t at = clamp_index(x.floor + k, a.in);
@@ -348,7 +355,6 @@ build_row(const AxisSpec& a, int64_t o, int64_t* start, int64_t* count, W* weigh
       sum = 0;
     }
   }
-  *start = begin;
   *count = clamp_index(x.floor + high, a.in) - begin + 1;
 }
 

@@ -346,6 +346,20 @@ inline ResampleProblem resample_problem(
   return p;
 }
 
+// How many elements a copy takes in the time of fetching one element of the result one by one.
+constexpr int64_t kCopiedPerFetched = 64;
+
+// `src` with dense rows in the layout of `dst`, for kernels that need them. It is copied, unless it
+// is so much larger than the result (an expanded one may have any size) that the copy would take
+// longer than the rest.
+inline at::Tensor
+with_dense_rows(const at::Tensor& src, const at::Tensor& dst, const ResampleOptions& options) {
+  if (src.numel() / kCopiedPerFetched > dst.numel())
+    return src;
+  const bool nxc = options.data_format == "NXC";
+  return src.contiguous(nxc ? at::MemoryFormat::Contiguous : dst.suggest_memory_format());
+}
+
 // The operators' signatures, spelled once: `run` gets the checked call.
 template <at::Tensor (*run)(const at::Tensor&, c10::SymIntArrayRef, const ResampleOptions&)>
 at::Tensor resample_kernel(

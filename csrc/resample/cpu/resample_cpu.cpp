@@ -6,8 +6,8 @@
 #include "core/dispatch.h"
 #include "core/huge_pages.h"
 #include "core/parallel.h"
-#include "resample/cpu/host_table.h"
 #include "resample/cpu/rows.h"
+#include "resample/host_table.h"
 #include "resample/reference.h"
 
 namespace torch_dnnl {
@@ -46,12 +46,7 @@ void run(const ResampleProblem& p, bool transposed) {
   }
 }
 
-// How many elements a copy takes in the time of fetching one element of the result one by one.
-constexpr int64_t kCopiedPerFetched = 64;
-
-// Runs a checked call. An image whose rows are not dense is copied, unless it is so much larger
-// than the result (an expanded one may have any size) that the copy would take longer than the
-// rest.
+// Runs a checked call. An image whose rows are not dense is copied where that is worth it.
 void run(
     const at::Tensor& src,
     const at::Tensor& dst,
@@ -61,11 +56,9 @@ void run(
     return;
   prefer_huge_pages(dst.mutable_data_ptr(), dst.nbytes());
   const ResampleProblem p = resample_problem(src, dst, options, forward);
-  if (can_run_rows(p) || src.numel() / kCopiedPerFetched > dst.numel())
+  if (can_run_rows(p))
     return run(p, !forward);
-  const bool nxc = options.data_format == "NXC";
-  const auto format = nxc ? at::MemoryFormat::Contiguous : dst.suggest_memory_format();
-  const at::Tensor dense = src.contiguous(format); // lives as long as it is read
+  const at::Tensor dense = with_dense_rows(src, dst, options); // lives as long as it is read
   run(resample_problem(dense, dst, options, forward), !forward);
 }
 

@@ -15,7 +15,7 @@
 
 #include "core/cache.h"
 #include "core/lanes.h"
-#include "resample/cpu/host_table.h"
+#include "resample/host_table.h"
 
 namespace torch_dnnl {
 

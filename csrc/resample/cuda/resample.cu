@@ -1,90 +1,98 @@
-// Resample on CUDA. The axis tables are built on the device, by the function
-// that builds them on the host, into memory of torch's allocator: no copy from
-// the host, no synchronisation, and safe to capture in a CUDA graph.
-#include <ATen/ops/empty.h>
+// Resample on CUDA: which kernel runs a problem.
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
-#include <vector>
+#include <optional>
 
-#include "core/cuda/launch.h"
-#include "core/dispatch.h"
-#include "resample/reference.h"
+#include "resample/cuda/open_sums.h"
+#include "resample/cuda/reference.h"
+#include "resample/cuda/sliding_window.h"
 
 namespace torch_dnnl {
 namespace {
 
+// The problem as the fast kernels take it: one type, axes of bounded length that are read in order,
+// dense rows, indices in 32 bits.
 template <class W>
-struct BuildRows {
-  AxisSpec spec;
-  int64_t width;
-  int64_t *start, *count;
-  W* weights;
-
-  TORCH_DNNL_HD void operator()(int64_t o) const {
-    build_row(spec, o, start + o, count + o, weights + o * width);
+std::optional<cuda::Plan<W>>
+plan(const ResampleProblem& p, bool transposed, const at::Tensor& like) {
+  if (p.src_dtype != p.dst_dtype)
+    return {};
+  for (const AxisSpec& axis : p.axes) {
+    if (std::max(axis.in, axis.out) > cuda::kLongestAxis || is_flipped(axis))
+      return {};
   }
-};
-
-struct BuildTransposedRows {
-  const int64_t *start, *count;
-  int64_t out;
-  bool flipped;
-  int64_t *first, *last;
-
-  TORCH_DNNL_HD void operator()(int64_t i) const {
-    build_transposed_row(start, count, out, flipped, i, first + i, last + i);
-  }
-};
-
-// The table of one axis; `buffers` keeps its memory alive until the kernels are
-// queued, after which the allocator hands it out in stream order.
-template <class W>
-AxisTable<W> device_table(
-    const AxisSpec& spec,
-    bool transposed,
-    const at::Tensor& like,
-    std::vector<at::Tensor>& buffers) {
-  const int64_t width = row_capacity(spec);
-  const auto buffer = [&](int64_t n, c10::ScalarType dtype) {
-    return buffers.emplace_back(at::empty({n}, like.options().dtype(dtype))).mutable_data_ptr();
-  };
-  const auto indices = [&](int64_t n) {
-    return static_cast<int64_t*>(buffer(n, c10::ScalarType::Long));
-  };
-  int64_t* start = indices(spec.out);
-  int64_t* count = indices(spec.out);
-  auto* weights = static_cast<W*>(buffer(spec.out * width, c10::CppTypeToScalarType<W>::value));
-  cuda::for_each_element(spec.out, BuildRows<W>{spec, width, start, count, weights});
-  int64_t *first = nullptr, *last = nullptr;
-  if (transposed) {
-    first = indices(spec.in);
-    last = indices(spec.in);
-    cuda::for_each_element(
-        spec.in, BuildTransposedRows{start, count, spec.out, is_flipped(spec), first, last});
-  }
-  return {spec.in, spec.out, width, start, count, weights, first, last};
+  if (!cuda::has_dense_rows(p))
+    return {};
+  const Tables<W> tables = cached_tables<W>(p.axes, transposed);
+  const cuda::RowImages images = cuda::row_images(p, tables);
+  if (!cuda::has_short_indices(images))
+    return {};
+  return cuda::Plan<W>{p, transposed, like, tables, images};
 }
 
-template <template <class> class Functor>
-void run(const ResampleProblem& p, bool transposed, const at::Tensor& like) {
-  dispatch(ImageTypes{}, p.src_dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    std::vector<at::Tensor> buffers;
-    Functor<T> functor{p, {}};
-    for (int a = 0; a < 3; a++) {
-      functor.axis[a] = device_table<compute_t<T>>(p.axes[a], transposed, like, buffers);
-    }
-    cuda::for_each_element(p.n * p.c * p.dst_size[0] * p.dst_size[1] * p.dst_size[2], functor);
-  });
+// Enlarging reads few rows for each row that it writes; reducing writes few for each that it reads,
+// unless it leaves rows out.
+template <class W>
+bool run_sums(const cuda::Plan<W>& plan) {
+  const cuda::RowImages& m = plan.images;
+  const bool enlarges = m.h * m.w >= m.src_h * m.src_w;
+  const bool leaves_out_rows = m.h * plan.tables[1]->width < m.src_h;
+  if ((enlarges || leaves_out_rows) && cuda::can_slide_window(plan)) {
+    cuda::slide_window(plan);
+    return true;
+  }
+  const SharedTable<W> readers = cached_tables<W>(plan.problem.axes, !plan.transposed)[1];
+  if (cuda::can_sum_rows(plan, *readers)) {
+    cuda::sum_rows(plan, readers);
+  } else if (cuda::can_sum_pixels(*readers)) {
+    cuda::sum_pixels(plan, readers);
+  } else if (cuda::can_slide_window(plan)) {
+    cuda::slide_window(plan);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+bool run_fast(const ResampleProblem& p, bool transposed, const at::Tensor& like) {
+  const auto fast = plan<float>(p, transposed, like);
+  if (!fast)
+    return false;
+  if (cuda::can_copy(*fast)) {
+    cuda::copy_elements(*fast);
+    return true;
+  }
+  if (contains(cuda::SummedTypes<float>{}, p.src_dtype))
+    return run_sums(*fast);
+  if (contains(cuda::SummedTypes<double>{}, p.src_dtype))
+    return run_sums(*plan<double>(p, transposed, like));
+  return false;
+}
+
+// Runs a checked call. An image whose rows are not dense is copied where that is worth it.
+void run(
+    const at::Tensor& src,
+    const at::Tensor& dst,
+    const ResampleOptions& options,
+    bool forward) {
+  if (dst.numel() == 0)
+    return;
+  ResampleProblem p = resample_problem(src, dst, options, forward);
+  at::Tensor image = src; // lives as long as it is read
+  if (!cuda::has_dense_rows(p)) {
+    image = with_dense_rows(src, dst, options);
+    p = resample_problem(image, dst, options, forward);
+  }
+  if (!run_fast(p, !forward, dst))
+    cuda::run_reference(p, !forward, dst);
 }
 
 at::Tensor
 resample(const at::Tensor& src, c10::SymIntArrayRef size, const ResampleOptions& options) {
   const c10::DeviceGuard guard(src.device());
   at::Tensor dst = resample_output(src, size, options);
-  if (dst.numel() > 0)
-    run<ResampleForward>(resample_problem(src, dst, options, true), false, dst);
+  run(src, dst, options, true);
   return dst;
 }
 
@@ -94,9 +102,7 @@ at::Tensor resample_backward(
     const ResampleOptions& options) {
   const c10::DeviceGuard guard(grad.device());
   at::Tensor dst = resample_backward_output(grad, src_size, options);
-  if (dst.numel() > 0) {
-    run<ResampleBackward>(resample_problem(grad, dst, options, false), true, dst);
-  }
+  run(grad, dst, options, false);
   return dst;
 }
 

@@ -27,7 +27,8 @@ struct HostTable {
   std::vector<int64_t> start, count; // [out]
   std::vector<W> weights;            // [out, width]
   bool has_empty_rows = false;
-  bool copies = true; // no row has more than one tap, of weight 1
+  bool copies = true;   // no row has more than one tap, of weight 1
+  bool identity = true; // row o is input o
 
   explicit HostTable(const HostTableKey& key)
       : in(key.spec.in),
@@ -44,7 +45,9 @@ struct HostTable {
     for (int64_t o = 0; o < out; o++) {
       has_empty_rows |= count[o] == 0;
       copies &= count[o] == 0 || (count[o] == 1 && weights[o * width] == 1);
+      identity &= count[o] == 1 && start[o] == o;
     }
+    identity &= copies && in == out;
   }
 
   AxisTable<W> view() const {

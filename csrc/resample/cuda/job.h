@@ -1,0 +1,172 @@
+// What the fast CUDA kernels share: their argument, where a thread works, and how it reads a row.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "core/cuda/divide.h"
+#include "core/cuda/vector.h"
+#include "core/dispatch.h"
+#include "core/numeric.h"
+#include "resample/cuda/tap_table.h"
+
+namespace torch_dnnl::cuda {
+
+// The argument of every kernel; see RowImages. Each worker, a thread or a block, takes a column of
+// a strip of rows of dst.
+template <class W>
+struct Job {
+  const void* src;
+  void* dst;
+  int64_t src_stride[4], dst_stride[4]; // of N, C, D, H
+  int32_t height, row, src_row;         // of dst; elements in a row of dst and of src
+  int32_t inner;
+  int32_t rows_per_strip;
+  int32_t elements_per_tile; // where a worker is a block: its part of a row
+  uint32_t workers;          // how many have work
+  Divisor by_columns, by_strips, by_d, by_c, by_inner;
+  bool has_empty_rows; // some outputs read nothing: they are `fill`
+  uint64_t fill;       // the bits of one element
+  TapTables<W> tables;
+};
+
+// Where a worker is. Workers that are neighbours in a row have neighbouring numbers.
+struct Place {
+  int32_t column, begin, end, d; // rows [begin, end) of dst, of plane d
+  int64_t src, dst;              // offsets of the first plane of src and of the plane of dst
+};
+
+template <class W>
+__device__ __forceinline__ Place place(const Job<W>& job, uint32_t worker) {
+  Place p;
+  p.column = static_cast<int32_t>(job.by_columns.split(worker));
+  const auto strip = static_cast<int32_t>(job.by_strips.split(worker));
+  p.begin = strip * job.rows_per_strip;
+  p.end = min(p.begin + job.rows_per_strip, job.height);
+  p.d = static_cast<int32_t>(job.by_d.split(worker));
+  const int64_t c = job.by_c.split(worker), n = worker;
+  p.src = n * job.src_stride[0] + c * job.src_stride[1];
+  p.dst = n * job.dst_stride[0] + c * job.dst_stride[1] + p.d * job.dst_stride[2];
+  return p;
+}
+
+// NaN stays NaN, with whatever bits the processor's conversion gives it.
+template <class T, class C>
+__device__ __forceinline__ T result(C value) {
+  if constexpr (std::is_same_v<T, C>) {
+    return value;
+  } else if constexpr (std::is_integral_v<T>) {
+    return convert<T>(value);
+  } else {
+    return static_cast<T>(value);
+  }
+}
+
+// Adds what row `row` of src gives, over the planes of the D axis.
+template <class T, class W, class Row, int kVector>
+__device__ __forceinline__ void add_planes(
+    const Job<W>& job,
+    const TapLoop<W>& planes,
+    const T* line, // of the first plane
+    const Row& row,
+    W (&sum)[kVector]) {
+  planes.for_each([&](int32_t, W weight) {
+    row.add(line, weight, sum);
+    line += job.src_stride[2];
+  });
+}
+
+template <class T>
+__device__ __forceinline__ T fill_value(uint64_t bits) {
+  T value;
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+
+template <class T, int n>
+__device__ __forceinline__ void fill_if(bool empty, Vector<T, n>& out, uint64_t bits) {
+#pragma unroll
+  for (int v = 0; v < n; v++)
+    out.at[v] = empty ? fill_value<T>(bits) : out.at[v];
+}
+
+// The elements of a vector: 16 bytes, but no more than 8, so that sums stay in registers.
+template <class T>
+inline constexpr int kLanes = sizeof(T) == 1 ? 8 : static_cast<int>(kWidestAccess / sizeof(T));
+
+// For all elements of a vector (kPixels: they belong to one pixel) what the W axis reads: offsets
+// in a row of src, and weights. A row of fewer than kTaps taps reads its last one several times,
+// with that weight halved each time: exact, and right for infinities too.
+template <class W, int kTaps, int kVector, bool kPixels>
+struct Columns {
+  static constexpr int kGroups = kPixels ? 1 : kVector;
+  int32_t offset[kGroups][kTaps];
+  W weight[kGroups][kTaps];
+  uint32_t empty = 0; // a bit for each group that reads nothing
+
+  __device__ __forceinline__ Columns(const Job<W>& job, int32_t column) {
+#pragma unroll
+    for (int g = 0; g < kGroups; g++) {
+      uint32_t x = column * kVector + g;
+      const auto channel = static_cast<int32_t>(job.by_inner.split(x));
+      const Taps<W> taps = job.tables.row(job.tables.w, static_cast<int32_t>(x));
+      empty |= static_cast<uint32_t>(taps.count == 0) << g;
+      W rest = 0;
+#pragma unroll
+      for (int k = 0; k < kTaps; k++) {
+        const int32_t index = taps.first + min(k, taps.count - 1);
+        offset[g][k] = taps.count == 0 ? 0 : index * job.inner + channel;
+        if (k < taps.count)
+          rest = taps.weights[index & (kTaps - 1)];
+        const bool halve = k >= taps.count - 1 && k < kTaps - 1;
+        weight[g][k] = halve ? rest / 2 : rest;
+        rest -= halve ? rest / 2 : 0;
+      }
+    }
+  }
+
+  // Adds what the row at `line` gives, times `scale`.
+  template <class T>
+  __device__ __forceinline__ void add(const T* line, W scale, W (&sum)[kVector]) const {
+    W part[kVector] = {};
+    if constexpr (kPixels) {
+#pragma unroll
+      for (int k = 0; k < kTaps; k++) {
+        const Vector<T, kVector> x = load_vector<kVector>(line + offset[0][k]);
+#pragma unroll
+        for (int v = 0; v < kVector; v++)
+          part[v] += weight[0][k] * static_cast<W>(x.at[v]);
+      }
+    } else {
+#pragma unroll
+      for (int v = 0; v < kVector; v++) {
+#pragma unroll
+        for (int k = 0; k < kTaps; k++)
+          part[v] += weight[v][k] * static_cast<W>(line[offset[v][k]]);
+      }
+    }
+#pragma unroll
+    for (int v = 0; v < kVector; v++)
+      sum[v] += scale * part[v];
+  }
+
+  // Writes `fill` over what reads nothing.
+  template <class T>
+  __device__ __forceinline__ void
+  fill_empty(Vector<T, kVector>& out, uint64_t fill, bool all) const {
+#pragma unroll
+    for (int v = 0; v < kVector; v++) {
+      if (all || (empty >> (kPixels ? 0 : v) & 1) != 0)
+        out.at[v] = fill_value<T>(fill);
+    }
+  }
+};
+
+// The types whose sums are kept in W and that kernels are compiled for.
+template <class W>
+using SummedTypes = std::conditional_t<
+    std::is_same_v<W, double>,
+    TypeList<double>,
+    TypeList<float, c10::BFloat16, c10::Half, uint8_t>>;
+
+} // namespace torch_dnnl::cuda

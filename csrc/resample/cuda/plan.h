@@ -1,0 +1,232 @@
+// A checked problem made ready for the fast CUDA kernels: images as rows, tables, launch sizes.
+#pragma once
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "resample/cuda/job.h"
+#include "resample/resample.h"
+
+namespace torch_dnnl::cuda {
+
+// Both images as rows of dense elements: [N, C, D, H, W * inner]. `inner` counts the neighbours
+// that are weighed alike: the channels of NXC (then c is 1), times W where W is copied; 1 in NCX.
+struct RowImages {
+  const void* src;
+  void* dst;
+  c10::ScalarType dtype; // of both
+  int64_t n, c, d, h, w; // of dst
+  int64_t src_h, src_w;
+  int64_t inner;
+  int64_t src_stride[4], dst_stride[4]; // of N, C, D, H, in elements; 0 where the size is 1
+
+  int64_t row() const {
+    return w * inner;
+  }
+  int64_t src_row() const {
+    return src_w * inner;
+  }
+
+  // Whether vectors of so many elements can be loaded from, or stored to, any multiple of them in a
+  // row.
+  bool loads(int64_t elements) const {
+    return are_aligned(src, src_stride, elements);
+  }
+  bool stores(int64_t elements) const {
+    return are_aligned(dst, dst_stride, elements) && row() % elements == 0;
+  }
+
+ private:
+  bool are_aligned(const void* data, const int64_t (&stride)[4], int64_t elements) const {
+    return is_aligned(data, elements * c10::elementSize(dtype)) &&
+        std::all_of(stride, stride + 4, [&](int64_t s) { return s % elements == 0; });
+  }
+};
+
+template <class W>
+struct Plan {
+  const ResampleProblem& problem;
+  bool transposed;        // dst is the gradient of the source image
+  const at::Tensor& like; // where memory for tables comes from
+  Tables<W> tables;       // of each index of dst, what it reads
+  RowImages images;
+};
+
+constexpr int64_t kLongestAxis = 1 << 17; // tables of longer axes are not kept on the host
+constexpr int64_t kIndexLimit = std::numeric_limits<int32_t>::max();
+
+// Whether the pixels of a row, and the channels of a pixel with nxc, are neighbours in both images.
+inline bool has_dense_rows(const ResampleProblem& p, bool nxc) {
+  const int64_t inner = nxc ? p.c : 1;
+  return (!nxc || (p.src_stride[1] == 1 && p.dst_stride[1] == 1)) &&
+      (p.src_size[2] == 1 || p.src_stride[4] == inner) &&
+      (p.dst_size[2] == 1 || p.dst_stride[4] == inner);
+}
+
+inline bool has_dense_rows(const ResampleProblem& p) {
+  return has_dense_rows(p, p.channels_innermost) || has_dense_rows(p, false);
+}
+
+// The images of a problem with dense rows, with the axes that are copied merged.
+template <class W>
+RowImages row_images(const ResampleProblem& p, const Tables<W>& tables) {
+  const bool nxc = p.channels_innermost && has_dense_rows(p, true);
+  RowImages m{p.src, p.dst, p.dst_dtype};
+  m.n = p.n, m.c = nxc ? 1 : p.c, m.inner = nxc ? p.c : 1;
+  m.d = p.dst_size[0], m.h = p.dst_size[1], m.w = p.dst_size[2];
+  m.src_h = p.src_size[1], m.src_w = p.src_size[2];
+  if (tables[2]->identity) {
+    m.inner *= m.w;
+    m.w = m.src_w = 1;
+  }
+  const int64_t dst_sizes[] = {m.n, m.c, m.d, m.h};
+  const int64_t src_sizes[] = {m.n, m.c, p.src_size[0], m.src_h};
+  for (int i = 0; i < 4; i++) {
+    m.src_stride[i] = src_sizes[i] == 1 ? 0 : p.src_stride[i];
+    m.dst_stride[i] = dst_sizes[i] == 1 ? 0 : p.dst_stride[i];
+  }
+  if (!tables[0]->identity || !tables[1]->identity)
+    return m;
+  // Planes whose rows follow each other are one higher plane.
+  int64_t src_row = m.h == 1 ? m.src_row() : m.src_stride[3];
+  int64_t dst_row = m.h == 1 ? m.row() : m.dst_stride[3];
+  int64_t* const sizes[] = {&m.n, &m.c, &m.d};
+  for (int i = 2; i >= 0; i--) {
+    if (*sizes[i] == 1)
+      continue;
+    if (m.src_stride[i] != m.h * src_row || m.dst_stride[i] != m.h * dst_row ||
+        m.h * *sizes[i] > kIndexLimit)
+      break;
+    m.h *= std::exchange(*sizes[i], 1);
+    m.src_stride[i] = m.dst_stride[i] = 0;
+    m.src_stride[3] = src_row, m.dst_stride[3] = dst_row;
+  }
+  m.src_h = m.h;
+  return m;
+}
+
+constexpr int64_t kMostRowsPerWorker = 16;
+
+// Whether a row, and the number of workers in the worst case, can be counted in 32 bits.
+inline bool has_short_indices(const RowImages& m) {
+  const int64_t elements = m.n * m.c * m.d * m.h * m.row();
+  return std::max(m.row(), m.src_row()) <= kIndexLimit &&
+      elements / std::min(m.h, kMostRowsPerWorker) <= kIndexLimit / 2; // the last strip is shorter
+}
+
+// How the workers of a kernel share the rows.
+struct Workers {
+  int64_t columns;        // in a row of dst
+  int64_t rows_per_strip; // of dst
+
+  int64_t strips(const RowImages& m) const {
+    return (m.h + rows_per_strip - 1) / rows_per_strip;
+  }
+  int64_t count(const RowImages& m) const {
+    return columns * strips(m) * m.d * m.c * m.n;
+  }
+};
+
+#ifdef TORCH_DNNL_CUDA_ON_HOST
+constexpr int64_t kResidentThreads = 1 << 5; // so that small problems have strips of several rows
+#else
+constexpr int64_t kResidentThreads = 1 << 18; // of a GPU with 132 multiprocessors
+#endif
+
+// As many rows for each worker as leave enough workers to fill a GPU twice.
+inline Workers workers_for(const RowImages& m, int64_t columns, int64_t threads_per_worker) {
+  const int64_t threads = columns * m.h * m.d * m.c * m.n * threads_per_worker;
+  const int64_t rows = threads / (2 * kResidentThreads);
+  return {columns, std::clamp<int64_t>(rows, 1, std::min(kMostRowsPerWorker, m.h))};
+}
+
+template <class W>
+Job<W> make_job(const Plan<W>& plan, const Workers& workers) {
+  const RowImages& m = plan.images;
+  Job<W> job;
+  job.src = m.src, job.dst = m.dst;
+  std::copy_n(m.src_stride, 4, job.src_stride);
+  std::copy_n(m.dst_stride, 4, job.dst_stride);
+  job.height = static_cast<int32_t>(m.h);
+  job.row = static_cast<int32_t>(m.row());
+  job.src_row = static_cast<int32_t>(m.src_row());
+  job.inner = static_cast<int32_t>(m.inner);
+  job.rows_per_strip = static_cast<int32_t>(workers.rows_per_strip);
+  job.elements_per_tile = 0;
+  job.workers = static_cast<uint32_t>(workers.count(m));
+  job.by_columns = Divisor(workers.columns);
+  job.by_strips = Divisor(workers.strips(m));
+  job.by_d = Divisor(m.d);
+  job.by_c = Divisor(m.c);
+  job.by_inner = Divisor(m.inner);
+  job.has_empty_rows = false;
+  for (const auto& table : plan.tables)
+    job.has_empty_rows |= table->has_empty_rows;
+  job.fill = 0;
+  store(&job.fill, m.dtype, 0, static_cast<W>(plan.problem.extrapolation_value));
+  std::fill_n(job.tables.identity.weights, kMostSlotsOfIdentity, W(1));
+  return job;
+}
+
+// A table that a kernel needs.
+template <class W>
+struct NeededTable {
+  TapTable* table;
+  int axis;
+  int64_t slots;
+  SharedTable<W> host;
+  bool transposed;
+};
+
+// Writes the records that BuildTapTables would build, from the table on the host.
+template <class W>
+void write_records(const HostTable<W>& host, const TapTable& table, unsigned char* tables) {
+  const auto rows = static_cast<int64_t>(host.start.size());
+  for (int64_t row = 0; row < rows; row++) {
+    TapRecord* record = table.record(tables, row);
+    const int64_t start = host.start[row];
+    *record = {static_cast<int32_t>(start), static_cast<int32_t>(start + host.count[row])};
+    for (int64_t tap = 0; tap < host.count[row]; tap++)
+      weights_of<W>(record)[(start + tap) % table.slots] = host.weights[row * host.width + tap];
+  }
+}
+
+// Makes the tables of a job: in its own bytes where they fit, else in the memory that is returned,
+// which must live until the kernel is queued. Equal axes share one table.
+template <class W, size_t count>
+at::Tensor make_tables(const Plan<W>& plan, Job<W>& job, const NeededTable<W> (&needed)[count]) {
+  BuildTapTables<W> build;
+  const HostTable<W>* hosts[count];
+  int64_t bytes = 0;
+  for (const NeededTable<W>& n : needed) {
+    *n.table = {};
+    if (n.host->identity)
+      continue;
+    int i = 0;
+    while (i < build.count && (hosts[i] != n.host.get() || build.sources[i].table.slots != n.slots))
+      i++;
+    if (i == build.count) {
+      const TapTable table{bytes, TapTable::bytes_of<W>(n.slots), static_cast<int32_t>(n.slots)};
+      bytes += n.host->start.size() * table.record_bytes;
+      build.sources[i] = {plan.problem.axes[n.axis], n.transposed, table};
+      build.rows += build.sources[i].spec.out;
+      hosts[i] = n.host.get();
+      build.count++;
+    }
+    *n.table = build.sources[i].table;
+  }
+  if (bytes <= static_cast<int64_t>(kArgumentTableBytes)) {
+    for (int i = 0; i < build.count; i++)
+      write_records(*hosts[i], build.sources[i].table, job.tables.arguments);
+    return {};
+  }
+  const at::Tensor memory = at::empty({bytes}, plan.like.options().dtype(c10::ScalarType::Byte));
+  build.tables = memory.mutable_data_ptr<unsigned char>();
+  job.tables.memory = build.tables;
+  for_each_element(build.rows, build);
+  return memory;
+}
+
+} // namespace torch_dnnl::cuda

@@ -1,0 +1,300 @@
+// The kernel for rows of neighbouring columns that open_sums.h describes.
+//
+// A block takes a tile of a row of dst and the columns of src that the tile reads, a vector for
+// each thread. When the sums of a row of dst are complete, the block shares them and applies the W
+// axis. Two buffers by turns: the barrier before a row is read is also the one that lets the buffer
+// of the row before be overwritten by the next but one.
+#include "resample/cuda/open_sums.h"
+#include "resample/cuda/open_sums_device.h"
+
+namespace torch_dnnl::cuda {
+namespace {
+
+constexpr int64_t kMostOpenRows = 4;
+constexpr int kMostThreads = 128;
+constexpr int kTaps = 4; // along W, where offsets and weights stay in registers
+
+// An element in 32 is left out, so that strides of a power of two meet all banks.
+TORCH_DNNL_HD inline uint32_t shared_position(uint32_t element) {
+  return element + element / 32;
+}
+
+// The columns of a thread in the rows [row, end) of src and in all planes of each row. They are
+// loaded ahead, to have enough bytes on their way from memory.
+template <class T>
+class SourceColumns {
+ public:
+  static constexpr int kVector = kLanes<T>;
+
+  template <class W>
+  __device__ __forceinline__ SourceColumns(
+      const Job<W>& job,
+      const TapLoop<W>& planes,
+      const T* first_plane,
+      int32_t row,
+      int32_t end)
+      : line_(first_plane + row * job.src_stride[3]),
+        next_row_(job.src_stride[3] - planes.count() * job.src_stride[2]),
+        next_plane_(job.src_stride[2]),
+        planes_(planes.count()),
+        rows_left_(planes.count() == 0 ? 0 : end - row) {
+#pragma unroll
+    for (int i = 0; i < kAhead; i++)
+      load(ahead_[i]);
+  }
+
+  __device__ __forceinline__ Vector<T, kVector> next() {
+    const Vector<T, kVector> next = ahead_[0];
+#pragma unroll
+    for (int i = 1; i < kAhead; i++)
+      ahead_[i - 1] = ahead_[i];
+    load(ahead_[kAhead - 1]);
+    return next;
+  }
+
+ private:
+  static constexpr int kAhead = 3;
+
+  __device__ __forceinline__ void load(Vector<T, kVector>& x) {
+    if (rows_left_ <= 0)
+      return;
+    x = load_vector<kVector>(line_);
+    line_ += next_plane_;
+    if (++plane_ == planes_) {
+      plane_ = 0;
+      rows_left_--;
+      line_ += next_row_;
+    }
+  }
+
+  const T* line_;
+  int64_t next_row_, next_plane_;
+  int32_t planes_, rows_left_, plane_ = 0;
+  Vector<T, kVector> ahead_[kAhead];
+};
+
+// What a thread makes of a shared row: elements of dst a block apart. With a fixed number of them,
+// offsets and weights are kept in registers.
+template <class W, int kOutputs>
+struct FewTaps {
+  uint32_t position[kOutputs][kTaps];
+  W weight[kOutputs][kTaps];
+  uint32_t empty = 0;
+
+  __device__ __forceinline__
+  FewTaps(const Job<W>& job, int32_t begin, int32_t end, int32_t src_begin) {
+#pragma unroll
+    for (int i = 0; i < kOutputs; i++) {
+      const int32_t element = begin + i * blockDim.x + threadIdx.x;
+      if (element >= end)
+        break;
+      const Columns<W, kTaps, 1, true> column(job, element);
+      empty |= column.empty << i;
+#pragma unroll
+      for (int k = 0; k < kTaps; k++) {
+        // What reads nothing may have its offset outside the tile.
+        position[i][k] = column.empty ? 0 : shared_position(column.offset[0][k] - src_begin);
+        weight[i][k] = column.weight[0][k];
+      }
+    }
+  }
+
+  // f(element, value, whether it reads nothing) for each element of the thread.
+  template <class F>
+  __device__ __forceinline__ void
+  for_each(const Job<W>&, int32_t begin, int32_t end, int32_t, const W* row, F&& f) const {
+#pragma unroll
+    for (int i = 0; i < kOutputs; i++) {
+      const int32_t element = begin + i * blockDim.x + threadIdx.x;
+      if (element >= end)
+        break;
+      W sum = 0;
+#pragma unroll
+      for (int k = 0; k < kTaps; k++)
+        sum += weight[i][k] * row[position[i][k]];
+      f(element, sum, (empty >> i & 1) != 0);
+    }
+  }
+};
+
+template <class W>
+struct ManyTaps {
+  __device__ __forceinline__ ManyTaps(const Job<W>&, int32_t, int32_t, int32_t) {}
+
+  template <class F>
+  __device__ __forceinline__ void
+  for_each(const Job<W>& job, int32_t begin, int32_t end, int32_t src_begin, const W* row, F&& f)
+      const {
+    for (int32_t element = begin + threadIdx.x; element < end; element += blockDim.x) {
+      uint32_t x = element;
+      const auto channel = static_cast<int32_t>(job.by_inner.split(x));
+      const TapLoop<W> taps(job.tables.row(job.tables.w, static_cast<int32_t>(x)), job.tables.w);
+      W sum = 0;
+      taps.for_each([&](int32_t index, W weight) {
+        sum += weight * row[shared_position(index * job.inner + channel - src_begin)];
+      });
+      f(element, sum, taps.count() == 0);
+    }
+  }
+};
+
+template <class T, int kOpen, class Outputs>
+__global__ void __launch_bounds__(kMostThreads)
+    sum_rows_kernel(const __grid_constant__ Job<compute_t<T>> job) {
+  using W = compute_t<T>;
+  constexpr int kVector = kLanes<T>;
+  W* const buffers = dynamic_shared<W>();
+  const uint32_t buffer_elements = shared_position(blockDim.x * kVector);
+  const Place at = place(job, blockIdx.x);
+  const int32_t begin = at.column * job.elements_per_tile;
+  const int32_t end = min(begin + job.elements_per_tile, job.row);
+  const auto columns = [&](int32_t element) {
+    return job.tables.row(job.tables.w, static_cast<int32_t>(job.by_inner.divide(element)));
+  };
+  const int32_t src_begin = columns(begin).first * job.inner / kVector * kVector;
+  const int32_t src_end = columns(end - 1).end() * job.inner;
+  const int32_t mine = threadIdx.x * kVector;
+  const bool has_columns = src_begin + mine < src_end;
+  const Outputs outputs(job, begin, end, src_begin);
+  const TapLoop<W> planes(job.tables.row(job.tables.d, at.d), job.tables.d);
+  const T* src = static_cast<const T*>(job.src) + at.src + planes.first() * job.src_stride[2] +
+      src_begin + mine;
+  T* dst = static_cast<T*>(job.dst) + at.dst;
+
+  const int32_t row_begin = job.tables.row(job.tables.h, at.begin).first;
+  const int32_t row_end = has_columns ? job.tables.row(job.tables.h, at.end - 1).end() : row_begin;
+  SourceColumns<T> source(job, planes, src, row_begin, row_end);
+  OpenSums<W, kOpen, kVector> sums;
+  for (int32_t y = at.begin; y < at.end; y++) {
+    W* const row = buffers + (y & 1) * buffer_elements;
+    if (has_columns) {
+      W sum[kVector];
+      sums.complete(job, at, y, sum, [&](int32_t, W(&row_sum)[kVector]) {
+        planes.for_each([&](int32_t, W weight) {
+          const Vector<T, kVector> x = source.next();
+#pragma unroll
+          for (int v = 0; v < kVector; v++)
+            row_sum[v] += weight * static_cast<W>(x.at[v]);
+        });
+      });
+#pragma unroll
+      for (int v = 0; v < kVector; v++)
+        row[shared_position(mine + v)] = sum[v];
+    }
+    __syncthreads();
+    const bool is_empty =
+        job.has_empty_rows && (planes.count() == 0 || job.tables.row(job.tables.h, y).count == 0);
+    T* const line = dst + y * job.dst_stride[3];
+    outputs.for_each(job, begin, end, src_begin, row, [&](int32_t element, W sum, bool empty) {
+      line[element] = is_empty || empty ? fill_value<T>(job.fill) : result<T>(sum);
+    });
+  }
+}
+
+// The most pixels of dst, in tiles of equal size, that read no more than `capacity` elements of a
+// row of src. 0: one pixel reads more.
+template <class W>
+int64_t pixels_per_tile(const Plan<W>& plan, int64_t capacity) {
+  const HostTable<W>& table = *plan.tables[2];
+  const RowImages& m = plan.images;
+  if (table.identity) // W is part of inner
+    return m.inner <= capacity ? 1 : 0;
+  const auto fits = [&](int64_t pixels) {
+    for (int64_t x = 0; x < m.w; x += pixels) {
+      const int64_t last = std::min(x + pixels, m.w) - 1;
+      if ((table.start[last] + table.count[last] - table.start[x]) * m.inner > capacity)
+        return false;
+    }
+    return true;
+  };
+  int64_t pixels = std::clamp<int64_t>(capacity / m.inner * m.w / m.src_w, 1, m.w);
+  while (pixels > 0 && !fits(pixels))
+    pixels -= (pixels + 15) / 16;
+  if (pixels == 0)
+    return 0;
+  const int64_t tiles = (m.w + pixels - 1) / pixels;
+  const int64_t equal = (m.w + tiles - 1) / tiles;
+  return fits(equal) ? equal : pixels;
+}
+
+template <class W>
+int64_t lanes(const Plan<W>& plan) {
+  return std::min<int64_t>(8, kWidestAccess / c10::elementSize(plan.images.dtype));
+}
+
+// Threads for a row of src, in whole warps.
+template <class W>
+int64_t threads_of(const Plan<W>& plan) {
+  const int64_t vectors = plan.images.src_row() / lanes(plan);
+  return std::min<int64_t>((vectors + 31) / 32 * 32, kMostThreads);
+}
+
+// A tile may begin anywhere in the first vector that is loaded for it.
+template <class W>
+int64_t tile_capacity(const Plan<W>& plan) {
+  return (threads_of(plan) - 1) * lanes(plan) + 1;
+}
+
+template <class W>
+void run(
+    const Plan<W>& plan,
+    const SharedTable<W>& readers,
+    void (*kernel)(Job<W>),
+    int64_t open,
+    int64_t w_slots,
+    int64_t elements_per_tile) {
+  const RowImages& m = plan.images;
+  const Workers workers =
+      workers_for(m, (m.row() + elements_per_tile - 1) / elements_per_tile, threads_of(plan));
+  Job<W> job = make_job(plan, workers);
+  job.elements_per_tile = static_cast<int32_t>(elements_per_tile);
+  TapTables<W>& tables = job.tables;
+  const at::Tensor memory = make_tables<W>(
+      plan,
+      job,
+      {{&tables.d, 0, plan.tables[0]->width, plan.tables[0], plan.transposed},
+       {&tables.h, 1, plan.tables[1]->width, plan.tables[1], plan.transposed},
+       {&tables.w, 2, w_slots, plan.tables[2], plan.transposed},
+       {&tables.h_transpose, 1, open, readers, !plan.transposed}});
+  const int64_t threads = threads_of(plan);
+  const int64_t buffer = shared_position(static_cast<uint32_t>(threads * lanes(plan)));
+  launch(kernel, dim3(job.workers), dim3(threads), 2 * buffer * sizeof(W), job);
+}
+
+template <class T, int kOpen, class W>
+void run(const Plan<W>& plan, const SharedTable<W>& readers) {
+  constexpr int kOutputs = std::max(kLanes<T> / 2, 1);
+  const int64_t elements = pixels_per_tile(plan, tile_capacity(plan)) * plan.images.inner;
+  const int64_t width = plan.tables[2]->width;
+  if (width <= kTaps && elements <= kOutputs * threads_of(plan)) {
+    run(plan, readers, sum_rows_kernel<T, kOpen, FewTaps<W, kOutputs>>, kOpen, kTaps, elements);
+  } else {
+    run(plan, readers, sum_rows_kernel<T, kOpen, ManyTaps<W>>, kOpen, width, elements);
+  }
+}
+
+} // namespace
+
+template <class W>
+bool can_sum_rows(const Plan<W>& plan, const HostTable<W>& readers) {
+  const int64_t vector = lanes(plan), half_a_warp = 16;
+  const RowImages& m = plan.images;
+  return readers.width <= kMostOpenRows && m.inner % vector != 0 && m.loads(vector) &&
+      m.src_row() % vector == 0 && m.src_row() >= half_a_warp * vector &&
+      pixels_per_tile(plan, tile_capacity(plan)) > 0;
+}
+
+template <class W>
+void sum_rows(const Plan<W>& plan, const SharedTable<W>& readers) {
+  dispatch(SummedTypes<W>{}, plan.images.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    readers->width <= 2 ? run<T, 2>(plan, readers) : run<T, 4>(plan, readers);
+  });
+}
+
+template bool can_sum_rows(const Plan<float>&, const HostTable<float>&);
+template bool can_sum_rows(const Plan<double>&, const HostTable<double>&);
+template void sum_rows(const Plan<float>&, const SharedTable<float>&);
+template void sum_rows(const Plan<double>&, const SharedTable<double>&);
+
+} // namespace torch_dnnl::cuda

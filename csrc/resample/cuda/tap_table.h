@@ -1,0 +1,217 @@
+// The tables of the axes as the CUDA kernels read them.
+//
+// A table has one record per row: the indices [first, end) that the row reads, and the weights.
+// The weight of index i lies in slot i % slots, so that the transpose of a table is built in one
+// launch too: the thread of output o knows the slot of its weight in every row that it goes into,
+// without knowing where that row begins.
+//
+// Records of small tables travel in the kernel's arguments, which costs no launch; others are built
+// on the device into memory of torch's allocator by one launch for all axes. Neither copies from
+// the host nor synchronises, so calls can be captured in CUDA graphs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/cuda/launch.h"
+#include "resample/axis_table.h"
+#include "resample/host_table.h"
+
+namespace torch_dnnl::cuda {
+
+struct alignas(8) TapRecord {
+  int32_t first, end;
+  // weights[slots] follow
+};
+
+// Where the records of an axis are, in bytes from the begin of all tables. An axis that is copied
+// has no records.
+struct TapTable {
+  int64_t offset = 0;
+  int32_t record_bytes = 0; // 0: row o reads index o alone, with weight 1
+  int32_t slots = 1;
+
+  TORCH_DNNL_HD bool is_identity() const {
+    return record_bytes == 0;
+  }
+
+  template <class W>
+  static int32_t bytes_of(int64_t slots) {
+    const int64_t bytes = sizeof(TapRecord) + slots * sizeof(W);
+    return static_cast<int32_t>(
+        (bytes + alignof(TapRecord) - 1) / alignof(TapRecord) * alignof(TapRecord));
+  }
+
+  TORCH_DNNL_HD TapRecord* record(unsigned char* tables, int64_t row) const {
+    return reinterpret_cast<TapRecord*>(tables + offset + row * record_bytes);
+  }
+};
+
+template <class W>
+TORCH_DNNL_HD inline W* weights_of(TapRecord* record) {
+  return reinterpret_cast<W*>(record + 1);
+}
+
+// A row, read.
+template <class W>
+struct Taps {
+  int32_t first, count;
+  const W* weights; // by slot
+
+  TORCH_DNNL_HD int32_t end() const {
+    return first + count;
+  }
+};
+
+// A row with any number of taps.
+template <class W>
+class TapLoop {
+ public:
+  __device__ __forceinline__ TapLoop(const Taps<W>& taps, const TapTable& table)
+      : taps_(taps), slots_(table.slots), first_slot_(taps.first % table.slots) {}
+
+  __device__ __forceinline__ int32_t first() const {
+    return taps_.first;
+  }
+  __device__ __forceinline__ int32_t count() const {
+    return taps_.count;
+  }
+
+  // f(index, weight) for each tap.
+  template <class F>
+  __device__ __forceinline__ void for_each(F&& f) const {
+    int32_t slot = first_slot_;
+#pragma unroll 1
+    for (int32_t index = taps_.first; index < taps_.end(); index++) {
+      f(index, taps_.weights[slot]);
+      slot = slot + 1 == slots_ ? 0 : slot + 1;
+    }
+  }
+
+ private:
+  Taps<W> taps_;
+  int32_t slots_, first_slot_;
+};
+
+constexpr size_t kArgumentTableBytes = 3 << 10;
+constexpr int kMostSlotsOfIdentity = 16;
+
+// All tables of a call; an argument of its kernel.
+template <class W>
+struct TapTables {
+  TapTable d, h, w;                      // of each index of dst, what it reads in src
+  TapTable h_transpose;                  // of each row of src, what reads it
+  const unsigned char* memory = nullptr; // null: the tables are in `arguments`
+  struct {
+    TapRecord head{0, 1};
+    W weights[kMostSlotsOfIdentity];
+  } identity; // the record of every row of an axis that is copied, but for `first`
+  alignas(8) unsigned char arguments[kArgumentTableBytes];
+
+  // Without branches, so that compilers take what the rows of a table share out of loops.
+  __device__ __forceinline__ Taps<W> row(const TapTable& table, int32_t index) const {
+    const bool is_identity = table.is_identity();
+    const unsigned char* tables = (memory != nullptr ? memory : arguments) + table.offset;
+    const unsigned char* records =
+        is_identity ? reinterpret_cast<const unsigned char*>(&identity) : tables;
+    const unsigned char* record = records + static_cast<int64_t>(index) * table.record_bytes;
+    const auto head = *reinterpret_cast<const TapRecord*>(record);
+    return {
+        is_identity ? index : head.first,
+        head.end - head.first,
+        reinterpret_cast<const W*>(record + sizeof(TapRecord))};
+  }
+};
+
+// What a table is made from.
+struct TapSource {
+  AxisSpec spec;
+  bool transposed;
+  TapTable table;
+};
+
+// Builds the records of all tables of a call, with an index for each output of each axis.
+template <class W>
+struct BuildTapTables {
+  static constexpr int kMost = 4;
+  TapSource sources[kMost];
+  int count = 0;
+  int64_t rows = 0;
+  unsigned char* tables = nullptr;
+
+  struct SlotsOfRow {
+    TapRecord* record;
+    const int64_t* start;
+    int32_t slots;
+
+    TORCH_DNNL_HD W& operator[](int64_t tap) const {
+      return weights_of<W>(record)[(*start + tap) % slots];
+    }
+  };
+
+  struct SlotOfColumns {
+    unsigned char* tables;
+    const TapTable& table;
+    const int64_t* start;
+    int64_t slot;
+
+    TORCH_DNNL_HD W& operator[](int64_t tap) const {
+      return weights_of<W>(table.record(tables, *start + tap))[slot];
+    }
+  };
+
+  struct Unused {
+    W* scratch;
+
+    TORCH_DNNL_HD W& operator[](int64_t) const {
+      return *scratch;
+    }
+  };
+
+  TORCH_DNNL_HD void operator()(int64_t o) const {
+    int i = 0;
+    while (o >= sources[i].spec.out)
+      o -= sources[i++].spec.out;
+    const TapSource& source = sources[i];
+    int64_t start = 0, count = 0;
+    if (!source.transposed) {
+      TapRecord* record = source.table.record(tables, o);
+      build_row(source.spec, o, &start, &count, SlotsOfRow{record, &start, source.table.slots});
+      *record = {static_cast<int32_t>(start), static_cast<int32_t>(start + count)};
+    } else {
+      build_row(
+          source.spec,
+          o,
+          &start,
+          &count,
+          SlotOfColumns{tables, source.table, &start, o % source.table.slots});
+      write_bounds(source, o, start, start + count);
+    }
+  }
+
+  // Rows are in order, so input i is read from the first output that ends beyond it to the last one
+  // that does not start beyond it. Output o settles this for the inputs between its own bounds and
+  // those of the output before it, and the last output for the inputs that follow.
+  TORCH_DNNL_HD void
+  write_bounds(const TapSource& source, int64_t o, int64_t start, int64_t end) const {
+    int64_t start_before = 0, count_before = 0;
+    if (o > 0) {
+      W scratch;
+      build_row(source.spec, o - 1, &start_before, &count_before, Unused{&scratch});
+    }
+    const auto record = [&](int64_t i) { return source.table.record(tables, i); };
+    const auto output = static_cast<int32_t>(o);
+    for (int64_t i = start_before + count_before; i < end; i++)
+      record(i)->first = output;
+    for (int64_t i = start_before; i < start; i++)
+      record(i)->end = output;
+    if (o == source.spec.out - 1) {
+      for (int64_t i = end; i < source.spec.in; i++)
+        record(i)->first = output + 1;
+      for (int64_t i = start; i < source.spec.in; i++)
+        record(i)->end = output + 1;
+    }
+  }
+};
+
+} // namespace torch_dnnl::cuda
