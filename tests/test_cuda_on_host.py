@@ -63,8 +63,8 @@ def test_planted_mistake_is_found(mistake, sanitizer, report):
 
 
 NAMES = (
-    *("values", "gradients", "resample", "interpolate", "reorder_bits", "fake_reorder"),
-    *("onnx", "formats", "docs", "conv_epilogue"),
+    *("values", "gradients", "resample", "interpolate", "reorder_bits", "reorder_packs"),
+    *("fake_reorder", "onnx", "formats", "docs", "conv_epilogue"),
 )
 FILES = [f"test_{name}.py" for name in NAMES]
 # Every operator forward and backward, in every type. ThreadSanitizer is slow, and races do not
@@ -72,9 +72,10 @@ FILES = [f"test_{name}.py" for name in NAMES]
 ADDRESSES = "matches_oracle or gradients_match_oracle or any_layout or support_table_is_true"
 SELECTIONS = {
     None: f"{ADDRESSES} or empty_batch or operator_agrees or test_resample or test_interpolate"
-    " or same_bits or test_onnx",
-    "address": f"{ADDRESSES} or integers or exact_adjoint",
-    "thread": "(matches_oracle and float32) or gradients_match_oracle or channels_last",
+    " or same_bits or test_onnx or packs or tiles",
+    "address": f"{ADDRESSES} or integers or exact_adjoint or packs or tiles",
+    "thread": "(matches_oracle and float32) or gradients_match_oracle or channels_last"
+    " or tiles_of_views or tiles_of_weights or fake_quantization",
 }
 
 
