@@ -51,7 +51,7 @@ def test_packs_of_every_type(device):
     torch.manual_seed(0)
     for src_dtype in DTYPES:
         for dtype in DTYPES:
-            for count in (1, 15, 16, 1027):
+            for count in (1, 15, 16, 1027, 20_011):  # more than a block's
                 check(device, values((count,), src_dtype), dtype=dtype)
 
 

@@ -92,7 +92,6 @@ class TilePlanner {
 
  private:
   static constexpr int64_t kLine = 128;        // bytes that the memory likes to be asked for
-  static constexpr int64_t kSector = 32;       // and those it can be asked for
   static constexpr int64_t kBytes = 16 * 1024; // of a tile
   static constexpr int64_t kFewestBytes = 2 * 1024;
   static constexpr int64_t kBlocks = 1024; // keep every multiprocessor busy
@@ -148,8 +147,9 @@ class TilePlanner {
     for (const int a : order) {
       const int64_t bytes = run_ * src_size_;
       const bool is_next = run_axes_.empty() || stride(a, boxes::kSrc) == run_step_ * run_;
-      // Rows of a sector are as good, and their columns are in different banks.
-      if (!is_next || bytes >= kLine || (a == last_ && bytes >= kSector) || !may_tile(a)) {
+      // As rows, if they are aligned, the packs' axis has its columns in different banks.
+      const bool makes_rows = a == last_ && !run_axes_.empty() && bytes % cuda::kWidestAccess == 0;
+      if (!is_next || bytes >= kLine || makes_rows || !may_tile(a)) {
         break;
       }
       if (run_axes_.empty()) {
