@@ -65,7 +65,7 @@ def test_planted_mistake_is_found(mistake, sanitizer, report):
 NAMES = (
     *("values", "gradients", "resample", "interpolate", "reorder_bits", "fake_reorder"),
     *("onnx", "formats", "docs", "conv_epilogue"),
-    *("conv_dense", "cuda_depthwise", "resample_kernels"),
+    *("conv_dense", "cuda_depthwise", "resample_kernels", "reorder_packs"),
 )
 FILES = [f"test_{name}.py" for name in NAMES]
 # Every operator forward and backward, in every type. ThreadSanitizer is slow, and races do not
@@ -73,11 +73,12 @@ FILES = [f"test_{name}.py" for name in NAMES]
 ADDRESSES = "matches_oracle or gradients_match_oracle or any_layout or support_table_is_true"
 SELECTIONS = {
     None: f"{ADDRESSES} or empty_batch or operator_agrees or test_resample or test_interpolate"
-    " or same_bits or test_onnx or test_conv_dense",
+    " or same_bits or test_onnx or test_conv_dense or packs or tiles",
     "address": f"{ADDRESSES} or integers or exact_adjoint or test_planes or test_strides"
-    " or (test_conv_dense and bfloat16 and (aligned or unaligned))",
+    " or packs or tiles or (test_conv_dense and bfloat16 and (aligned or unaligned))",
     "thread": "((matches_oracle or test_planes) and float32) or gradients_match_oracle"
-    " or channels_last or (test_conv_dense and bfloat16 and (aligned or split))",
+    " or channels_last or tiles_of_views or tiles_of_weights or fake_quantization"
+    " or (test_conv_dense and bfloat16 and (aligned or split))",
 }
 
 

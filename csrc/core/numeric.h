@@ -58,6 +58,47 @@ template <class T>
 inline constexpr bool is_float8_v =
     std::is_same_v<T, c10::Float8_e4m3fn> || std::is_same_v<T, c10::Float8_e5m2>;
 
+// GPUs from compute capability 8.9 on have instructions for float8, of the same results.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#define TORCH_DNNL_HAS_FLOAT8 1
+#else
+#define TORCH_DNNL_HAS_FLOAT8 0
+#endif
+
+// To the float8 type Dst: rounded once and saturated.
+template <class Dst>
+TORCH_DNNL_HD inline Dst to_float8(float value) {
+#if TORCH_DNNL_HAS_FLOAT8
+  uint16_t pair;
+  if constexpr (std::is_same_v<Dst, c10::Float8_e4m3fn>) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
+  } else {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
+  }
+  return Dst(static_cast<uint8_t>(pair), Dst::from_bits());
+#else
+  constexpr float max = std::is_same_v<Dst, c10::Float8_e4m3fn> ? 448.0f : 57344.0f;
+  return static_cast<Dst>(value > max ? max : value < -max ? -max : value);
+#endif
+}
+
+// A value in the type that is computed with, which holds every one of T.
+template <class C, class T>
+TORCH_DNNL_HD inline C widened(T value) {
+#if TORCH_DNNL_HAS_FLOAT8
+  if constexpr (is_float8_v<T>) { // by way of float16, which has them all
+    uint32_t pair;
+    if constexpr (std::is_same_v<T, c10::Float8_e4m3fn>) {
+      asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<uint16_t>(value.x)));
+    } else {
+      asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(pair) : "h"(static_cast<uint16_t>(value.x)));
+    }
+    return static_cast<C>(c10::Half(static_cast<uint16_t>(pair), c10::Half::from_bits()));
+  }
+#endif
+  return static_cast<C>(value);
+}
+
 // Dst from a floating or (exact path) int64 value; see the head of this file.
 template <class Dst, class Src>
 TORCH_DNNL_HD inline Dst convert(Src value) {
@@ -69,11 +110,16 @@ TORCH_DNNL_HD inline Dst convert(Src value) {
   if constexpr (std::is_same_v<Dst, Src>) {
     return value;
   } else if constexpr (std::is_integral_v<Dst> && std::is_integral_v<Src>) {
-    constexpr int64_t low = std::numeric_limits<Dst>::min();
-    constexpr int64_t high = std::numeric_limits<Dst>::max();
-    const int64_t wide = value;
+    using Wide = std::common_type_t<Src, Dst, int32_t>;
+    constexpr Wide low = std::numeric_limits<Dst>::min(), high = std::numeric_limits<Dst>::max();
+    const Wide wide = value;
     return static_cast<Dst>(wide < low ? low : wide > high ? high : wide);
   } else if constexpr (std::is_integral_v<Dst>) {
+#ifdef __CUDA_ARCH__
+    // The instruction saturates, and makes 0 of NaN.
+    if constexpr (std::is_same_v<Src, float> && sizeof(Dst) <= sizeof(int32_t))
+      return convert<Dst>(static_cast<int32_t>(__float2int_rn(value)));
+#endif
     // -min is a power of two and so exact in Src, where max itself may not be.
     constexpr Src low = static_cast<Src>(std::numeric_limits<Dst>::min());
     constexpr Src above = static_cast<Src>(std::numeric_limits<Dst>::max() / 2 + 1) * 2;
@@ -86,9 +132,7 @@ TORCH_DNNL_HD inline Dst convert(Src value) {
       return std::numeric_limits<Dst>::max();
     return static_cast<Dst>(rounded);
   } else if constexpr (is_float8_v<Dst>) {
-    constexpr float max = std::is_same_v<Dst, c10::Float8_e4m3fn> ? 448.0f : 57344.0f;
-    const float single = static_cast<float>(value);
-    return static_cast<Dst>(single > max ? max : single < -max ? -max : single);
+    return to_float8<Dst>(static_cast<float>(value));
   } else if constexpr (std::is_floating_point_v<Dst>) {
     return static_cast<Dst>(value);
   } else if constexpr (std::is_same_v<Src, double>) {
@@ -131,9 +175,8 @@ TORCH_DNNL_HD inline auto with_type(c10::ScalarType type, F&& f) {
 // Element `index` of an array whose type is known at run time only.
 template <class C>
 TORCH_DNNL_HD inline C load(const void* data, c10::ScalarType type, int64_t index) {
-  return with_type(type, [&](auto tag) {
-    return static_cast<C>(static_cast<const decltype(tag)*>(data)[index]);
-  });
+  return with_type(
+      type, [&](auto tag) { return widened<C>(static_cast<const decltype(tag)*>(data)[index]); });
 }
 
 template <class C>

@@ -41,6 +41,47 @@ TORCH_DNNL_HD inline bool is_in_range(C value) {
   }
 }
 
+// From the values w = src / t and u = w + z to the results and their bits of the mask.
+template <class C, int n, class Problem, class Operand>
+TORCH_DNNL_HD inline uint32_t quantize_and_back(
+    const Problem& p,
+    c10::ScalarType quantized,
+    bool step_gradient,
+    const C (&w)[n],
+    const C (&u)[n],
+    C (&value)[n],
+    const Operand& operand) {
+  uint32_t bits = 0;
+  with_type(quantized, [&](auto tag) {
+    using T = decltype(tag);
+    for (int k = 0; k < n; k++) {
+      value[k] = widened<C>(convert<T>(u[k]));
+      bits |= static_cast<uint32_t>(is_in_range<T>(u[k])) << k;
+    }
+  });
+  C other[n];
+  if (p.dst_zero_point.present) {
+    operand(boxes::kDstZeroPoint, other);
+    for (int k = 0; k < n; k++) {
+      value[k] -= other[k];
+    }
+  }
+  if (step_gradient) {
+    for (int k = 0; k < n; k++) {
+      value[k] -= (bits >> k & 1) != 0 ? w[k] : C(0);
+    }
+  } else if (p.dst_scale.present) {
+    operand(boxes::kDstScale, other);
+    for (int k = 0; k < n; k++) {
+      value[k] = mul(other[k], value[k]);
+    }
+  }
+  for (int k = 0; k < n; k++) {
+    value[k] = canonical(value[k]);
+  }
+  return bits;
+}
+
 // Calls run(k, i) for the elements of a byte of the mask: its bits k and their places i in memory.
 template <class F>
 TORCH_DNNL_HD inline void for_each_bit(const FakeReorderProblem& p, int64_t byte, const F& run) {
@@ -60,24 +101,12 @@ struct FakeReorderByte {
     uint8_t bits = 0;
     for_each_bit(p, byte, [&](int64_t k, int64_t i) {
       const ReorderPosition at = element.position(i);
-      const C w = element.scaled(load<C>(p.reorder.src, p.reorder.src_dtype, at.src), at);
-      const C u = element.shifted(w, at);
-      bool inside = false;
-      C value = 0;
-      with_type(p.dtype, [&](auto tag) {
-        value = static_cast<C>(convert<decltype(tag)>(u));
-        inside = is_in_range<decltype(tag)>(u);
-      });
-      if (p.reorder.dst_zero_point.present) {
-        value -= element.operand(p.reorder.dst_zero_point, at);
-      }
-      if (p.step_gradient) {
-        value -= inside ? w : C(0);
-      } else if (p.reorder.dst_scale.present) {
-        value = mul(element.operand(p.reorder.dst_scale, at), value);
-      }
-      store(p.reorder.dst, p.reorder.dst_dtype, at.dst, element.canonical(value));
-      bits |= inside << k;
+      const C w[] = {element.scaled(load<C>(p.reorder.src, p.reorder.src_dtype, at.src), at)};
+      const C u[] = {element.shifted(w[0], at)};
+      C value[1];
+      const typename ReorderElement<C>::Operands operands{element, at};
+      bits |= quantize_and_back(p.reorder, p.dtype, p.step_gradient, w, u, value, operands) << k;
+      store(p.reorder.dst, p.reorder.dst_dtype, at.dst, value[0]);
     });
     p.mask[byte] = bits;
   }

@@ -2,11 +2,7 @@
 // runs it in a loop, CUDA with a thread per element.
 #pragma once
 
-#include <cmath>
-#include <limits>
-#include <type_traits>
-
-#include "core/numeric.h"
+#include "reorder/arithmetic.h"
 #include "reorder/problem.h"
 
 namespace torch_dnnl {
@@ -67,48 +63,45 @@ struct ReorderElement {
     return at;
   }
 
-  // Steps that would change nothing are left out, steps that are there are rounded one by one.
   TORCH_DNNL_HD C scaled(C value, const ReorderPosition& at) const {
+    C values[] = {value};
     if constexpr (!std::is_integral_v<C>) {
-      if (p.src_zero_point.present) {
-        value -= operand(p.src_zero_point, at);
-      }
-      if (p.scale.present) {
-        value = mul(operand(p.scale, at), value);
-      }
-      if (p.accumulate != nullptr) {
-        const C sum = load<C>(p.accumulate, p.accumulate_dtype, at.accumulate);
-        value += mul(static_cast<C>(p.beta), sum);
-      }
-      if (p.dst_scale.present) {
-        value /= operand(p.dst_scale, at);
-      }
+      scale_values(p, values, Operands{*this, at});
     }
-    return value;
+    return values[0];
   }
 
   TORCH_DNNL_HD C shifted(C value, const ReorderPosition& at) const {
+    C values[] = {value};
     if constexpr (!std::is_integral_v<C>) {
-      if (p.dst_zero_point.present) {
-        if (p.round_before_zero_point) {
-          value = std::nearbyint(value);
-        }
-        value += operand(p.dst_zero_point, at);
-      }
+      shift_values(p, values, Operands{*this, at});
     }
-    return value;
+    return values[0];
   }
 
-  // Processors differ in the NaN they produce.
-  TORCH_DNNL_HD static C canonical(C value) {
-    if constexpr (!std::is_integral_v<C>) {
-      return value != value ? std::numeric_limits<C>::quiet_NaN() : value;
-    }
-    return value;
-  }
+  // What belongs to an element, in the form that the arithmetic reads it.
+  struct Operands {
+    const ReorderElement& element;
+    const ReorderPosition& at;
 
-  TORCH_DNNL_HD C operand(const ReorderProblem::Operand& operand, const ReorderPosition& at) const {
-    return operand_at<C>(operand, p.dims, at.coordinate);
+    TORCH_DNNL_HD void operator()(boxes::Array array, C (&value)[1]) const {
+      value[0] = element.operand(array, at);
+    }
+  };
+
+  TORCH_DNNL_HD C operand(boxes::Array array, const ReorderPosition& at) const {
+    switch (array) {
+      case boxes::kAccumulate:
+        return load<C>(p.accumulate, p.accumulate_dtype, at.accumulate);
+      case boxes::kSrcZeroPoint:
+        return operand_at<C>(p.src_zero_point, p.dims, at.coordinate);
+      case boxes::kScale:
+        return operand_at<C>(p.scale, p.dims, at.coordinate);
+      case boxes::kDstScale:
+        return operand_at<C>(p.dst_scale, p.dims, at.coordinate);
+      default:
+        return operand_at<C>(p.dst_zero_point, p.dims, at.coordinate);
+    }
   }
 };
 

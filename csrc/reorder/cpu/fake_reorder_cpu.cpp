@@ -5,13 +5,15 @@
 #include <cstring>
 
 #include "core/parallel.h"
-#include "reorder/cpu/box.h"
+#include "reorder/boxes_of.h"
 #include "reorder/cpu/elements.h"
 #include "reorder/cpu/steps.h"
 #include "reorder/fake_reorder.h"
 
 namespace torch_dnnl::reorder_cpu {
 namespace {
+
+using namespace boxes;
 
 constexpr int64_t kPiece = 1024; // elements; whole bytes of the mask
 static_assert(kPiece % kReadable == 0);

@@ -2,10 +2,12 @@
 // with, rounded and stored.
 #pragma once
 
-#include "reorder/cpu/box.h"
+#include "reorder/box.h"
 #include "reorder/cpu/steps.h"
 
 namespace torch_dnnl::reorder_cpu {
+
+using namespace boxes;
 
 class Rows {
  public:

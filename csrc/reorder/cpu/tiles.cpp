@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "reorder/boxes_of.h"
 #include "reorder/cpu/rows.h"
 #include "reorder/cpu/streaming.h"
 #include "reorder/cpu/transposed_tile.h"
@@ -102,7 +103,7 @@ void fill_with_zero(const ReorderProblem& p, const Box& box) {
 } // namespace reorder_cpu
 
 bool can_run_tiles(const ReorderProblem& p) {
-  return reorder_cpu::has_boxes(p);
+  return boxes::has_boxes(p);
 }
 
 void run_tiles(const ReorderProblem& p) {

@@ -1,29 +1,235 @@
-// Fake quantization on CUDA.
+// Fake quantization on CUDA. A thread takes packs of eight elements, whose bits are a byte of the
+// mask, with accesses of 16 bytes; what is not aligned or not next to each other in the source as
+// in the result goes through the reference.
 #include "core/cuda/launch.h"
 #include "core/dispatch.h"
+#include "reorder/boxes_of.h"
+#include "reorder/cuda/alignment.h"
+#include "reorder/cuda/rows.h"
 #include "reorder/fake_reorder.h"
 
 namespace torch_dnnl {
+namespace reorder_cuda {
 namespace {
 
+using boxes::Box;
 using ComputeTypes = TypeList<double, float>;
 
+constexpr int kBits = 8; // of a byte of the mask, elements of a pack
+constexpr int kThreads = 256;
+constexpr int kPacks = 2; // of a thread
+
+// Eight elements in accesses of at most 16 bytes.
+template <class T>
+struct Eight {
+  static constexpr int kWidth = cuda::kWidestAccess / sizeof(T);
+  static constexpr int kAccesses = kBits / kWidth;
+  cuda::Vector<T, kWidth> part[kAccesses];
+
+  __device__ __forceinline__ T& at(int k) {
+    return part[k / kWidth].at[k % kWidth];
+  }
+
+  __device__ __forceinline__ void load(const T* from, int count) {
+    if (count == kBits) {
+      for (int i = 0; i < kAccesses; i++) {
+        part[i] = cuda::load_vector<kWidth>(from + i * kWidth);
+      }
+      return;
+    }
+    for (int k = 0; k < kBits; k++) {
+      at(k) = k < count ? from[k] : T(0);
+    }
+  }
+
+  __device__ __forceinline__ void store(T* to, int count) {
+    if (count == kBits) {
+      for (int i = 0; i < kAccesses; i++) {
+        cuda::store_vector(to + i * kWidth, part[i]);
+      }
+      return;
+    }
+    for (int k = 0; k < kBits; k++) {
+      if (k < count) {
+        to[k] = at(k);
+      }
+    }
+  }
+};
+
+template <class C>
+struct FakePlan {
+  Steps<C> steps;
+  RowBox box;
+  c10::ScalarType quantized;
+  bool step_gradient;
+  cuda::Divisor mask_row; // packs
+  uint32_t last_of_mask_row;
+  uint8_t* mask;
+  const uint8_t* saved_mask;
+
+  FakePlan(const FakeReorderProblem& p, const Box& all)
+      : steps(p.reorder),
+        box(row_box(all, kBits, steps.src_size, steps.dst_size)),
+        quantized(p.dtype),
+        step_gradient(p.step_gradient),
+        mask_row(p.row_bytes - 1),
+        last_of_mask_row(static_cast<uint32_t>(p.row_bytes - 2)),
+        mask(p.mask),
+        saved_mask(p.saved_mask) {}
+
+  // Each row of the mask has a byte of zeros at the end.
+  __device__ __forceinline__ int64_t byte_of(uint32_t pack) const {
+    return static_cast<int64_t>(pack) + mask_row.divide(pack);
+  }
+};
+
+// Loads the packs of a thread, then runs finish(pack, count, position, elements) for each.
+template <class T, class C, class F>
+__device__ __forceinline__ void for_each_pack(const FakePlan<C>& plan, const F& finish) {
+  const uint32_t first = blockIdx.x * (kThreads * kPacks) + threadIdx.x;
+  Eight<T> data[kPacks];
+  PackPosition position[kPacks];
+  int count[kPacks];
+#pragma unroll
+  for (int i = 0; i < kPacks; i++) {
+    const uint32_t pack = first + i * kThreads;
+    count[i] = 0;
+    if (pack < plan.box.packs) {
+      count[i] = plan.box.locate(pack, plan.steps.has_tensors, position[i]);
+      data[i].load(reinterpret_cast<const T*>(plan.steps.src + position[i].at[kSrc]), count[i]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kPacks; i++) {
+    if (count[i] > 0) {
+      finish(first + i * kThreads, count[i], position[i], data[i]);
+    }
+  }
+}
+
+template <class T, class C>
+__global__ void __launch_bounds__(kThreads)
+    quantize_kernel(const __grid_constant__ FakePlan<C> plan) {
+  const auto finish = [&](uint32_t pack, int count, const PackPosition& position, Eight<T>& data) {
+    const Steps<C>& steps = plan.steps;
+    const PackOperands<C> operands{steps, position, count};
+    C w[kBits], u[kBits], value[kBits];
+    for (int k = 0; k < kBits; k++) {
+      w[k] = static_cast<C>(data.at(k));
+    }
+    scale_values(steps, w, operands);
+    for (int k = 0; k < kBits; k++) {
+      u[k] = w[k];
+    }
+    shift_values(steps, u, operands);
+    const uint32_t bits =
+        quantize_and_back(steps, plan.quantized, plan.step_gradient, w, u, value, operands);
+    const int64_t byte = plan.byte_of(pack);
+    plan.mask[byte] = static_cast<uint8_t>(bits & ((1u << count) - 1));
+    uint32_t of_row = pack;
+    if (plan.mask_row.split(of_row) == plan.last_of_mask_row) {
+      plan.mask[byte + 1] = 0;
+    }
+    const auto store = [&](auto result) {
+      for (int k = 0; k < kBits; k++) {
+        result.at(k) = convert<std::remove_reference_t<decltype(result.at(k))>>(value[k]);
+      }
+      using Result = std::remove_reference_t<decltype(result.at(0))>;
+      result.store(reinterpret_cast<Result*>(steps.dst + position.at[kDst]), count);
+    };
+    if constexpr (!std::is_same_v<T, C>) {
+      if (plan.step_gradient) {
+        return store(Eight<C>{});
+      }
+    }
+    store(Eight<T>{});
+  };
+  for_each_pack<T>(plan, finish);
+}
+
+// T: an unsigned integer of the elements' size.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    mask_kernel(const __grid_constant__ FakePlan<float> plan) {
+  const auto finish = [&](uint32_t pack, int count, const PackPosition& position, Eight<T>& data) {
+    const uint32_t bits = plan.saved_mask[plan.byte_of(pack)];
+    for (int k = 0; k < kBits; k++) {
+      data.at(k) = (bits >> k & 1) != 0 ? data.at(k) : T(0);
+    }
+    data.store(reinterpret_cast<T*>(plan.steps.dst + position.at[kDst]), count);
+  };
+  for_each_pack<T>(plan, finish);
+}
+
+// The elements of a problem as one box of packs, if they are next to each other on both sides,
+// aligned, and no pack has a part of two rows.
+std::optional<Box> box_of_packs(const FakeReorderProblem& p) {
+  if (!boxes::has_boxes(p.reorder)) {
+    return std::nullopt;
+  }
+  boxes::Boxes all = boxes::boxes_of(p.reorder);
+  Box& box = all.values.front();
+  const boxes::Axis& row = box.axes.back();
+  const bool is_whole = row.extent % kBits == 0 || box.axes.size() == 1;
+  const bool is_whole_mask = p.row_elements % kBits == 0 || p.rows == 1;
+  Alignment src(cuda::kWidestAccess), dst(cuda::kWidestAccess);
+  src.add(p.reorder.src);
+  src.add(box, kSrc, c10::elementSize(p.reorder.src_dtype));
+  dst.add(p.reorder.dst);
+  dst.add(box, kDst, c10::elementSize(p.reorder.dst_dtype));
+  const bool is_aligned = src.bytes() == cuda::kWidestAccess && dst.bytes() == cuda::kWidestAccess;
+  const bool fits = box.axes.size() <= kMaxAxes && box.elements() <= kMaxCount;
+  if (all.values.size() == 1 && fits && is_whole && is_whole_mask && is_aligned) {
+    return std::move(box);
+  }
+  return std::nullopt;
+}
+
+template <class C>
+void launch_packs(void (*kernel)(FakePlan<C>), const FakePlan<C>& plan) {
+  constexpr uint32_t kBlock = kThreads * kPacks;
+  const dim3 grid((plan.box.packs + kBlock - 1) / kBlock);
+  cuda::launch(kernel, grid, dim3(kThreads), 0, plan);
+}
+
 void quantize(const FakeReorderProblem& p) {
+  if (const auto box = box_of_packs(p)) {
+    dispatch(FloatingTypes{}, p.reorder.src_dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      using C = compute_t<T>;
+      launch_packs<C>(quantize_kernel<T, C>, FakePlan<C>(p, *box));
+    });
+    return;
+  }
   dispatch(ComputeTypes{}, p.reorder.compute_dtype, [&](auto tag) {
     cuda::for_each_element(p.rows * p.row_bytes, FakeReorderByte<typename decltype(tag)::type>{p});
   });
 }
 
 void mask(const FakeReorderProblem& p) {
+  if (const auto box = box_of_packs(p)) {
+    const FakePlan<float> plan(p, *box);
+    switch (plan.steps.dst_size) {
+      case 8:
+        return launch_packs<float>(mask_kernel<uint64_t>, plan);
+      case 4:
+        return launch_packs<float>(mask_kernel<uint32_t>, plan);
+      default:
+        return launch_packs<float>(mask_kernel<uint16_t>, plan);
+    }
+  }
   dispatch(ComputeTypes{}, p.reorder.compute_dtype, [&](auto tag) {
     cuda::for_each_element(
         p.rows * p.row_bytes, FakeReorderBackwardByte<typename decltype(tag)::type>{p});
   });
 }
 
+} // namespace
+} // namespace reorder_cuda
+
 TORCH_LIBRARY_IMPL(torch_dnnl, TORCH_DNNL_CUDA_KEY, m) {
-  FakeReorderOnDevice<quantize, mask>::register_in(m);
+  FakeReorderOnDevice<reorder_cuda::quantize, reorder_cuda::mask>::register_in(m);
 }
 
-} // namespace
 } // namespace torch_dnnl

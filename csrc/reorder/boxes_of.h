@@ -1,13 +1,16 @@
-#include "reorder/cpu/box.h"
+// The boxes of a problem; what they are, box.h says.
+#pragma once
 
 #include <algorithm>
 #include <utility>
 
-namespace torch_dnnl::reorder_cpu {
-namespace {
+#include "reorder/box.h"
+
+namespace torch_dnnl::boxes {
+namespace detail {
 
 // More boxes than this do not come from formats that anybody uses; the reference is good enough.
-constexpr size_t kMaxBoxes = 64;
+inline constexpr size_t kMaxBoxes = 64;
 
 struct Digit {
   int64_t step, extent;
@@ -20,20 +23,20 @@ struct Piece {
 using Steps = c10::SmallVector<int64_t, 8>; // ascending, of one dimension
 using Pieces = c10::SmallVector<Piece, 4>;
 
-constexpr std::pair<Array, ReorderProblem::Operand ReorderProblem::*> operands[] = {
+inline constexpr std::pair<Array, ReorderProblem::Operand ReorderProblem::*> operands[] = {
     {kSrcZeroPoint, &ReorderProblem::src_zero_point},
     {kScale, &ReorderProblem::scale},
     {kDstScale, &ReorderProblem::dst_scale},
     {kDstZeroPoint, &ReorderProblem::dst_zero_point}};
 
-Steps sorted(Steps steps) {
+inline Steps sorted(Steps steps) {
   std::sort(steps.begin(), steps.end());
   steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
   return steps;
 }
 
 // The steps of the common digits.
-Steps common_steps(const ReorderProblem& p, int64_t dim) {
+inline Steps common_steps(const ReorderProblem& p, int64_t dim) {
   Steps steps{1};
   const auto add = [&](int64_t step) {
     if (step < p.size[dim]) {
@@ -59,7 +62,7 @@ Steps common_steps(const ReorderProblem& p, int64_t dim) {
   return steps.size() == 1 ? steps : sorted(std::move(steps));
 }
 
-bool is_chain(const Steps& steps) {
+inline bool is_chain(const Steps& steps) {
   for (size_t i = 1; i < steps.size(); i++) {
     if (steps[i] % steps[i - 1] != 0) {
       return false;
@@ -69,7 +72,7 @@ bool is_chain(const Steps& steps) {
 }
 
 // `count` steps of size steps[level], and the whole digits below.
-Piece piece_of(const Steps& steps, int64_t begin, size_t level, int64_t count) {
+inline Piece piece_of(const Steps& steps, int64_t begin, size_t level, int64_t count) {
   Piece piece{begin, {}};
   piece.digits.push_back({steps[level], count});
   for (; level > 0; level--) {
@@ -79,7 +82,7 @@ Piece piece_of(const Steps& steps, int64_t begin, size_t level, int64_t count) {
 }
 
 // [0, size): as many of the largest step as fit, then of the next one, and so on.
-Pieces value_pieces(const Steps& steps, int64_t size) {
+inline Pieces value_pieces(const Steps& steps, int64_t size) {
   Pieces pieces;
   int64_t begin = 0;
   for (size_t level = steps.size(); begin < size;) {
@@ -93,7 +96,7 @@ Pieces value_pieces(const Steps& steps, int64_t size) {
 }
 
 // The padding that follows `size` elements: from the smallest step of dst up.
-Pieces padding_pieces(const ReorderProblem& p, int64_t dim) {
+inline Pieces padding_pieces(const ReorderProblem& p, int64_t dim) {
   Steps steps{1};
   int64_t padded = 1;
   for (int64_t k = 0; k < p.dst_digits; k++) {
@@ -119,7 +122,7 @@ Pieces padding_pieces(const ReorderProblem& p, int64_t dim) {
   return pieces;
 }
 
-Axis axis_of(const ReorderProblem& p, int64_t dim, const Digit& digit) {
+inline Axis axis_of(const ReorderProblem& p, int64_t dim, const Digit& digit) {
   Axis axis{digit.extent, {}};
   const auto is_part = [&](const ReorderProblem::Digit& whole) {
     return whole.dim == dim && whole.step <= digit.step && digit.step < whole.step * whole.extent;
@@ -145,7 +148,7 @@ Axis axis_of(const ReorderProblem& p, int64_t dim, const Digit& digit) {
   return axis;
 }
 
-Offsets offset_of(const ReorderProblem& p, int64_t dim, int64_t begin) {
+inline Offsets offset_of(const ReorderProblem& p, int64_t dim, int64_t begin) {
   Offsets offset{};
   if (begin == 0) {
     return offset;
@@ -169,7 +172,7 @@ Offsets offset_of(const ReorderProblem& p, int64_t dim, int64_t begin) {
   return offset;
 }
 
-void append(const ReorderProblem& p, int64_t dim, const Piece& piece, Box& box) {
+inline void append(const ReorderProblem& p, int64_t dim, const Piece& piece, Box& box) {
   advance(box.offset, offset_of(p, dim, piece.begin), 1);
   for (const Digit& digit : piece.digits) {
     if (digit.extent > 1) {
@@ -178,7 +181,7 @@ void append(const ReorderProblem& p, int64_t dim, const Piece& piece, Box& box) 
   }
 }
 
-void sort_and_merge(Box& box) {
+inline void sort_and_merge(Box& box) {
   std::stable_sort(box.axes.begin(), box.axes.end(), [](const Axis& a, const Axis& b) {
     return a.stride[kDst] > b.stride[kDst];
   });
@@ -186,7 +189,7 @@ void sort_and_merge(Box& box) {
 }
 
 // A piece of the padding of `dim`, over the whole of every other dimension.
-Box padding_box(const ReorderProblem& p, int64_t dim, const Piece& piece) {
+inline Box padding_box(const ReorderProblem& p, int64_t dim, const Piece& piece) {
   Box box;
   append(p, dim, piece, box);
   for (int64_t k = 0; k < p.dst_digits; k++) {
@@ -209,28 +212,11 @@ Box padding_box(const ReorderProblem& p, int64_t dim, const Piece& piece) {
   return box;
 }
 
-} // namespace
+} // namespace detail
 
-void merge(Axes& axes) {
-  if (axes.empty()) {
-    axes.push_back({1, {}});
-  }
-  size_t last = axes.size() - 1; // of what is merged so far, from the innermost axis outwards
-  for (size_t i = last; i-- > 0;) {
-    bool same = true;
-    for (int a = 0; a < kArrays; a++) {
-      same &= axes[i].stride[a] == axes[last].extent * axes[last].stride[a];
-    }
-    if (same) {
-      axes[last].extent *= axes[i].extent;
-    } else {
-      axes[--last] = axes[i];
-    }
-  }
-  axes.erase(axes.begin(), axes.begin() + last);
-}
-
-bool has_boxes(const ReorderProblem& p) {
+// Whether the digits have a common refinement, in a reasonable number of boxes.
+inline bool has_boxes(const ReorderProblem& p) {
+  using namespace detail;
   size_t boxes = 1;
   for (int64_t dim = 0; dim < p.dims; dim++) {
     const Steps steps = common_steps(p, dim);
@@ -244,7 +230,9 @@ bool has_boxes(const ReorderProblem& p) {
   return boxes <= kMaxBoxes;
 }
 
-Boxes boxes_of(const ReorderProblem& p) {
+// The axes are in the order of dst's memory.
+inline Boxes boxes_of(const ReorderProblem& p) {
+  using namespace detail;
   Boxes boxes;
   boxes.values.emplace_back();
   for (int64_t dim = 0; dim < p.dims; dim++) {
@@ -269,4 +257,4 @@ Boxes boxes_of(const ReorderProblem& p) {
   return boxes;
 }
 
-} // namespace torch_dnnl::reorder_cpu
+} // namespace torch_dnnl::boxes

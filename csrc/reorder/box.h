@@ -14,7 +14,7 @@
 
 #include "reorder/problem.h"
 
-namespace torch_dnnl::reorder_cpu {
+namespace torch_dnnl::boxes {
 
 // What the loops step through.
 enum Array { kSrc, kDst, kAccumulate, kSrcZeroPoint, kScale, kDstScale, kDstZeroPoint, kArrays };
@@ -45,14 +45,25 @@ struct Boxes {
   c10::SmallVector<Box, 1> values, padding;
 };
 
-// Whether the digits have a common refinement, in a reasonable number of boxes.
-bool has_boxes(const ReorderProblem& p);
-
-// The axes are in the order of dst's memory.
-Boxes boxes_of(const ReorderProblem& p);
-
 // Joins neighbouring axes that are one in every array; there is at least one axis afterwards.
-void merge(Axes& axes);
+inline void merge(Axes& axes) {
+  if (axes.empty()) {
+    axes.push_back({1, {}});
+  }
+  size_t last = axes.size() - 1; // of what is merged so far, from the innermost axis outwards
+  for (size_t i = last; i-- > 0;) {
+    bool same = true;
+    for (int a = 0; a < kArrays; a++) {
+      same &= axes[i].stride[a] == axes[last].extent * axes[last].stride[a];
+    }
+    if (same) {
+      axes[last].extent *= axes[i].extent;
+    } else {
+      axes[--last] = axes[i];
+    }
+  }
+  axes.erase(axes.begin(), axes.begin() + last);
+}
 
 inline void advance(Offsets& offset, const Offsets& stride, int64_t count) {
   for (int a = 0; a < kArrays; a++) {
@@ -73,4 +84,4 @@ void for_each_position(c10::ArrayRef<Axis> axes, Offsets offset, const F& f) {
   }
 }
 
-} // namespace torch_dnnl::reorder_cpu
+} // namespace torch_dnnl::boxes

@@ -1,0 +1,31 @@
+// The kernels of reorder beside the reference. Both take boxes (reorder/box.h) that fit, one each.
+#pragma once
+
+#include "reorder/box.h"
+#include "reorder/problem.h"
+
+namespace torch_dnnl::reorder_cuda {
+
+// What a kernel's arguments have room for.
+constexpr size_t kMaxAxes = 8;
+// Of a box's elements or, where it is moved as bytes, bytes: they are counted in 31 bits.
+constexpr int64_t kMaxCount = (int64_t(1) << 31) - 1;
+// What one launch does: to reorder the elements of a box or, where they are padding, to zero them.
+struct Task {
+  boxes::Box box;
+  bool is_padding;
+};
+
+// Whether elements are only moved.
+inline bool is_move(const ReorderProblem& p) {
+  return p.compute_dtype == c10::kLong && p.src_dtype == p.dst_dtype;
+}
+
+// Elements that are next to each other on both sides, or any: see straight.cu.
+void run_straight(const ReorderProblem& p, const Task& task);
+
+// Elements that are next to each other in different directions: see transpose.cu.
+bool needs_transpose(const ReorderProblem& p, const Task& task);
+void run_transpose(const ReorderProblem& p, const boxes::Box& box);
+
+} // namespace torch_dnnl::reorder_cuda
