@@ -58,9 +58,9 @@ lint: $(VENV)/.lint-tools
 	git ls-files --cached --others --exclude-standard csrc tests \
 	  | grep -E '\.(h|cpp|cu|cuh)$$' | xargs $(VENV)/bin/clang-format --dry-run -Werror
 
-# Only loads the kernels, on any machine with nvcc; one CPU library keeps it short.
+# Only loads the kernels, on any machine with nvcc; one architecture and one CPU library keep it short.
 cuda-build: $(CUDA_VENV)/.torch
-	TORCH_DNNL_CUDA=1 TORCH_DNNL_CPU=default TORCH_CUDA_ARCH_LIST="8.0;9.0a" \
+	TORCH_DNNL_CUDA=1 TORCH_DNNL_CPU=default TORCH_CUDA_ARCH_LIST=9.0a \
 	  $(CUDA_PY) setup.py -q build --build-lib build/cuda $(BRIEF)
 	PYTHONPATH=build/cuda $(CUDA_PY) tools/check_cuda_kernels.py
 

@@ -68,17 +68,21 @@ NAMES = (
     *("conv_dense", "cuda_depthwise", "resample_kernels", "reorder_packs"),
 )
 FILES = [f"test_{name}.py" for name in NAMES]
-# Every operator forward and backward, in every type. ThreadSanitizer is slow, and races do not
-# depend on types.
+# Every operator forward and backward, in every type. The sanitizers are slow, and neither addresses
+# nor races depend on types; the tests of single kernels are many, so that some of each are run
+# here. A GPU runs them all.
+FEW_TYPES = (
+    "not ((cuda_depthwise or resample_kernels) and float16) and not (conv_dense and not bfloat16)"
+)
 ADDRESSES = "matches_oracle or gradients_match_oracle or any_layout or support_table_is_true"
 SELECTIONS = {
-    None: f"{ADDRESSES} or empty_batch or operator_agrees or test_resample or test_interpolate"
-    " or same_bits or test_onnx or test_conv_dense or packs or tiles",
-    "address": f"{ADDRESSES} or integers or exact_adjoint or test_planes or test_strides"
-    " or packs or tiles or (test_conv_dense and bfloat16 and (aligned or unaligned))",
-    "thread": "((matches_oracle or test_planes) and float32) or gradients_match_oracle"
-    " or channels_last or tiles_of_views or tiles_of_weights or fake_quantization"
-    " or (test_conv_dense and bfloat16 and (aligned or split))",
+    None: f"({ADDRESSES} or empty_batch or operator_agrees or test_resample or test_interpolate"
+    " or same_bits or test_onnx or test_reorder_packs or dense_matches)",
+    "address": f"({ADDRESSES} or integers or exact_adjoint or test_reorder_packs"
+    " or (test_strides and float32) or (dense_matches and aligned))",
+    "thread": "((matches_oracle and float32) or gradients_match_oracle or channels_last"
+    " or tiles_of_views or fake_quantization or (test_strides and float32)"
+    " or (dense_matches and (aligned or split)))",
 }
 
 
@@ -89,7 +93,7 @@ def test_operators(sanitizer):
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
             "--capture=sys",  # leaves the sanitizers' reports alone, which bypass sys.stderr
-            *(*(TESTS / name for name in FILES), "-k", SELECTIONS[sanitizer]),
+            *(*(TESTS / name for name in FILES), "-k", f"{SELECTIONS[sanitizer]} and {FEW_TYPES}"),
         ],
         sanitizer,
         TORCH_DNNL_LIBRARY=str(build(sanitizer)),
