@@ -3,6 +3,7 @@
 #   make             build in place          make test    the tests (ARGS= for pytest)
 #   make demo        train on photographs    make lint    style and types
 #   make cuda-build  compile for CUDA        make bench   timings (ARGS= for benchmarks/run.py)
+#   make sanitize    the CUDA kernels, run on the CPU under AddressSanitizer and ThreadSanitizer
 #   make clean       remove build products   make help    this text
 #   make gpu         on a machine with a GPU: the tests that need one, checked memory accesses and
 #                    timings, which go to benchmarks/results. Its parts are gpu-build, gpu-test,
@@ -18,7 +19,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -e -o pipefail -c
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build demo test lint bench cuda-build clean help
+.PHONY: build demo test sanitize lint bench cuda-build clean help
 .PHONY: gpu gpu-build gpu-test gpu-memcheck gpu-bench
 
 TORCH := torch==2.13.0
@@ -47,6 +48,9 @@ demo: $(VENV)/.packages
 
 test: $(VENV)/.packages
 	$(PY) -m pytest tests $(ARGS)
+
+sanitize: $(VENV)/.packages
+	$(PY) -m pytest tests -m sanitizer $(ARGS)
 
 bench: $(VENV)/.packages
 	$(PY) benchmarks/run.py $(ARGS)

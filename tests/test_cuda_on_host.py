@@ -1,7 +1,7 @@
 """The CUDA kernels, run on the CPU: see cuda_on_host/cuda_on_host.h.
 
 First cuda_on_host itself: its kernels give the right results, and each planted mistake is found.
-Then all operators, plainly and under the sanitizers.
+Then all operators: plainly, and under the sanitizers with `make sanitize`.
 """
 
 import platform
@@ -87,7 +87,10 @@ SELECTIONS = {
 
 
 @pytest.mark.slow
-@SANITIZERS
+@pytest.mark.parametrize(
+    "sanitizer",
+    [None, *(pytest.param(name, marks=pytest.mark.sanitizer) for name in ("address", "thread"))],
+)
 def test_operators(sanitizer):
     done = run(
         [
