@@ -60,7 +60,8 @@ _INTERPOLATE = _interpolate_attributes()
 def _scaled(sizes: Sequence[int], factors: Sequence[float]) -> list[int]:
     # An exported program with math.floor in it cannot be saved.
     to_int: Any = torch.sym_int
-    return [to_int(size * factor) for size, factor in zip(sizes, factors, strict=True)]
+    # The plus refuses a str, of which a multiple is a longer str.
+    return [to_int(size * +factor) for size, factor in zip(sizes, factors, strict=True)]
 
 
 def _check_ints(sizes: Sequence[Any]) -> None:
@@ -167,6 +168,8 @@ def interpolate(
         )
     try:
         rank = input.dim()
+        if align_corners is not None and type(align_corners) is not bool:
+            raise TypeError  # explained below: 1 == True, in a dict too
         attributes = _INTERPOLATE[mode, rank, align_corners, bool(antialias)]  # None is False
         sizes: Any = size
         factors: Any = ()
@@ -393,6 +396,9 @@ def resample(
             elif not size:  # the operator would compute it
                 raise ValueError(f"resample: expected size to have {spatial} entries, got {size}")
             _check_ints(sizes)
+            if factors and recompute_scale_factor:
+                _scaled(sizes, factors)  # is not used: must be right all the same
+                check_factors("resample", factors, src.shape, ValueError)
         if not (dtype is None or isinstance(dtype, torch.dtype)):
             raise TypeError  # explained below; the schema takes an int
         return _resample(  # type: ignore[no-any-return]
