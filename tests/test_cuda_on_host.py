@@ -30,7 +30,7 @@ def run(command, sanitizer, **environment):
         env={**base, **environment},
         capture_output=True,
         text=True,
-        timeout=1200,
+        timeout=2400,
         check=False,
     )
 
@@ -72,7 +72,8 @@ FILES = [f"test_{name}.py" for name in NAMES]
 # nor races depend on types; the tests of single kernels are many, so that some of each are run
 # here. A GPU runs them all.
 FEW_TYPES = (
-    "not ((cuda_depthwise or resample_kernels) and float16) and not (conv_dense and not bfloat16)"
+    "not ((cuda_depthwise or resample_kernels or conv_epilogue) and (float16 or float64))"
+    " and not (conv_dense and not bfloat16)"
 )
 ADDRESSES = "matches_oracle or gradients_match_oracle or any_layout or support_table_is_true"
 SELECTIONS = {
