@@ -10,8 +10,8 @@ import os
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from oracles import conv as oracle
+from oracles.conv import ACTIVATIONS
 from torch import Tensor
 
 import torch_dnnl.functional as D
@@ -181,17 +181,6 @@ def test_dense_of_views(dtype):
     values[1] = values[1][:1].expand(3, 3, 32, 40)
     values[3] = values[3][..., :1].expand(2, 6, 7, 40)
     check(values, attributes, "expanded")
-
-
-ACTIVATIONS = {
-    None: lambda u: u,
-    "relu": torch.relu,
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "hardswish": F.hardswish,
-}
 
 
 @DTYPES

@@ -9,21 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from op_db import FLOATING, assert_matches
+from oracles.conv import ACTIVATIONS
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_dnnl
 import torch_dnnl.functional as D
 
-ACTIVATIONS = {
-    None: lambda u: u,
-    "relu": torch.relu,
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "hardswish": F.hardswish,
-}
 # Where derivatives jump: sums in another order may fall on the other side.
 JUMPS = {"relu": (0,), "hardswish": (-3, 3)}
 # Their derivatives are functions of the result; those of the others of what they are applied to.

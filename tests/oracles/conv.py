@@ -11,7 +11,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+# What `activation` names.
+ACTIVATIONS = {
+    None: lambda u: u,
+    "relu": torch.relu,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "hardswish": F.hardswish,
+}
 
 Ints = Sequence[int]
 

@@ -10,11 +10,10 @@
 // first-level cache all but the first.
 #include "conv/cuda/depthwise_weights.h"
 
-#include <ATen/ops/empty.h>
-
 #include "conv/cuda/depthwise_image.h"
 #include "conv/reference.h"
 #include "core/cuda/launch.h"
+#include "core/cuda/scratch.h"
 #include "core/dispatch.h"
 
 namespace torch_dnnl::cuda {
@@ -307,11 +306,10 @@ void add_slices(const ConvProblem& p, int slices, const float* sums) {
 // Calls fill(sums), which has memory for the sums of each slice, and adds them.
 template <class T, class F>
 void through_slices(const ConvProblem& p, int slices, F&& fill) {
-  const at::Tensor sums = at::empty(
-      {slices, output_elements(p)},
-      at::TensorOptions(c10::kFloat).device(c10::DeviceType::TORCH_DNNL_CUDA_KEY));
-  fill(sums.mutable_data_ptr<float>());
-  add_slices<T>(p, slices, sums.const_data_ptr<float>());
+  const Scratch scratch(slices * output_elements(p) * sizeof(float));
+  auto* sums = static_cast<float*>(scratch.data());
+  fill(sums);
+  add_slices<T>(p, slices, sums);
 }
 
 template <class T, int n, int kTaps, int kStride>

@@ -26,6 +26,25 @@ bool can_sum_pixels(const HostTable<W>& readers) {
 template <class W>
 void sum_pixels(const Plan<W>& plan, const SharedTable<W>& readers);
 
+// The tables of both kernels, see make_tables. `open`: sums that are open at once; `w_slots`: taps
+// that a record of the W axis has room for.
+template <class W>
+at::Tensor make_sum_tables(
+    const Plan<W>& plan,
+    Job<W>& job,
+    const SharedTable<W>& readers,
+    int64_t open,
+    int64_t w_slots) {
+  TapTables<W>& tables = job.tables;
+  return make_tables<W>(
+      plan,
+      job,
+      {{&tables.d, 0, plan.tables[0]->width, plan.tables[0], plan.transposed},
+       {&tables.h, 1, plan.tables[1]->width, plan.tables[1], plan.transposed},
+       {&tables.w, 2, w_slots, plan.tables[2], plan.transposed},
+       {&tables.h_transpose, 1, open, readers, !plan.transposed}});
+}
+
 template <class W>
 bool can_sum_rows(const Plan<W>& plan, const HostTable<W>& readers);
 

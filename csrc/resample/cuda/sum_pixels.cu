@@ -83,14 +83,7 @@ void run(
   const RowImages& m = plan.images;
   const Workers workers = workers_for(m, m.row() / vector, 1);
   Job<W> job = make_job(plan, workers);
-  TapTables<W>& tables = job.tables;
-  const at::Tensor memory = make_tables<W>(
-      plan,
-      job,
-      {{&tables.d, 0, plan.tables[0]->width, plan.tables[0], plan.transposed},
-       {&tables.h, 1, plan.tables[1]->width, plan.tables[1], plan.transposed},
-       {&tables.w, 2, w_slots, plan.tables[2], plan.transposed},
-       {&tables.h_transpose, 1, open, readers, !plan.transposed}});
+  const at::Tensor memory = make_sum_tables(plan, job, readers, open, w_slots);
   const dim3 blocks((job.workers + kThreads - 1) / kThreads);
   launch(kernel, blocks, dim3(kThreads), 0, job);
 }

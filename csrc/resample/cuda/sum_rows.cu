@@ -248,14 +248,7 @@ void run(
       workers_for(m, (m.row() + elements_per_tile - 1) / elements_per_tile, threads_of(plan));
   Job<W> job = make_job(plan, workers);
   job.elements_per_tile = static_cast<int32_t>(elements_per_tile);
-  TapTables<W>& tables = job.tables;
-  const at::Tensor memory = make_tables<W>(
-      plan,
-      job,
-      {{&tables.d, 0, plan.tables[0]->width, plan.tables[0], plan.transposed},
-       {&tables.h, 1, plan.tables[1]->width, plan.tables[1], plan.transposed},
-       {&tables.w, 2, w_slots, plan.tables[2], plan.transposed},
-       {&tables.h_transpose, 1, open, readers, !plan.transposed}});
+  const at::Tensor memory = make_sum_tables(plan, job, readers, open, w_slots);
   const int64_t threads = threads_of(plan);
   const int64_t buffer = shared_position(static_cast<uint32_t>(threads * lanes(plan)));
   launch(kernel, dim3(job.workers), dim3(threads), 2 * buffer * sizeof(W), job);
