@@ -85,6 +85,7 @@ CALLS = [
     ),
     bad("resample", IMAGE, (4, 4), names="mode", mode="quadratic"),
     bad("resample", IMAGE, (4, 4), names="coordinates", coordinates="corner"),
+    bad("resample", IMAGE, (4, 4), names="coordinates", coordinates="torch_nearest"),
     bad("resample", IMAGE, (4, 4), names="nearest_mode", nearest_mode="round"),
     bad("resample", IMAGE, (4, 4), names="data_format", data_format="NHWC"),
     bad("resample", IMAGE, (4, 4), names="cubic_coeff_a", mode="cubic", cubic_coeff_a=NAN),
@@ -92,6 +93,7 @@ CALLS = [
     bad(
         "resample", IMAGE, (4, 4), names="roi", coordinates="tf_crop_and_resize", roi=[0, 0, INF, 1]
     ),
+    bad("resample", IMAGE, (4, 4), names="roi", roi=[NAN]),
     bad("resample", IMAGE, (4, 4), names="extrapolation_value", extrapolation_value=NAN),
     bad(
         "resample",

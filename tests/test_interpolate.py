@@ -45,6 +45,8 @@ def test_interpolate_is_torchs(mode, rank, options):
         x = torch.randn(shape, dtype=torch.float64)
         if rank in formats and trial % 2:
             x = x.contiguous(memory_format=formats[rank])
+        elif rank == 3 and trial % 2:
+            x = x.mT.contiguous().mT
         if choose.random() < 0.5:
             kwargs = {"size": [choose.randint(1, 17 if rank < 5 else 8) for _ in shape[2:]]}
         else:

@@ -169,6 +169,16 @@ def test_widest_antialias(mode):
     assert_matches(ours, oracle(x, 20, 1 / 500, **options))
 
 
+@pytest.mark.parametrize("mode", ["lanczos3", "lanczos5"])
+def test_nothing_but_zeros_of_lanczos_inside(mode):
+    """The last output lies one pixel beyond the image: its neighbours are zeros, but for rounding,
+    which is not to be scaled up."""
+    x = torch.tensor([[[1.0, 2.0, 10.0]]], dtype=torch.float64)
+    options = {"coordinates": "asymmetric", "exclude_outside": True}
+    ours = D.resample(x, 4, 1.0, mode=mode, recompute_scale_factor=False, **options)
+    assert_matches(ours, torch.tensor([[[1.0, 2.0, 10.0, 10.0]]], dtype=torch.float64), 1e-15)
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_factors_at_the_ends_of_float64(rule):
     """Positions overflow; results stay means of pixels."""
@@ -187,6 +197,22 @@ def test_huge_expanded_image_is_not_copied():
     x = torch.tensor([2.0]).expand(1, 1, 2**45)
     assert_matches(D.resample(x, 3), torch.full((1, 1, 3), 2.0, dtype=torch.float64), 0)
     assert D.resample(x, 2, mode="nearest").tolist() == [[[2.0, 2.0]]]
+
+
+def test_more_weights_than_memory():
+    """Also where their number is beyond 64 bits: 10 times this length is just below 2**65."""
+    x = torch.ones(1, 1, 1).expand(1, 1, 2**65 // 10)
+    refused = r"expected sizes .* filter weights"
+    with pytest.raises(ValueError, match=f"resample: {refused}"):
+        D.resample(x, 1, mode="area")
+    with pytest.raises(ValueError, match=f"resample: {refused}"):
+        D.resample(x, 2048, mode="lanczos5", antialias=True)
+    with pytest.raises(RuntimeError, match=f"interpolate: {refused}"):
+        D.interpolate(x, 1, mode="area")
+    x = torch.ones(1, 1, 100_000, requires_grad=True)
+    y = D.resample(x, 100_000, 1e9, recompute_scale_factor=False).sum()
+    with pytest.raises(ValueError, match=f"resample: {refused}"):  # one pixel is read by all
+        y.backward()
 
 
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])

@@ -214,11 +214,15 @@ TORCH_DNNL_HD inline int64_t nearest_index(const AxisSpec& a, int64_t o) {
   return x.floor + up;
 }
 
-TORCH_DNNL_HD inline double sinc(double x) {
-  if (x == 0)
-    return 1;
-  const double angle = 3.14159265358979323846 * x;
-  return std::sin(angle) / angle;
+// sinc(t) sinc(t / n) with one sine: that of n x is a polynomial in that of x.
+TORCH_DNNL_HD inline double lanczos3(double t) {
+  const double x = 3.14159265358979323846 / 3 * t, sine = std::sin(x);
+  return t == 0 ? 1 : (3 - 4 * sine * sine) * sine / (3 * x) * (sine / x);
+}
+
+TORCH_DNNL_HD inline double lanczos5(double t) {
+  const double x = 3.14159265358979323846 / 5 * t, sine = std::sin(x), square = sine * sine;
+  return t == 0 ? 1 : (5 - (20 - 16 * square) * square) * sine / (5 * x) * (sine / x);
 }
 
 // The filter at distance t, in units of the (stretched) sample spacing.
@@ -234,9 +238,9 @@ TORCH_DNNL_HD inline double tap_weight(const AxisSpec& a, double t) {
       return t < 2 ? ((c * t - 5 * c) * t + 8 * c) * t - 4 * c : 0;
     }
     case Filter::lanczos3:
-      return t < 3 ? sinc(t) * sinc(t / 3) : 0;
+      return t < 3 ? lanczos3(t) : 0;
     case Filter::lanczos5:
-      return t < 5 ? sinc(t) * sinc(t / 5) : 0;
+      return t < 5 ? lanczos5(t) : 0;
     default:
       return 1;
   }
@@ -268,14 +272,19 @@ inline double least_size_to_antialias(double factor) {
   return std::ceil(0.5 / factor);
 }
 
+// An upper bound of the number of taps of a filter: the indices strictly inside
+// (x - support, x + support).
+inline double filter_taps(const AxisSpec& a) {
+  return std::ceil(2 * static_cast<double>(filter_support(a.filter)) * filter_stretch(a));
+}
+
 // An upper bound of the number of taps in a row.
 inline int64_t row_capacity(const AxisSpec& a) {
   if (a.filter == Filter::nearest)
     return 1;
   if (a.filter == Filter::area)
     return (a.in + a.out - 1) / a.out + 1;
-  const double support = static_cast<double>(filter_support(a.filter)) * filter_stretch(a);
-  const double taps = std::ceil(2 * support); // indices strictly inside (x - support, x + support)
+  const double taps = filter_taps(a);
   return taps < static_cast<double>(a.in) ? static_cast<int64_t>(taps) : a.in;
 }
 
@@ -284,10 +293,16 @@ TORCH_DNNL_HD inline int64_t clamp_index(int64_t i, int64_t n) {
 }
 
 // Row `o` of the table. `weights` has room for row_capacity(a) taps: an array, or whatever takes
-// weights[tap] = w once *start is known.
+// weights[tap] = w once *start is known. The taps are needed twice, to sum them and to divide them:
+// with room for filter_taps(a) of them in `taps` they are computed once.
 template <class Weights>
-TORCH_DNNL_HD inline void
-build_row(const AxisSpec& a, int64_t o, int64_t* start, int64_t* count, Weights weights) {
+TORCH_DNNL_HD inline void build_row(
+    const AxisSpec& a,
+    int64_t o,
+    int64_t* start,
+    int64_t* count,
+    Weights weights,
+    double* taps = nullptr) {
   using W = std::remove_cvref_t<decltype(weights[0])>;
   if (a.filter == Filter::area) {
     const __int128 in = a.in, index = o;
@@ -318,25 +333,32 @@ build_row(const AxisSpec& a, int64_t o, int64_t* start, int64_t* count, Weights 
   const Position x = source_coordinate(a, o);
   const double stretch = filter_stretch(a);
   const double support = mul(static_cast<double>(filter_support(a.filter)), stretch);
-  const auto tap = [&](int64_t k) {
+  // The taps strictly inside the support, relative to x.floor.
+  int64_t low = static_cast<int64_t>(std::floor(x.fraction - support)) + 1;
+  int64_t high = static_cast<int64_t>(std::ceil(x.fraction + support)) - 1;
+  const auto compute = [&](int64_t k) {
     return tap_weight(a, (static_cast<double>(k) - x.fraction) / stretch);
   };
+  const int64_t lowest = low;
+  for (int64_t k = low; taps != nullptr && k <= high; k++)
+    taps[k - lowest] = compute(k);
+  const auto tap = [&](int64_t k) { return taps != nullptr ? taps[k - lowest] : compute(k); };
   const auto sum_of = [&](int64_t low, int64_t high) {
     double sum = 0;
     for (int64_t k = low; k <= high; k++)
       sum += tap(k);
     return sum;
   };
-  // The taps strictly inside the support, relative to x.floor.
-  int64_t low = static_cast<int64_t>(std::floor(x.fraction - support)) + 1;
-  int64_t high = static_cast<int64_t>(std::ceil(x.fraction + support)) - 1;
   double total = 0;
   if (a.exclude_outside) {
     const int64_t first = low < -x.floor ? -x.floor : low;
     const int64_t last = high > a.in - 1 - x.floor ? a.in - 1 - x.floor : high;
     total = sum_of(first, last);
-    if (total != 0)
-      low = first, high = last; // else nothing is left: clamp instead
+    if (std::fabs(total) > 1e-12) { // the whole filter sums to 1 or more
+      low = first, high = last;
+    } else {
+      total = 0; // nothing is left but rounding (the zeros of Lanczos, say): clamp instead
+    }
   }
   if (total == 0) {
     const bool sums_to_1 =

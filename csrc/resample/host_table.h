@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include <c10/util/Exception.h>
+
 #include "core/cache.h"
 #include "resample/axis_table.h"
 
@@ -19,13 +21,28 @@ struct HostTableKey {
   bool operator==(const HostTableKey&) const = default;
 };
 
+// The number of weights in so many rows. An expanded image may have more pixels than memory.
+inline int64_t table_size(int64_t rows, int64_t taps) {
+  constexpr int64_t most = int64_t(1) << 31;
+  TORCH_CHECK_VALUE(
+      rows <= most / taps,
+      "resample: expected sizes for which an axis has at most ",
+      most,
+      " filter weights, got ",
+      rows,
+      " pixels with up to ",
+      taps,
+      " weights each");
+  return rows * taps;
+}
+
 // The table of one axis, or its transpose, which is a table too: of the outputs that
 // each input goes into.
 template <class W>
 struct HostTable {
   int64_t in, out, width;
-  std::vector<int64_t> start, count; // [out]
   std::vector<W> weights;            // [out, width]
+  std::vector<int64_t> start, count; // [out]
   bool has_empty_rows = false;
   bool copies = true;   // no row has more than one tap, of weight 1
   bool identity = true; // row o is input o
@@ -34,11 +51,15 @@ struct HostTable {
       : in(key.spec.in),
         out(key.spec.out),
         width(row_capacity(key.spec)),
+        weights(table_size(out, width)),
         start(out),
-        count(out),
-        weights(out * width) {
-    for (int64_t o = 0; o < out; o++)
-      build_row(key.spec, o, &start[o], &count[o], &weights[o * width]);
+        count(out) {
+    std::array<double, 256> taps; // enough for all but extreme reductions
+    const bool fits = filter_taps(key.spec) <= taps.size();
+    for (int64_t o = 0; o < out; o++) {
+      build_row(
+          key.spec, o, &start[o], &count[o], &weights[o * width], fits ? taps.data() : nullptr);
+    }
     if (key.transposed)
       transpose(is_flipped(key.spec));
     narrow(*std::max_element(count.begin(), count.end()));
@@ -69,13 +90,13 @@ struct HostTable {
   }
 
   void transpose(bool flipped) {
-    std::vector<int64_t> first(in), last(in);
+    std::vector<int64_t> first(table_size(in, 1)), last(in);
     int64_t most = 1;
     for (int64_t i = 0; i < in; i++) {
       build_transposed_row(start.data(), count.data(), out, flipped, i, &first[i], &last[i]);
       most = std::max(most, last[i] - first[i]);
     }
-    std::vector<W> rows(in * most);
+    std::vector<W> rows(table_size(in, most));
     for (int64_t i = 0; i < in; i++) {
       for (int64_t o = first[i]; o < last[i]; o++) {
         rows[i * most + o - first[i]] = table_weight(view(), o, i);

@@ -140,9 +140,9 @@ inline AxisSpec check_options(const char* op, const ResampleOptions& options, si
         options.roi.size(),
         " values: ",
         options.roi);
-    for (const double bound : options.roi)
-      check_finite(op, "roi", bound);
   }
+  for (const double bound : options.roi)
+    check_finite(op, "roi", bound);
   return spec;
 }
 

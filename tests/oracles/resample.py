@@ -94,7 +94,8 @@ def axis_matrix(
         weights = {j: kernel(mode, cubic_coeff_a, float(j - x) / stretch) for j in taps}
         if exclude_outside:
             inside = {j: w for j, w in weights.items() if 0 <= j < in_size}
-            weights = inside if any(inside.values()) else weights
+            nothing_left = abs(sum(inside.values())) < 1e-12
+            weights = weights if nothing_left else inside
         total = sum(weights.values())
         for j, w in weights.items():
             matrix[o, min(max(j, 0), in_size - 1)] += w / total

@@ -56,6 +56,16 @@ def _interpolate_attributes() -> dict[tuple[str, int, bool | None, bool], _Attri
 
 _INTERPOLATE = _interpolate_attributes()
 
+_COORDINATES = (  # the operator has some more, for interpolate
+    "half_pixel",
+    "align_corners",
+    "asymmetric",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "tf_half_pixel_for_nn",
+    "tf_crop_and_resize",
+)
+
 
 def _scaled(sizes: Sequence[int], factors: Sequence[float]) -> list[int]:
     # An exported program with math.floor in it cannot be saved.
@@ -198,6 +208,9 @@ def interpolate(
                 return torch.nn.functional.interpolate(input, sizes, mode=mode)
             if rank == 5:
                 input = input.contiguous()  # torch's result is contiguous whatever the input is
+            elif rank == 3 and not input.is_contiguous():  # torch takes it for an image
+                image: Tensor = _resample(input.unsqueeze(2), (1, *sizes), (), *attributes)
+                return image.squeeze(2)
         if mode in ("bicubic", "lanczos") and input.dtype == torch.uint8:
             sizes = sizes or _scaled(input.shape[2:], factors)
             return _axis_by_axis(input, sizes, factors, attributes)
@@ -401,6 +414,11 @@ def resample(
                 check_factors("resample", factors, src.shape, ValueError)
         if not (dtype is None or isinstance(dtype, torch.dtype)):
             raise TypeError  # explained below; the schema takes an int
+        if coordinates not in _COORDINATES:
+            raise ValueError(
+                f"resample: expected coordinates to be one of {', '.join(_COORDINATES)}, "
+                f"got {coordinates!r}"
+            )
         return _resample(  # type: ignore[no-any-return]
             src,
             sizes,

@@ -7,6 +7,7 @@
 
 #include "core/cuda/launch.h"
 #include "core/dispatch.h"
+#include "resample/host_table.h"
 #include "resample/reference.h"
 
 namespace torch_dnnl::cuda {
@@ -67,7 +68,7 @@ void run(const ResampleProblem& p, bool transposed, const at::Tensor& like) {
     int64_t indices = 0, weights = 0;
     for (const AxisSpec& spec : p.axes) {
       indices += 2 * spec.out + (transposed ? 2 * spec.in : 0);
-      weights += spec.out * row_capacity(spec);
+      weights += table_size(spec.out, row_capacity(spec));
     }
     // Handed out again in stream order, so after the last kernel.
     const at::Tensor memory = at::empty(
