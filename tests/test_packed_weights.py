@@ -224,6 +224,16 @@ def test_any_element_counts(algorithm, elements):
         assert_equal(result, expected[id(t)])
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_same_bytes_in_another_order(algorithm):
+    w = torch.randn(SHAPE)
+    turned = w.as_strided(SHAPE, torch.empty(SHAPE).to(memory_format=torch.channels_last).stride())
+    results = [(t, both_passes(t, algorithm)) for t in (w, w, turned, turned, w)]
+    expected = {id(t): without_keeping(t, algorithm) for t in (w, turned)}
+    for t, result in results:
+        assert_equal(result, expected[id(t)])
+
+
 def test_signs_of_zeros_and_nan_count():
     """What compares equal as numbers, or unequal to itself."""
     w = torch.randn(SHAPE)
@@ -290,22 +300,18 @@ def test_it_is_bounded():
 
 
 def test_what_was_not_used_for_long_goes_first():
-    unit = bytes_kept_for(torch.randn(32, 32, 3, 3))
+    few = torch.randn(16, 32, 3, 3)
+    part = bytes_kept_for(few)
+    first, second, third = (torch.randn(16 * n, 32, 3, 3) for n in (2, 8, 4))
     kept(0)
-    kept(4 * unit)
-    first, second = torch.randn(32, 32, 3, 3), torch.randn(64, 32, 3, 3)
-    third, fourth = torch.randn(32, 32, 3, 3), torch.randn(32, 32, 3, 3)
-    assert [bytes_kept_for(t) for t in (first, second, third)] == [unit, 2 * unit, unit]
-    assert bytes_kept_for(fourth) == 0  # all of them are in use
+    kept(14 * part)
+    assert [bytes_kept_for(t) for t in (first, second, third)] == [2 * part, 8 * part, 4 * part]
+    assert bytes_kept_for(few) == 0  # all others are in use
     for _ in range(600):
         for t in (second, third):
             torch_dnnl.functional.conv2d(torch.ones(1, 32, 4, 4), t)
-    bytes_kept_for(fourth)
-    assert kept() == 4 * unit  # instead of the first; it would be less without the second
-    size = kept()
-    for t in (second, third, fourth):
-        bytes_kept_for(t)
-    assert kept() == size
+    assert bytes_kept_for(few) == -2 * part + part  # instead of the first
+    assert [bytes_kept_for(t) for t in (second, third, few)] == [0, 0, 0]
 
 
 def test_threads_share_it():

@@ -167,9 +167,9 @@ class Store {
     if (bytes.has_value()) {
       limit_ = *bytes;
       seen_.clear();
+      while (bytes_ > limit_)
+        erase(oldest());
     }
-    while (bytes_ > limit_)
-      erase(oldest());
     return bytes_;
   }
 
