@@ -4,6 +4,7 @@
 
 #include "conv/cpu/epilogue.h"
 #include "conv/cpu/matrices.h"
+#include "conv/cpu/packed_weights.h"
 #include "conv/cpu/roles.h"
 #include "core/dispatch.h"
 
@@ -45,11 +46,15 @@ class Gather : Roles {
         merged_depth_(
             forward_ && in_channels_ < kFewChannels && taps_ > 1
                 ? std::clamp(kMergedDepth / line_, int64_t(1), p.kernel[0] * p.kernel[1]) * line_
-                : 0),
-        weights_(p.groups * panels_.count * panels_.width * in_channels_ * taps_) {}
+                : 0) {}
 
   void run() {
-    pack_weights();
+    weights_ = packed_weights(
+        p_,
+        Packing::direct,
+        panels_.width,
+        p_.groups * panels_.count * panels_.width * in_channels_ * taps_,
+        [&](const void* weights, float* to) { pack_weights(static_cast<const T*>(weights), to); });
     const int64_t panel_tasks = ceil_div(panels_.count, panels_per_task_);
     const int64_t tasks = p_.n * p_.groups * panel_tasks * row_tiles_ * width_tiles_;
     const int64_t operations =
@@ -90,15 +95,15 @@ class Gather : Roles {
     return std::clamp<int64_t>(shared, 1, std::min<int64_t>(panels_.count, 8));
   }
 
-  // [group][panel][block of input channels][tap][channel][width]
-  float* packed(int64_t group, int64_t panel, int64_t channel, int64_t tap) const {
+  // Of packed weights: [group][panel][block of input channels][tap][channel][width]
+  int64_t offset(int64_t group, int64_t panel, int64_t channel, int64_t tap) const {
     const int64_t block = std::min(kDepth, in_channels_ - channel);
-    return weights_.data() +
-        ((group * panels_.count + panel) * in_channels_ * taps_ + channel * taps_ + tap * block) *
+    return ((group * panels_.count + panel) * in_channels_ * taps_ + channel * taps_ +
+            tap * block) *
         panels_.width;
   }
 
-  void pack_weights() {
+  void pack_weights(const T* weights, float* packed) const {
     const int64_t blocks = ceil_div(in_channels_, kDepth);
     const int64_t* ws = p_.weights_stride;
     const Axis across{{1, 1, 1, out_channels_}, {0, 0, 0, weights_out_stride_}};
@@ -120,7 +125,7 @@ class Gather : Roles {
           const int64_t count = std::min(at_once, block - c);
           terms.offsets((channel + c) * taps_, count * taps_, columns.data());
           pack_panels<kPanel>(
-              static_cast<const T*>(p_.weights) + group * p_.oc * ws[0],
+              weights + group * p_.oc * ws[0],
               rows.data(),
               panels_.size(panel),
               columns.data(),
@@ -129,7 +134,7 @@ class Gather : Roles {
               0);
           // From the order that they lie in to that of products.
           for (int64_t tap = 0; tap < taps_; tap++) {
-            float* to = packed(group, panel, channel, tap) + c * panels_.width;
+            float* to = packed + offset(group, panel, channel, tap) + c * panels_.width;
             for (int64_t i = 0; i < count; i++, to += panels_.width)
               std::copy_n(part.data() + (i * taps_ + tap) * kPanel, panels_.width, to);
           }
@@ -215,7 +220,7 @@ class Gather : Roles {
                 {a.data,
                  a.pixel_stride,
                  a.channel_stride,
-                 packed(tile.group, panel, channel, tap),
+                 weights_.get() + offset(tile.group, panel, channel, tap),
                  panels_.width,
                  sums + i * panel_size + sums_at,
                  out_step_ * panels_.width});
@@ -271,7 +276,7 @@ class Gather : Roles {
               {inputs,
                depth,
                1,
-               packed(tile.group, panel, 0, first * p_.kernel[2]),
+               weights_.get() + offset(tile.group, panel, 0, first * p_.kernel[2]),
                panels_.width,
                sums + i * panel_size + row * tile.width * panels_.width,
                panels_.width});
@@ -365,7 +370,7 @@ class Gather : Roles {
       panels_per_task_;
   const int64_t line_;         // products of a row of taps
   const int64_t merged_depth_; // products of the rows of taps that are one product; or 0
-  const Buffer weights_;
+  std::shared_ptr<const float> weights_;
 };
 
 } // namespace

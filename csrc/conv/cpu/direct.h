@@ -1,6 +1,7 @@
 // Direct convolution on the CPU: small matrix products over the images as they
-// lie, in float32. No image is copied; what is copied is weights (once per call,
-// into panels) and, where the type or the strides demand it, tiles of a few KB.
+// lie, in float32. No image is copied; what is copied is weights (into panels,
+// which packed_weights.h may keep) and, where the type or the strides demand it,
+// tiles of a few KB.
 #pragma once
 
 #include "conv/conv.h"

@@ -5,6 +5,7 @@
 
 #include "conv/cpu/epilogue.h"
 #include "conv/cpu/gemm.h"
+#include "conv/cpu/packed_weights.h"
 #include "conv/cpu/quads.h"
 #include "conv/cpu/roles.h"
 #include "conv/cpu/tasks.h"
@@ -154,11 +155,15 @@ class Winograd : Roles {
         block_(lanes_are_channels_ ? (in_channels_ <= 128 ? 24 : 12) : 2 * kLanes),
         padded_in_(round_up(in_channels_)),
         input_step_(block_ * padded_in_ + kApart),
-        kernel_step_(in_channels_ * width_ + kApart),
-        kernels_(p.groups * panels_ * kPositions * kernel_step_) {}
+        kernel_step_(in_channels_ * width_ + kApart) {}
 
   void run() {
-    pack_kernels();
+    kernels_ = packed_weights(
+        p_,
+        Packing::winograd,
+        width_,
+        p_.groups * panels_ * kPositions * kernel_step_,
+        [&](const void* weights, float* to) { pack_kernels(static_cast<const T*>(weights), to); });
     const int64_t blocks = ceil_div(tiles_, block_);
     const int64_t operations = kPositions * block_ * in_channels_ * out_channels_;
     parallel_tasks(p_.groups * blocks, operations, [&](int64_t begin, int64_t end) {
@@ -221,20 +226,18 @@ class Winograd : Roles {
         tile % tile_columns_ * kTile};
   }
 
-  // [group][panel][position][input channel][width]
-  float* kernels(int64_t group, int64_t panel, int64_t position, int64_t channel) const {
-    return kernels_.data() + ((group * panels_ + panel) * kPositions + position) * kernel_step_ +
-        channel * width_;
+  // Of kernels: [group][panel][position][input channel][width]
+  int64_t offset(int64_t group, int64_t panel, int64_t position, int64_t channel) const {
+    return ((group * panels_ + panel) * kPositions + position) * kernel_step_ + channel * width_;
   }
 
-  void pack_kernels() {
+  void pack_kernels(const T* weights, float* to) const {
     const int64_t* ws = p_.weights_stride;
     parallel_tasks(
         p_.groups * panels_, in_channels_ * width_ * 100, [&](int64_t begin, int64_t end) {
           for (int64_t task = begin; task < end; task++) {
             const int64_t group = task / panels_, panel = task % panels_;
-            const T* from = static_cast<const T*>(p_.weights) + group * p_.oc * ws[0] +
-                panel * width_ * weights_out_stride_;
+            const T* from = weights + group * p_.oc * ws[0] + panel * width_ * weights_out_stride_;
             const int64_t channels = std::min(width_, out_channels_ - panel * width_);
             for (int64_t c = 0; c < in_channels_; c++) {
               for (int64_t o = 0; o < width_; o += kLanes) {
@@ -250,7 +253,7 @@ class Winograd : Roles {
                 }
                 transform_kernels(g, u);
                 for (int64_t k = 0; k < kPositions; k++) {
-                  u[k / kInput][k % kInput].store(kernels(group, panel, k, c) + o);
+                  u[k / kInput][k % kInput].store(to + offset(group, panel, k, c) + o);
                 }
               }
             }
@@ -374,7 +377,7 @@ class Winograd : Roles {
       const float* inputs = in + k * input_step_;
       for (int64_t c = 0; c < in_channels_; c += kDepth) {
         const int64_t depth = std::min(kDepth, in_channels_ - c);
-        const float* u = kernels(group, panel, k, c);
+        const float* u = kernels_.get() + offset(group, panel, k, c);
         if (lanes_are_channels_) {
           const int64_t vectors = ceil_div(channels, kLanes);
           gemm(
@@ -551,7 +554,7 @@ class Winograd : Roles {
   const int64_t tile_rows_, tile_columns_, tiles_;
   const bool lanes_are_channels_;
   const int64_t width_, panels_, block_, padded_in_, input_step_, kernel_step_;
-  const Scratch<float> kernels_;
+  std::shared_ptr<const float> kernels_;
 };
 
 } // namespace

@@ -1,0 +1,260 @@
+#include "conv/cpu/packed_weights.h"
+
+#include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "conv/cpu/tasks.h"
+
+namespace torch_dnnl {
+namespace {
+
+// Products with each weight up to which packing takes about 5 % of a call or more.
+constexpr int64_t kFewPixels = 1024;
+constexpr int64_t kFewPixelsOfWinograd = 8192;
+// Fewer weights are packed about as fast as they are found.
+constexpr int64_t kFewBytes = int64_t(16) << 10;
+
+// What is used once in so many look-ups is not given up for what comes.
+constexpr int64_t kLately = 1024;
+// Weights that came once are remembered up to so many.
+constexpr size_t kMostSeen = 4096;
+
+int64_t bytes_of(const ConvProblem& p) {
+  return p.groups * p.oc * p.ic * product(p.kernel) * int64_t(c10::elementSize(p.dtype));
+}
+
+// Whether weights lie next to each other, in any order, so that they can be copied as they lie.
+bool are_dense(const ConvProblem& p) {
+  const int64_t* ws = p.weights_stride;
+  int64_t last = (p.groups * p.oc - 1) * ws[0] + (p.ic - 1) * ws[1];
+  for (int a = 0; a < 3; a++)
+    last += (p.kernel[a] - 1) * ws[2 + a];
+  return (last + 1) * int64_t(c10::elementSize(p.dtype)) == bytes_of(p);
+}
+
+bool may_keep(const ConvProblem& p, Packing packing) {
+  const int64_t pixels = p.n * product(p.dst_size);
+  return pixels <= (packing == Packing::winograd ? kFewPixelsOfWinograd : kFewPixels) &&
+      bytes_of(p) >= kFewBytes && are_dense(p);
+}
+
+// What decides how weights are packed, and samples of them, by which weights are told apart before
+// all their bytes are compared.
+constexpr int64_t kSamples = 16;
+using Key = std::array<int64_t, 15 + kSamples>;
+
+Key key_of(const ConvProblem& p, Packing packing, int64_t width) {
+  const int64_t *k = p.kernel, *ws = p.weights_stride;
+  Key key{
+      static_cast<int64_t>(packing),
+      static_cast<int64_t>(p.pass),
+      static_cast<int64_t>(p.dtype),
+      width,
+      p.groups,
+      p.oc,
+      p.ic,
+      k[0],
+      k[1],
+      k[2],
+      ws[0],
+      ws[1],
+      ws[2],
+      ws[3],
+      ws[4]};
+  const int64_t last = bytes_of(p) - int64_t(sizeof(int64_t));
+  for (int64_t i = 0; i < kSamples; i++) {
+    const auto* from = static_cast<const char*>(p.weights) + last * i / (kSamples - 1);
+    std::memcpy(&key[15 + i], from, sizeof(int64_t));
+  }
+  return key;
+}
+
+struct Hash {
+  size_t operator()(const Key& key) const {
+    uint64_t hash = 0;
+    for (const int64_t part : key) {
+      hash = (hash ^ static_cast<uint64_t>(part)) * 0x9e3779b97f4a7c15u;
+      hash ^= hash >> 32;
+    }
+    return hash;
+  }
+};
+
+// A copy of weights, and what was made of the copy: of the weights themselves it might not be, if
+// another thread writes them meanwhile.
+struct Kept {
+  Kept(const ConvProblem& p, int64_t size, const PackWeights& pack)
+      : bytes(bytes_of(p)), original(bytes), packed(size) {
+    at::parallel_for(0, bytes, kGrain, [&](int64_t begin, int64_t end) {
+      std::memcpy(original.data() + begin, from(p) + begin, end - begin);
+    });
+    pack(original.data(), packed.data());
+  }
+
+  bool is_of(const ConvProblem& p) const {
+    std::atomic<bool> is_same = true;
+    at::parallel_for(0, bytes, kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t at = begin; at < end && is_same; at += kStep) {
+        if (std::memcmp(original.data() + at, from(p) + at, std::min(kStep, end - at)) != 0)
+          is_same = false;
+      }
+    });
+    return is_same;
+  }
+
+  static int64_t total(const ConvProblem& p, int64_t size) {
+    return bytes_of(p) + size * int64_t(sizeof(float));
+  }
+
+  static constexpr int64_t kGrain = int64_t(1) << 18, kStep = int64_t(1) << 14;
+  static const char* from(const ConvProblem& p) {
+    return static_cast<const char*>(p.weights);
+  }
+
+  const int64_t bytes; // of the original
+  const Scratch<char> original;
+  const Scratch<float> packed;
+};
+
+// Calls do without it rather than wait for one another, or for a thread that a fork left behind.
+class Store {
+ public:
+  struct Found {
+    std::shared_ptr<const Kept> kept; // with the same key; or null,
+    bool should_keep = false;         // and if so, whether they should be kept
+  };
+  Found find(const Key& key, int64_t bytes) {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock)
+      return {};
+    lookups_++;
+    if (const auto entry = entries_.find(key); entry != entries_.end()) {
+      entry->second.used = lookups_;
+      return {entry->second.kept};
+    }
+    if (seen_.size() == kMostSeen)
+      seen_.clear();
+    const bool is_new = seen_.insert(Hash()(key)).second;
+    return {nullptr, !is_new && make_room(bytes)};
+  }
+
+  void keep(const Key& key, std::shared_ptr<const Kept> kept, int64_t bytes) {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock || !make_room(bytes))
+      return;
+    if (entries_.try_emplace(key, Entry{std::move(kept), bytes, lookups_}).second)
+      bytes_ += bytes;
+  }
+
+  void forget(const Key& key) {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock)
+      return;
+    if (const auto entry = entries_.find(key); entry != entries_.end())
+      erase(entry);
+  }
+
+  int64_t limit_to(std::optional<int64_t> bytes) {
+    const std::lock_guard lock(mutex_);
+    if (bytes.has_value()) {
+      limit_ = *bytes;
+      seen_.clear();
+      while (bytes_ > limit_)
+        erase(oldest());
+    }
+    return bytes_;
+  }
+
+ private:
+  struct Entry {
+    std::shared_ptr<const Kept> kept;
+    int64_t bytes, used; // used: the last look-up that found it
+  };
+  using Entries = std::unordered_map<Key, Entry, Hash>;
+
+  Entries::iterator oldest() {
+    return std::min_element(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) {
+      return a.second.used < b.second.used;
+    });
+  }
+
+  void erase(Entries::iterator entry) {
+    bytes_ -= entry->second.bytes;
+    entries_.erase(entry);
+  }
+
+  bool make_room(int64_t bytes) {
+    while (bytes_ + bytes > limit_) {
+      const auto entry = oldest();
+      if (entry == entries_.end() || lookups_ - entry->second.used < kLately)
+        return false;
+      erase(entry);
+    }
+    return true;
+  }
+
+  std::mutex mutex_;
+  Entries entries_;
+  std::unordered_set<size_t> seen_; // hashes of keys
+  int64_t bytes_ = 0, limit_ = int64_t(64) << 20, lookups_ = 0;
+};
+
+// Never destroyed: threads may still compute when the process ends.
+Store& store() {
+  static Store& store = *new Store;
+  return store;
+}
+
+// Bytes that are kept. `limit`: the most that may be, from now on.
+int64_t packed_weights_bytes(std::optional<int64_t> limit) {
+  TORCH_CHECK_VALUE(
+      limit.value_or(0) >= 0,
+      "packed_weights: expected limit to be at least 0, got ",
+      limit.value_or(0));
+  return store().limit_to(limit);
+}
+
+// Of this library alone, and of no tensors: it is not among the operators that every device has.
+TORCH_LIBRARY(torch_dnnl_cpu, m) {
+  m.def("packed_weights(int? limit=None) -> int", packed_weights_bytes);
+}
+
+} // namespace
+
+std::shared_ptr<const float> packed_weights(
+    const ConvProblem& p,
+    Packing packing,
+    int64_t width,
+    int64_t size,
+    const PackWeights& pack) {
+  const auto pack_for_this_call = [&] {
+    const auto packed = std::make_shared<const Scratch<float>>(size);
+    pack(p.weights, packed->data());
+    return std::shared_ptr<const float>(packed, packed->data());
+  };
+  if (!may_keep(p, packing))
+    return pack_for_this_call();
+  const Key key = key_of(p, packing, width);
+  auto [kept, should_keep] = store().find(key, Kept::total(p, size));
+  if (kept != nullptr && !kept->is_of(p)) {
+    store().forget(key);
+    return pack_for_this_call();
+  }
+  if (kept == nullptr) {
+    if (!should_keep)
+      return pack_for_this_call();
+    kept = std::make_shared<const Kept>(p, size, pack);
+    store().keep(key, kept, Kept::total(p, size));
+  }
+  return {kept, kept->packed.data()};
+}
+
+} // namespace torch_dnnl
