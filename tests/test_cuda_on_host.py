@@ -6,7 +6,6 @@ Then all operators: plainly, and under the sanitizers with `make sanitize`.
 
 import platform
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,23 +15,11 @@ TESTS = Path(__file__).resolve().parent
 HERE = TESTS / "cuda_on_host"
 sys.path.insert(0, str(HERE))
 
-from build import build, build_program, run_under  # noqa: E402
+from build import build, build_program, run, run_tests  # noqa: E402
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="written for x86-64")
 
 SANITIZERS = pytest.mark.parametrize("sanitizer", [None, "address", "thread"])
-
-
-def run(command, sanitizer, **environment):
-    prefix, base = run_under(sanitizer)
-    return subprocess.run(
-        [*prefix, *map(str, command)],
-        env={**base, **environment},
-        capture_output=True,
-        text=True,
-        timeout=2400,
-        check=False,
-    )
 
 
 def run_self_test(sanitizer, *defines):
@@ -42,6 +29,12 @@ def run_self_test(sanitizer, *defines):
 @SANITIZERS
 def test_self_test(sanitizer):
     done = run_self_test(sanitizer)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_offsets_of_64_bits():
+    """In results that are too large to be allocated in a test."""
+    done = run([build_program(HERE / "offsets.cu")], None)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -93,15 +86,9 @@ SELECTIONS = {
     [None, *(pytest.param(name, marks=pytest.mark.sanitizer) for name in ("address", "thread"))],
 )
 def test_operators(sanitizer):
-    done = run(
-        [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
-            "--capture=sys",  # leaves the sanitizers' reports alone, which bypass sys.stderr
-            *(*(TESTS / name for name in FILES), "-k", f"{SELECTIONS[sanitizer]} and {FEW_TYPES}"),
-        ],
-        sanitizer,
-        TORCH_DNNL_LIBRARY=str(build(sanitizer)),
-    )
+    selection = f"{SELECTIONS[sanitizer]} and {FEW_TYPES}"
+    files = [TESTS / name for name in FILES]
+    done = run_tests(build(sanitizer), sanitizer, *files, "-k", selection)
     # The first report says most.
     output = done.stderr[:10000] + done.stdout[-10000:]
     assert done.returncode == 0, output
