@@ -63,10 +63,11 @@ NAMES = (
 FILES = [f"test_{name}.py" for name in NAMES]
 # Every operator forward and backward, in every type. The sanitizers are slow, and neither addresses
 # nor races depend on types; the tests of single kernels are many, so that some of each are run
-# here. A GPU runs them all.
+# here. A GPU runs them all. Winograd's algorithm is the CPU's alone, and threads of the reference
+# share nothing.
 FEW_TYPES = (
     "not ((cuda_depthwise or resample_kernels or conv_epilogue) and (float16 or float64))"
-    " and not (conv_dense and not bfloat16)"
+    " and not (conv_dense and not bfloat16) and not (conv_epilogue and winograd)"
 )
 ADDRESSES = "matches_oracle or gradients_match_oracle or any_layout or support_table_is_true"
 SELECTIONS = {
@@ -76,7 +77,8 @@ SELECTIONS = {
     " or (test_strides and float32) or (dense_matches and aligned))",
     "thread": "((matches_oracle and float32) or gradients_match_oracle or channels_last"
     " or tiles_of_views or fake_quantization or (test_strides and float32)"
-    " or (dense_matches and (aligned or split)))",
+    " or (dense_matches and (aligned or split)))"
+    " and not (conv_epilogue and reference or far_apart or beyond)",
 }
 
 

@@ -23,8 +23,8 @@ pytestmark = [
 ]
 
 WRONG = r"AssertionError"
-OVERRUN = r"AddressSanitizer: heap-buffer-overflow(.*\n){1,12}.*"
-RACE = r"ThreadSanitizer: data race(.*\n){1,12}.*"
+OVERRUN = r"AddressSanitizer: (heap-buffer-overflow|SEGV)"
+RACE = r"ThreadSanitizer: data race(.*\n){1,12}.*"  # and the file
 
 WINDOW, OPEN_SUMS = "resample/cuda/sliding_window.cu", "resample/cuda/sum_rows.cu"
 PIXELS, PACKS = "resample/cuda/sum_pixels.cu", "reorder/cuda/straight.cu"
@@ -81,7 +81,7 @@ MISTAKES = {
     ),
     "resample, sums of rows: without the barrier": (
         Mistake(OPEN_SUMS, OPEN_SUMS, "    __syncthreads();\n", ""),
-        *("thread", RACE + "sum_rows", RESAMPLE_TESTS),
+        *("thread", RACE + "sum_rows.cu", RESAMPLE_TESTS),
     ),
     "resample, sums of rows: one element more in a tile": (
         Mistake(
@@ -98,7 +98,7 @@ MISTAKES = {
     ),
     "reorder, tiles: without the barrier": (
         Mistake(TILES, TILES, "  __syncthreads();\n", ""),
-        *("thread", RACE + "(tile_kernel|TileOfBlock|copy_bytes|gather)", TILE_TESTS),
+        *("thread", RACE + "transpose.cu", TILE_TESTS),
     ),
     "reorder, tiles: one element more than the box has": (
         Mistake(
@@ -117,7 +117,7 @@ MISTAKES = {
             "    __syncthreads(); // this slot is full",
             "    // this slot is full",
         ),
-        *("thread", RACE, DENSE_TESTS),
+        *("thread", RACE + "dense_", DENSE_TESTS),
     ),
     "convolution, dense: waits for one copy less": (
         Mistake(DENSE, DENSE_KERNELS, "copies.wait<kStages - 2>();", "copies.wait<kStages - 1>();"),
@@ -152,7 +152,7 @@ MISTAKES = {
             "if (m < columns && n < p.straight.channels) {",
             "if (m <= columns && n < p.straight.channels) {",
         ),
-        *("address", OVERRUN, DENSE_TESTS),
+        *(None, WRONG, DENSE_TESTS),
     ),
     "convolution, NXC: without the barrier": (
         Mistake(
@@ -162,7 +162,7 @@ MISTAKES = {
               __syncthreads();""",
             "done, width, shared);",
         ),
-        *("thread", RACE + "nxc_kernel|stage_weights", DEPTHWISE_TESTS),
+        *("thread", RACE + "depthwise_nxc.cu", DEPTHWISE_TESTS),
     ),
     "convolution, NXC: the pixel behind the row": (
         Mistake(NXC, NXC, "position < a.in, position", "position <= a.in, position"),
@@ -176,7 +176,7 @@ MISTAKES = {
         __syncthreads();""",
             "channel, d, weights);",
         ),
-        *("thread", RACE + "ncx_kernel|stage_inputs", DEPTHWISE_TESTS),
+        *("thread", RACE + "depthwise_ncx.cu", DEPTHWISE_TESTS),
     ),
     "convolution, NCX: the column behind the row": (
         Mistake(NCX, NCX, "w < p.axis[2].in\n", "w <= p.axis[2].in\n"),
@@ -190,7 +190,7 @@ MISTAKES = {
     __syncthreads();""",
             "= sum;",
         ),
-        *("thread", RACE + "add_slices", DEPTHWISE_TESTS),
+        *("thread", RACE + "depthwise_weights.cu", DEPTHWISE_TESTS),
     ),
     "convolution, weights: one output more of a row of NXC": (
         Mistake(

@@ -163,7 +163,8 @@ def run_under(sanitizer: str | None) -> tuple[list[str], dict[str, str]]:
         environment["ASAN_OPTIONS"] = "detect_leaks=0:protect_shadow_gap=0"
         return [], environment
     # Of Python and torch, which are not instrumented, ThreadSanitizer would see half the locks.
-    environment["TSAN_OPTIONS"] = "ignore_noninstrumented_modules=1:exitcode=66"
+    options = "ignore_noninstrumented_modules=1:halt_on_error=1:exitcode=66"
+    environment["TSAN_OPTIONS"] = options
     # Its shadow has fixed addresses, which a randomised address space may take.
     setarch = shutil.which("setarch")
     return [setarch, "-R"] if setarch else [], environment
