@@ -3,7 +3,8 @@
 #   make             build in place          make test    the tests (ARGS= for pytest)
 #   make demo        train on photographs    make lint    style and types
 #   make cuda-build  compile for CUDA        make bench   timings (ARGS= for benchmarks/run.py)
-#   make sanitize    the CUDA kernels, run on the CPU under AddressSanitizer and ThreadSanitizer
+#   make sanitize    the CUDA kernels, run on the CPU under AddressSanitizer and ThreadSanitizer, and
+#                    with planted mistakes
 #   make clean       remove build products   make help    this text
 #   make gpu         on a machine with a GPU: the tests that need one, checked memory accesses and
 #                    timings, which go to benchmarks/results. Its parts are gpu-build, gpu-test,
@@ -75,7 +76,7 @@ gpu: gpu-test gpu-memcheck gpu-bench
 OWN_ARCH := import torch; \
   torch.cuda.is_available() or exit(f"make gpu: torch {torch.__version__} sees no GPU"); \
   a, b = torch.cuda.get_device_capability(); print(f"{a}.{b}" + "a" * (a >= 9))
-gpu-build: $(VENV)/.gpu-tools
+gpu-build: $(VENV)/.torch
 	arch=$(GPU_ARCH); arch=$${arch:-$$($(PY) -c '$(OWN_ARCH)')}; \
 	TORCH_DNNL_CUDA=1 TORCH_DNNL_CPU=default TORCH_CUDA_ARCH_LIST=$$arch \
 	  $(PY) setup.py -q build_ext --inplace $(BRIEF)
@@ -83,11 +84,11 @@ gpu-build: $(VENV)/.gpu-tools
 gpu-test gpu-memcheck $(GPU_BENCHES): export PYTHONPATH := $(CURDIR)
 
 GPU_TESTS = -m pytest -m cuda $$(grep -lE 'mark\.cuda|cuda\.is_available' tests/test_*.py)
-gpu-test: gpu-build
+gpu-test: gpu-build $(VENV)/.gpu-tools
 	$(PY) $(GPU_TESTS) $(ARGS)
 
 # Without torch's cache each tensor has an allocation of its own, whose ends are known.
-gpu-memcheck: gpu-build
+gpu-memcheck: gpu-build $(VENV)/.gpu-tools
 	@export PATH="$$PATH:$${CUDA_HOME:-/usr/local/cuda}/bin"; \
 	if command -v compute-sanitizer; then \
 	  PYTORCH_NO_CUDA_MEMORY_CACHING=1 \

@@ -81,7 +81,7 @@ def rows_of(names: list[str]) -> list[str]:
     ).stdout.splitlines()
     rows = []
     for name in plain:
-        short = re.sub(r"\(anonymous namespace\)::|torch_dnnl::|cuda::|c10::", "", name)
+        short = re.sub(r"\(anonymous namespace\)::|torch_dnnl::|(reorder_)?cuda::|c10::", "", name)
         found = re.match(r"(?:void )?(\w*:*\w+)<(.*)", short)
         if found is None:
             rows.append(short.split("(")[0])
@@ -96,35 +96,32 @@ def span(numbers: list[int]) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
+def cells_of(group: list[Kernel]) -> list[str]:
+    numbers = ("instructions", "registers", "stack", "local", "shared")
+    return [
+        str(len(group)),
+        *(span([getattr(kernel, name) for kernel in group]) for name in numbers),
+        f"{max(k.load for k in group)}, {max(k.store for k in group)}"
+        + (" (LDGSTS)" if any(k.asynchronous for k in group) else ""),
+        ", ".join(sorted(set().union(*(k.matrix for k in group)))),
+    ]
+
+
 def main() -> None:
     kernels = [item for path in sys.argv[1:] for item in read(path).items()]
     rows = rows_of([name for (_, name), _ in kernels])
     groups: dict[tuple[str, str], list[Kernel]] = defaultdict(list)
     for ((arch, _), kernel), row in zip(kernels, rows, strict=True):
-        groups[arch, row].append(kernel)
-    for arch in sorted({arch for arch, _ in groups}):
-        print(f"\n{arch}:\n")
-        print("| Kernel | Instances | Instructions | Registers | Stack | Local accesses | "
-              "Static shared | Widest load, store | Matrix instruction |")  # fmt: skip
-        print("|---|---|---|---|---|---|---|---|---|")
-        for (of_arch, row), group in sorted(groups.items()):
-            if of_arch != arch:
-                continue
-            loads = f"{max(k.load for k in group)}, {max(k.store for k in group)}"
-            matrix = ", ".join(sorted(set().union(*(k.matrix for k in group))))
-            asynchronous = " (LDGSTS)" if any(k.asynchronous for k in group) else ""
-            cells = [
-                f"`{row}{'>' if '<' in row else ''}`",
-                len(group),
-                span([k.instructions for k in group]),
-                span([k.registers for k in group]),
-                span([k.stack for k in group]),
-                span([k.local for k in group]),
-                span([k.shared for k in group]),
-                loads + asynchronous,
-                matrix,
-            ]
-            print("| " + " | ".join(map(str, cells)) + " |")
+        groups[row, arch].append(kernel)
+    archs = sorted({arch for _, arch in groups})
+    print(f"Where they differ, {' / '.join(archs)}.\n")
+    columns = ("Kernel", "Instances", "Instructions", "Registers", "Stack", "Local accesses")
+    columns += ("Static shared", "Widest load, store", "Matrix instruction")
+    print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
+    for row in sorted({row for row, _ in groups}):
+        of_archs = [cells_of(groups[row, arch]) for arch in archs if (row, arch) in groups]
+        cells = [" / ".join(dict.fromkeys(cells)) for cells in zip(*of_archs, strict=True)]
+        print("| " + " | ".join([f"`{row}{'>' * row.count('<')}`", *cells]) + " |")
 
 
 if __name__ == "__main__":
