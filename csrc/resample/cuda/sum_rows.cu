@@ -34,7 +34,7 @@ class SourceColumns {
       int32_t row,
       int32_t end)
       : line_(first_plane + row * job.src_stride[3]),
-        next_row_(job.src_stride[3] - planes.count() * job.src_stride[2]),
+        next_row_(job.src_stride[3] - (planes.count() - 1) * job.src_stride[2]),
         next_plane_(job.src_stride[2]),
         planes_(planes.count()),
         rows_left_(planes.count() == 0 ? 0 : end - row) {
@@ -58,17 +58,16 @@ class SourceColumns {
   static constexpr int kWords = sizeof(Vector<T, kVector>) / sizeof(uint32_t);
   using Words = Vector<uint32_t, kWords>; // narrow elements would take a register each
 
+  // Without branches: what is on its way would be moved between registers where they meet.
   __device__ __forceinline__ void load(Words& x) {
-    if (rows_left_ <= 0)
-      return;
-    const Vector<T, kVector> loaded = load_vector<kVector>(line_);
-    std::memcpy(&x, &loaded, sizeof(x));
-    line_ += next_plane_;
-    if (++plane_ == planes_) {
-      plane_ = 0;
-      rows_left_--;
-      line_ += next_row_;
+    if (rows_left_ > 0) {
+      const Vector<T, kVector> loaded = load_vector<kVector>(line_);
+      std::memcpy(&x, &loaded, sizeof(x));
     }
+    const bool is_last = ++plane_ == planes_;
+    line_ += is_last ? next_row_ : next_plane_;
+    plane_ = is_last ? 0 : plane_;
+    rows_left_ -= is_last;
   }
 
   const T* line_;
