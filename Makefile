@@ -3,7 +3,8 @@
 #   make             build in place          make test    the tests (ARGS= for pytest)
 #   make demo        train on photographs    make lint    style and types
 #   make cuda-build  compile for CUDA        make bench   timings (ARGS= for benchmarks/run.py)
-#   make sanitize    the CUDA kernels, run on the CPU under AddressSanitizer and ThreadSanitizer
+#   make sanitize    the CUDA kernels, run on the CPU under AddressSanitizer and ThreadSanitizer, and
+#                    with planted mistakes
 #   make clean       remove build products   make help    this text
 #   make gpu         on a machine with a GPU: the tests that need one, checked memory accesses and
 #                    timings, which go to benchmarks/results. Its parts are gpu-build, gpu-test,
@@ -14,6 +15,7 @@
 #   PYTHON=/path/to/python   use that environment's torch (the environment itself is left as it is)
 #   BASE_PYTHON=python3.12   the Python that environments are made from
 #   PIP_ARGS=...             passed to pip, such as another index for torch
+#   GPU_ARCH=9.0a            what gpu-build compiles for where there is no GPU
 
 SHELL := /bin/bash
 .SHELLFLAGS := -e -o pipefail -c
@@ -62,34 +64,37 @@ lint: $(VENV)/.lint-tools
 	git ls-files --cached --others --exclude-standard csrc tests \
 	  | grep -E '\.(h|cpp|cu|cuh)$$' | xargs $(VENV)/bin/clang-format --dry-run -Werror
 
-# Only loads the kernels, on any machine with nvcc; one architecture and one CPU library keep it short.
+# Only loads the kernels, on any machine with nvcc; one CPU library keeps it short.
 cuda-build: $(CUDA_VENV)/.torch
-	TORCH_DNNL_CUDA=1 TORCH_DNNL_CPU=default TORCH_CUDA_ARCH_LIST=9.0a \
+	TORCH_DNNL_CUDA=1 TORCH_DNNL_CPU=default TORCH_CUDA_ARCH_LIST="8.0;9.0a" \
 	  $(CUDA_PY) setup.py -q build --build-lib build/cuda $(BRIEF)
 	PYTHONPATH=build/cuda $(CUDA_PY) tools/check_cuda_kernels.py
 
 gpu: gpu-test gpu-memcheck gpu-bench
 
 # For the GPU at hand alone. With PYTHON=, nothing is downloaded if that Python has the tools.
-OWN_ARCH := import torch; a, b = torch.cuda.get_device_capability(); print(f"{a}.{b}" + "a" * (a >= 9))
-gpu-build: $(VENV)/.gpu-tools
-	arch=$$($(PY) -c '$(OWN_ARCH)'); \
+OWN_ARCH := import torch; \
+  torch.cuda.is_available() or exit(f"make gpu: torch {torch.__version__} sees no GPU"); \
+  a, b = torch.cuda.get_device_capability(); print(f"{a}.{b}" + "a" * (a >= 9))
+gpu-build: $(VENV)/.torch
+	arch=$(GPU_ARCH); arch=$${arch:-$$($(PY) -c '$(OWN_ARCH)')}; \
 	TORCH_DNNL_CUDA=1 TORCH_DNNL_CPU=default TORCH_CUDA_ARCH_LIST=$$arch \
 	  $(PY) setup.py -q build_ext --inplace $(BRIEF)
 
 gpu-test gpu-memcheck $(GPU_BENCHES): export PYTHONPATH := $(CURDIR)
 
-GPU_TESTS = -m pytest -m cuda $$(grep -l 'mark\.cuda' tests/test_*.py)
-gpu-test: gpu-build
+GPU_TESTS = -m pytest -m cuda $$(grep -lE 'mark\.cuda|cuda\.is_available' tests/test_*.py)
+gpu-test: gpu-build $(VENV)/.gpu-tools
 	$(PY) $(GPU_TESTS) $(ARGS)
 
 # Without torch's cache each tensor has an allocation of its own, whose ends are known.
-gpu-memcheck: gpu-build
+gpu-memcheck: gpu-build $(VENV)/.gpu-tools
 	@export PATH="$$PATH:$${CUDA_HOME:-/usr/local/cuda}/bin"; \
 	if command -v compute-sanitizer; then \
 	  PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
 	    compute-sanitizer --tool memcheck --error-exitcode 86 --print-limit 20 \
-	    $(PY) $(GPU_TESTS) -k "(matches_cpu or matches_oracle) and float32" $(ARGS); \
+	    $(PY) $(GPU_TESTS) $(ARGS) \
+	    -k "(matches_cpu or matches_oracle or dense_matches or planes) and float32 or tiles_of"; \
 	else \
 	  echo "compute-sanitizer is not installed: memory accesses are not checked"; \
 	fi

@@ -5,8 +5,12 @@ import torch
 
 
 def pytest_collection_modifyitems(items):
-    """Tests marked `cuda` need a GPU; nothing else is ever skipped."""
+    """Tests marked `cuda` need a GPU; nothing else is ever skipped. Where there is one, what a
+    module runs on its DEVICE is one of them."""
     if torch.cuda.is_available():
+        for item in items:
+            if getattr(item.module, "DEVICE", "cpu") == "cuda":
+                item.add_marker(pytest.mark.cuda)
         return
     for item in items:
         if "cuda" in item.keywords:

@@ -132,6 +132,10 @@ LARGE = {
         "convolution_backward_weights",
         (1, 1, 232, 1032, [5, 7], [3, 3], [1, 1], [[1, 1], [1, 1]], [1, 1]),
     ),
+    "weights-128x64-of-float32": (
+        "convolution_backward_weights",
+        (1, 1, 344, 56, [5, 7], [7, 7], [1, 1], [[3, 3], [3, 3]], [1, 1]),
+    ),
     "weights-256x64": (
         "convolution_backward_weights",
         (1, 1, 352, 56, [5, 7], [7, 7], [1, 1], [[3, 3], [3, 3]], [1, 1]),

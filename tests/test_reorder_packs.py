@@ -174,6 +174,19 @@ def test_tiles_and_packs_beyond_4_gigabytes():
             assert_same_bits(D.reorder(view, tag, dtype=dtype), oracle(plain, tag, dtype=dtype))
 
 
+def test_packs_of_fake_quantization_beyond_4_gigabytes():
+    step, rows, columns = 2**31 + 72, 2, 72
+    memory = torch.from_numpy(np.zeros((rows - 1) * step + columns, np.int16))
+    view = memory.view(torch.bfloat16).as_strided((rows, columns), (step, 1))
+    near = values((rows, columns), torch.bfloat16).requires_grad_()
+    view.copy_(near.detach())
+    options = {"dtype": torch.int8, "dst_scale": 0.7, "dst_zero_point": 3}
+    result = D.fake_reorder(near, **options)
+    assert_same_bits(D.fake_reorder(view, **options), result.detach())
+    expected = torch.autograd.grad(result, near, near.detach(), retain_graph=True)[0]
+    assert_same_bits(torch.autograd.grad(result, near, view)[0], expected)
+
+
 @DEVICES
 def test_packs_of_fake_quantization(device):
     torch.manual_seed(0)

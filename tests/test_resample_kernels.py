@@ -4,6 +4,7 @@ On a GPU they run there; tests/test_cuda_on_host.py runs them on the CPU. Elsewh
 problems go to the CPU's kernels.
 """
 
+import numpy as np
 import pytest
 import torch
 from op_db import FLOATING, assert_matches
@@ -189,3 +190,33 @@ def test_offsets_beyond_32_bits(mode):
     roi = [begin, begin, end, end]
     result = D.resample(x, (4, 4), mode=mode, coordinates="tf_crop_and_resize", roi=roi)
     assert (result == 200).all()
+
+
+def far_apart(x, dim):
+    """The same values, more than 2^31 elements apart along a dimension; between them is memory
+    that nobody touches."""
+    strides = list(x.stride())
+    strides[dim] = 2**31 // (x.shape[dim] - 1) // 16 * 16 + 16
+    elements = 1 + sum((n - 1) * stride for n, stride in zip(x.shape, strides))
+    if DEVICE == "cuda":
+        memory = torch.empty(elements, dtype=x.dtype, device=DEVICE)
+    else:
+        memory = torch.from_numpy(np.zeros(elements, np.int16)).view(x.dtype)
+    return memory.as_strided(x.shape, strides).copy_(x)
+
+
+@pytest.mark.parametrize("dim", [0, -2])
+@pytest.mark.parametrize("layout", [torch.Tensor.contiguous, channels_last])
+@pytest.mark.parametrize(
+    "name", ["x2", "x2 nearest", "x5 cubic", "x0.5", "x0.1 antialias", "high and narrow", "volume"]
+)
+def test_images_far_apart(name, layout, dim):
+    """Images or rows whose offsets take more than 32 bits, each way: the same bits."""
+    (_, _, *spatial), size, options = PLANAR[name]
+    x = images((2, 8, *spatial), torch.bfloat16, layout).requires_grad_()
+    result = D.resample(x, size, **options)
+    far = far_apart(x.detach(), dim)
+    assert torch.equal(D.resample(far, size, **options), result)
+    grad = images(result.shape, torch.bfloat16, layout)
+    (expected,) = torch.autograd.grad(result, x, grad, retain_graph=True)
+    assert torch.equal(torch.autograd.grad(result, x, far_apart(grad, dim))[0], expected)

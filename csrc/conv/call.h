@@ -11,7 +11,7 @@
 #include <string_view>
 #include <utility>
 
-#include "conv/activation.h"
+#include "conv/problem.h"
 #include "core/checks.h"
 #include "core/dispatch.h"
 
@@ -43,9 +43,6 @@ struct ConvOptions {
     return list.empty() ? c10::SymInt(otherwise) : list[d];
   }
 };
-
-// How a kernel is chosen: by the device's own rule, or among those of one kind.
-enum class ConvAlgorithm { automatic, direct, winograd, reference };
 
 namespace conv_detail {
 

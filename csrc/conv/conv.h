@@ -1,13 +1,6 @@
-// The convolution problem: what the operators' arguments mean, whether they are
+// The calls of convolution: what the operators' arguments mean, whether they are
 // valid, and what the result looks like. Meta, CPU, CUDA and backward calls all
 // come through here.
-//
-// Convolution is one trilinear form in src, weights and dst; each of the three
-// operators computes the gradient of that form with respect to one of them:
-//   dst[n, o, x]     = sum over i, k of src[n, i, x S + k D - pad] weights[o, i, k]
-//   src[n, i, y]     = sum over o, k, x with y = x S + k D - pad of dst[n, o, x] weights[o, i, k]
-//   weights[o, i, k] = sum over n, x of dst[n, o, x] src[n, i, x S + k D - pad]
-// and all four pairs of formats differ in strides only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,34 +12,11 @@
 #include <tuple>
 #include <utility>
 
-#include "conv/activation.h"
 #include "conv/call.h"
+#include "conv/problem.h"
 #include "core/empty.h"
 
 namespace torch_dnnl {
-
-// Which of the three tensors is computed.
-enum class ConvPass { forward, backward_data, backward_weights };
-
-// Missing leading axes have size 1, so that kernels see three axes always.
-struct ConvProblem {
-  ConvPass pass;
-  ConvAlgorithm algorithm;
-  int64_t n, groups, ic, oc;                   // channels of one group
-  int64_t src_size[3], dst_size[3], kernel[3]; // D, H, W
-  int64_t stride[3], dilation[3], pad[3];      // pad: at the beginning
-  int64_t src_stride[5], dst_stride[5];        // N, C, D, H, W, in elements
-  int64_t weights_stride[5];                   // OC, IC, D, H, W
-  int64_t bias_stride;
-  c10::ScalarType dtype;
-  const void *src, *weights, *dst; // the one computed is `out`
-  void* out;
-  // Forward only; any of them may be null.
-  const void *bias, *residual; // residual: of the shape of dst
-  void* preactivation;         // what the activation is applied to; has the strides of dst
-  int64_t residual_stride[5];
-  Activation activation;
-};
 
 // What convolution_fused has beside the arguments of convolution.
 struct ConvEpilogue {

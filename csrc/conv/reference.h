@@ -6,7 +6,8 @@
 // ones. The output is dense, so consecutive calls write consecutive elements.
 #pragma once
 
-#include "conv/conv.h"
+#include "conv/problem.h"
+#include "core/dispatch.h"
 #include "core/host_device.h"
 #include "core/numeric.h"
 

@@ -97,14 +97,14 @@ struct FakeReorderByte {
   FakeReorderProblem p;
 
   TORCH_DNNL_HD void operator()(int64_t byte) const {
-    const ReorderElement<C> element{p.reorder};
+    const ReorderElement<C, const ReorderProblem&> element{p.reorder};
     uint8_t bits = 0;
     for_each_bit(p, byte, [&](int64_t k, int64_t i) {
       const ReorderPosition at = element.position(i);
       const C w[] = {element.scaled(load<C>(p.reorder.src, p.reorder.src_dtype, at.src), at)};
       const C u[] = {element.shifted(w[0], at)};
       C value[1];
-      const typename ReorderElement<C>::Operands operands{element, at};
+      const typename decltype(element)::Operands operands{element, at};
       bits |= quantize_and_back(p.reorder, p.dtype, p.step_gradient, w, u, value, operands) << k;
       store(p.reorder.dst, p.reorder.dst_dtype, at.dst, value[0]);
     });
@@ -117,7 +117,7 @@ struct FakeReorderBackwardByte {
   FakeReorderProblem p;
 
   TORCH_DNNL_HD void operator()(int64_t byte) const {
-    const ReorderElement<C> element{p.reorder};
+    const ReorderElement<C, const ReorderProblem&> element{p.reorder};
     const uint8_t bits = p.saved_mask[byte];
     for_each_bit(p, byte, [&](int64_t k, int64_t i) {
       const ReorderPosition at = element.position(i);

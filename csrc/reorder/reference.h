@@ -28,10 +28,10 @@ struct ReorderPosition {
   bool is_padding;
 };
 
-// C: float, double, or int64_t where values are only moved.
-template <class C>
+// C: float, double, or int64_t where values are only moved. Problem: or a reference to one.
+template <class C, class Problem = ReorderProblem>
 struct ReorderElement {
-  ReorderProblem p;
+  Problem p;
 
   // dst[i], in the order of the digits of dst.
   TORCH_DNNL_HD void operator()(int64_t i) const {

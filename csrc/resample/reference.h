@@ -4,7 +4,7 @@
 #pragma once
 
 #include "core/numeric.h"
-#include "resample/resample.h"
+#include "resample/problem.h"
 
 namespace torch_dnnl {
 

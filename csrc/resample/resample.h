@@ -1,4 +1,4 @@
-// The resampling problem: what the operators' arguments mean, whether they are
+// The calls of resample: what the operators' arguments mean, whether they are
 // valid, and what the result looks like. Meta, CPU, CUDA and backward calls all
 // come through here.
 #pragma once
@@ -17,6 +17,7 @@
 #include "core/dispatch.h"
 #include "core/empty.h"
 #include "resample/axis_table.h"
+#include "resample/problem.h"
 
 namespace torch_dnnl {
 
@@ -31,19 +32,6 @@ struct ResampleOptions {
   double extrapolation_value;
   std::string_view data_format;
   std::optional<c10::ScalarType> dtype;
-};
-
-// Missing leading axes have size 1, so that kernels see three axes always.
-struct ResampleProblem {
-  int64_t n, c;
-  int64_t src_size[3], dst_size[3];     // D, H, W
-  int64_t src_stride[5], dst_stride[5]; // N, C, D, H, W, in elements
-  c10::ScalarType src_dtype, dst_dtype;
-  const void* src;
-  void* dst;
-  AxisSpec axes[3];        // from the forward's source to its destination
-  bool channels_innermost; // how the elements of dst are best visited
-  double extrapolation_value;
 };
 
 namespace resample_detail {

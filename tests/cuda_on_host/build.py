@@ -2,8 +2,8 @@
 
 `build()` makes the library of all CUDA kernels, which TORCH_DNNL_LIBRARY puts in the place of the
 CPU kernels; `build_program()` makes a program of one source. Both take a sanitizer, "address" or
-"thread", and `run_under()` gives what a process needs to load such a library. A source is compiled
-again when it, a header that it includes or the command has changed.
+"thread", and `run()` runs a command that loads what they made. A source is compiled again when it,
+a header that it includes or the command has changed.
 
     python tests/cuda_on_host/build.py [address|thread]     prints the library's path
 """
@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -87,29 +88,63 @@ def _link(product: Path, objects: list[Path], flags: list[str]) -> Path:
     return product
 
 
-def build(sanitizer: str | None = None) -> Path:
+@dataclass(frozen=True)
+class Mistake:
+    """`old`, which is in `file` once, becomes `new`, in what `source` is compiled from."""
+
+    source: str  # both within csrc
+    file: str
+    old: str
+    new: str
+
+    def plant(self, folder: Path) -> Path:
+        """Writes the changed file into a folder that is searched before csrc; the source to
+        compile."""
+        text = (ROOT / "csrc" / self.file).read_text()
+        assert text.count(self.old) == 1, (
+            f"{self.file}: {self.old!r} is there {text.count(self.old)} times"
+        )
+        changed = folder / self.file
+        changed.parent.mkdir(parents=True, exist_ok=True)
+        text = text.replace(self.old, self.new)
+        if not (changed.exists() and changed.read_text() == text):
+            changed.write_text(text)
+        return changed if self.file == self.source else ROOT / "csrc" / self.source
+
+
+def build(sanitizer: str | None = None, mistake: Mistake | None = None) -> Path:
     """The library of all CUDA kernels, registered for the CPU."""
+    folder = ROOT / "build" / "cuda_on_host"
     flags = [*KERNELS, *_sanitize(sanitizer)]
     flags += [f"-isystem{path}" for path in cpp_extension.include_paths()]
     sources = sorted(ROOT.glob("csrc/*/cuda/*.cu"))
+    if mistake is not None:
+        sources.remove(ROOT / "csrc" / mistake.source)
     with ThreadPoolExecutor(JOBS) as pool:
         objects = list(pool.map(lambda source: _compile(source, flags), sources))
+    name = sanitizer or "plain"
+    if mistake is not None:
+        name = f"{name}-mistake"
+        planted = folder / "mistake"
+        shutil.rmtree(planted, ignore_errors=True)
+        objects.append(_compile(mistake.plant(planted), [f"-I{planted}", *flags]))
     objects.append(_compile(RUNTIME, ["-O2"]))
     libraries = [f"-L{path}" for path in cpp_extension.library_paths()]
     libraries += ["-ltorch", "-ltorch_cpu", "-lc10"]
-    return _link(
-        ROOT / "build" / "cuda_on_host" / f"{sanitizer or 'plain'}.so",
-        objects,
-        ["-shared", *_sanitize(sanitizer), *libraries],
-    )
+    return _link(folder / f"{name}.so", objects, ["-shared", *_sanitize(sanitizer), *libraries])
 
 
 def build_program(source: Path, sanitizer: str | None = None, defines: Iterable[str] = ()) -> Path:
-    """A program of one source that does not use torch."""
+    """A program of one source, which may use c10."""
     flags = [*KERNELS, *_sanitize(sanitizer), *(f"-D{name}" for name in defines)]
+    flags += [f"-isystem{path}" for path in cpp_extension.include_paths()]
     objects = [_compile(source, flags), _compile(RUNTIME, ["-O2"])]
     name = "-".join([source.stem, sanitizer or "plain", *defines])
-    return _link(ROOT / "build" / "cuda_on_host" / name, objects, _sanitize(sanitizer))
+    libraries = ["-Wl,--as-needed", "-lc10"]
+    for path in cpp_extension.library_paths():
+        libraries += [f"-L{path}", f"-Wl,-rpath,{path}"]
+    flags = [*_sanitize(sanitizer), *libraries]
+    return _link(ROOT / "build" / "cuda_on_host" / name, objects, flags)
 
 
 def run_under(sanitizer: str | None) -> tuple[list[str], dict[str, str]]:
@@ -128,10 +163,31 @@ def run_under(sanitizer: str | None) -> tuple[list[str], dict[str, str]]:
         environment["ASAN_OPTIONS"] = "detect_leaks=0:protect_shadow_gap=0"
         return [], environment
     # Of Python and torch, which are not instrumented, ThreadSanitizer would see half the locks.
-    environment["TSAN_OPTIONS"] = "ignore_noninstrumented_modules=1:exitcode=66"
+    options = "ignore_noninstrumented_modules=1:halt_on_error=1:exitcode=66"
+    environment["TSAN_OPTIONS"] = options
     # Its shadow has fixed addresses, which a randomised address space may take.
     setarch = shutil.which("setarch")
     return [setarch, "-R"] if setarch else [], environment
+
+
+def run(
+    command: Iterable[str | Path], sanitizer: str | None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    prefix, base = run_under(sanitizer)
+    return subprocess.run(
+        [*prefix, *map(str, command)],
+        env={**base, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def run_tests(library: Path, sanitizer: str | None, *arguments: str | Path):
+    """pytest over a library that takes the place of the CPU kernels."""
+    pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    # Leaves the sanitizers' reports alone, which bypass sys.stderr.
+    return run([*pytest, "--capture=sys", *arguments], sanitizer, TORCH_DNNL_LIBRARY=str(library))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,20 @@
 // Convolution on CUDA: the kernels, in order of preference.
 #include "core/cuda/launch.h"
 
+#include <ATen/Context.h>
 #include <torch/library.h>
 
+#include "conv/conv.h"
 #include "conv/cuda/dense.h"
 #include "conv/cuda/depthwise.h"
 #include "conv/reference.h"
 
 namespace torch_dnnl {
+
+bool cuda::allows_tf32() {
+  return at::globalContext().allowTF32CuDNN(at::Float32Op::CONV);
+}
+
 namespace {
 
 // Each computes the problem if it can, and returns whether it could. The first that can has it.

@@ -1,8 +1,6 @@
 // Dense convolution: which problems it takes, and how they become matrix products.
 #include "conv/cuda/dense.h"
 
-#include <ATen/Context.h>
-
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -191,8 +189,7 @@ void run(const ConvProblem& p) {
   const bool vectors =
       whole(d.gathered) && (p.pass != ConvPass::backward_weights || whole(d.straight));
   if constexpr (std::is_same_v<T, float>) {
-    // As cuDNN's convolutions are asked for it.
-    if (at::globalContext().allowTF32CuDNN(at::Float32Op::CONV)) {
+    if (allows_tf32()) {
       return run_dense<T, true>(d, vectors);
     }
   }

@@ -17,7 +17,7 @@
 
 #include <limits>
 
-#include "conv/conv.h"
+#include "conv/problem.h"
 #include "conv/reference.h"
 #include "core/cuda/vector.h"
 #include "core/host_device.h"

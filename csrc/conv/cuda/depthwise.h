@@ -10,7 +10,7 @@
 //   depthwise_weights.cu  the gradient of the weights
 #pragma once
 
-#include "conv/conv.h"
+#include "conv/problem.h"
 
 namespace torch_dnnl::cuda {
 

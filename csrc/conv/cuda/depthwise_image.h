@@ -3,8 +3,8 @@
 // 1; along others an output meets every stride-th tap only.
 #pragma once
 
-#include "conv/conv.h"
 #include "conv/cuda/epilogue.h"
+#include "conv/problem.h"
 #include "core/dispatch.h"
 #include "core/host_device.h"
 

@@ -1,7 +1,7 @@
 // The gradient of the weights of a depthwise convolution.
 #pragma once
 
-#include "conv/conv.h"
+#include "conv/problem.h"
 
 namespace torch_dnnl::cuda {
 

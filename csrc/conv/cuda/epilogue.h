@@ -2,7 +2,7 @@
 // registers, get the residual and the activation, and are rounded and stored.
 #pragma once
 
-#include "conv/conv.h"
+#include "conv/problem.h"
 #include "core/cuda/vector.h"
 #include "core/numeric.h"
 

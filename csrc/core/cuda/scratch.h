@@ -1,26 +1,37 @@
 // Memory for what one kernel leaves to the next.
 #pragma once
 
-#include <ATen/ops/empty.h>
+#include <c10/core/Allocator.h>
+
+#include <cstring>
 
 #include "core/cuda/launch.h"
 
+#ifndef TORCH_DNNL_CUDA_ON_HOST
+#include <c10/cuda/CUDACachingAllocator.h>
+#endif
+
 namespace torch_dnnl::cuda {
 
-// Device memory that later kernels of the stream may have once it is given back.
+// Memory of the current device from torch's allocator; later kernels of the current stream may have
+// it once it is given back. On the host it is filled with 0xff bytes: NaN in every floating type.
 class Scratch {
  public:
-  explicit Scratch(int64_t bytes)
-      : memory_(
-            at::empty({bytes}, at::device(c10::DeviceType::TORCH_DNNL_CUDA_KEY).dtype(at::kByte))) {
+  explicit Scratch(size_t bytes) {
+#ifdef TORCH_DNNL_CUDA_ON_HOST
+    memory_ = c10::GetAllocator(c10::DeviceType::CPU)->allocate(bytes);
+    std::memset(memory_.get(), 0xff, bytes);
+#else
+    memory_ = c10::cuda::CUDACachingAllocator::get()->allocate(bytes);
+#endif
   }
 
   void* data() const {
-    return memory_.mutable_data_ptr();
+    return memory_.get();
   }
 
  private:
-  at::Tensor memory_;
+  c10::DataPtr memory_;
 };
 
 } // namespace torch_dnnl::cuda

@@ -6,10 +6,9 @@
 #include "reorder/boxes_of.h"
 #include "reorder/cuda/alignment.h"
 #include "reorder/cuda/rows.h"
-#include "reorder/fake_reorder.h"
+#include "reorder/fake_reference.h"
 
-namespace torch_dnnl {
-namespace reorder_cuda {
+namespace torch_dnnl::reorder_cuda {
 namespace {
 
 using boxes::Box;
@@ -193,6 +192,8 @@ void launch_packs(void (*kernel)(FakePlan<C>), const FakePlan<C>& plan) {
   cuda::launch(kernel, grid, dim3(kThreads), 0, plan);
 }
 
+} // namespace
+
 void quantize(const FakeReorderProblem& p) {
   if (const auto box = box_of_packs(p)) {
     dispatch(FloatingTypes{}, p.reorder.src_dtype, [&](auto tag) {
@@ -225,11 +226,4 @@ void mask(const FakeReorderProblem& p) {
   });
 }
 
-} // namespace
-} // namespace reorder_cuda
-
-TORCH_LIBRARY_IMPL(torch_dnnl, TORCH_DNNL_CUDA_KEY, m) {
-  FakeReorderOnDevice<reorder_cuda::quantize, reorder_cuda::mask>::register_in(m);
-}
-
-} // namespace torch_dnnl
+} // namespace torch_dnnl::reorder_cuda

@@ -1,7 +1,8 @@
-// The kernels of reorder beside the reference. Both take boxes (reorder/box.h) that fit, one each.
+// The kernels of reorder. The first two take boxes (reorder/box.h) that fit, one each.
 #pragma once
 
 #include "reorder/box.h"
+#include "reorder/fake_reference.h"
 #include "reorder/problem.h"
 
 namespace torch_dnnl::reorder_cuda {
@@ -9,7 +10,11 @@ namespace torch_dnnl::reorder_cuda {
 // What a kernel's arguments have room for.
 constexpr size_t kMaxAxes = 8;
 // Of a box's elements or, where it is moved as bytes, bytes: they are counted in 31 bits.
+#ifdef TORCH_DNNL_CUDA_ON_HOST
+constexpr int64_t kMaxCount = int64_t(1) << 16; // so that tests have boxes that are too large
+#else
 constexpr int64_t kMaxCount = (int64_t(1) << 31) - 1;
+#endif
 // What one launch does: to reorder the elements of a box or, where they are padding, to zero them.
 struct Task {
   boxes::Box box;
@@ -27,5 +32,9 @@ void run_straight(const ReorderProblem& p, const Task& task);
 // Elements that are next to each other in different directions: see transpose.cu.
 bool needs_transpose(const ReorderProblem& p, const Task& task);
 void run_transpose(const ReorderProblem& p, const boxes::Box& box);
+
+// fake_reorder and its backward, of any problem: see fake_reorder.cu.
+void quantize(const FakeReorderProblem& p);
+void mask(const FakeReorderProblem& p);
 
 } // namespace torch_dnnl::reorder_cuda

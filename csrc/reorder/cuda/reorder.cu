@@ -8,6 +8,7 @@
 #include "core/dispatch.h"
 #include "reorder/boxes_of.h"
 #include "reorder/cuda/kernels.h"
+#include "reorder/fake_reorder.h"
 #include "reorder/reference.h"
 #include "reorder/reorder.h"
 
@@ -81,6 +82,7 @@ at::Tensor reorder(const at::Tensor& src, const ReorderOptions& options) {
 TORCH_LIBRARY_IMPL(torch_dnnl, TORCH_DNNL_CUDA_KEY, m) {
   m.impl("reorder", reorder_kernel<reorder_cuda::reorder>);
   m.impl("reorder_backward", reorder_backward_kernel<reorder_cuda::reorder>);
+  FakeReorderOnDevice<reorder_cuda::quantize, reorder_cuda::mask>::register_in(m);
 }
 
 } // namespace torch_dnnl

@@ -29,7 +29,7 @@ template <class Pack>
 class TileOfBlock {
  public:
   __device__ __forceinline__ TileOfBlock(const typename Pack::Steps& steps, const TileBox& box)
-      : steps_(steps), box_(box) {
+      : steps_(steps), box_(box), run_(box.run_elements) {
     for (int array = 0; array < kArrays; array++) {
       begin_[array] = box.offset[array];
     }
@@ -39,7 +39,9 @@ class TileOfBlock {
       left_[a] = 1;
       if (a < box.tiled) {
         const uint32_t first = next_tile(a, tile) * box.axis[a].tile;
-        left_[a] = min(box.axis[a].tile, box.axis[a].extent - first);
+        const uint32_t left = min(box.axis[a].tile, box.axis[a].extent - first);
+        left_[a] = left;
+        run_ = a == box.run_end ? box.run_stride * left : run_;
         advance(begin_, a, first);
       }
     }
@@ -49,12 +51,7 @@ class TileOfBlock {
   }
 
   __device__ __forceinline__ void load(char* shared) const {
-    uint32_t run = box_.run_elements;
-#pragma unroll
-    for (int a = 0; a < kTiledAxes; a++) {
-      run = a == box_.run_end ? box_.run_stride * left_[a] : run;
-    }
-    run *= steps_.src_size;
+    const uint32_t run = run_ * steps_.src_size;
     switch (box_.vector_bytes) {
       case 1:
         return load_vectors<1>(run, shared);
@@ -182,7 +179,8 @@ class TileOfBlock {
   const typename Pack::Steps& steps_;
   const TileBox& box_;
   int64_t begin_[kArrays];
-  uint32_t left_[kTiledAxes]; // of the tile within the box
+  uint32_t left_[kTiledAxes]; // of the tile within the box; not indexed at run time
+  uint32_t run_;              // elements of a run within the box
 };
 
 template <class Pack>

@@ -29,7 +29,7 @@ void sum_pixels(const Plan<W>& plan, const SharedTable<W>& readers);
 // The tables of both kernels, see make_tables. `open`: sums that are open at once; `w_slots`: taps
 // that a record of the W axis has room for.
 template <class W>
-at::Tensor make_sum_tables(
+std::optional<Scratch> make_sum_tables(
     const Plan<W>& plan,
     Job<W>& job,
     const SharedTable<W>& readers,

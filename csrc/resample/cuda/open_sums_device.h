@@ -6,22 +6,22 @@
 namespace torch_dnnl::cuda {
 
 template <class W, int kOpen, int kVector>
-struct OpenSums {
-  W sum[kOpen][kVector] = {}; // of the rows of dst from the next one to be complete on
-  int32_t next = 0;           // row of src
+class OpenSums {
+ public:
+  __device__ __forceinline__ OpenSums(const Job<W>& job, const Place& at)
+      : next_(job.tables.row(job.tables.h, at.begin).first),
+        rows_(job.tables, job.tables.h, at.begin),
+        readers_(job.tables, job.tables.h_transpose, next_) {}
 
   // Completes row y of dst, the one after the last: adds the rows of src that it reads beside those
   // added before. `weigh(row, sum)` adds a row, weighed along D and W.
   template <class F>
-  __device__ __forceinline__ void
-  complete(const Job<W>& job, const Place& at, int32_t y, W (&completed)[kVector], F&& weigh) {
-    const Taps<W> rows = job.tables.row(job.tables.h, y);
-    if (y == at.begin)
-      next = rows.first;
-    for (; next < rows.end(); next++) {
-      const Taps<W> readers = job.tables.row(job.tables.h_transpose, next);
+  __device__ __forceinline__ void complete(int32_t y, W (&completed)[kVector], F&& weigh) {
+    const int32_t end = rows_.next().end();
+    for (; next_ < end; next_++) {
+      const Taps<W> readers = readers_.next();
       W row[kVector] = {};
-      weigh(next, row);
+      weigh(next_, row);
 #pragma unroll
       for (int i = 0; i < kOpen; i++) {
         if (y + i < readers.first || y + i >= readers.end())
@@ -29,18 +29,23 @@ struct OpenSums {
         const W weight = readers.weights[(y + i) & (kOpen - 1)];
 #pragma unroll
         for (int v = 0; v < kVector; v++)
-          sum[i][v] += weight * row[v];
+          sum_[i][v] += weight * row[v];
       }
     }
 #pragma unroll
     for (int v = 0; v < kVector; v++) {
-      completed[v] = sum[0][v];
+      completed[v] = sum_[0][v];
 #pragma unroll
       for (int i = 1; i < kOpen; i++)
-        sum[i - 1][v] = sum[i][v];
-      sum[kOpen - 1][v] = 0;
+        sum_[i - 1][v] = sum_[i][v];
+      sum_[kOpen - 1][v] = 0;
     }
   }
+
+ private:
+  W sum_[kOpen][kVector] = {}; // of the rows of dst from the next one to be complete on
+  int32_t next_;               // row of src
+  TapRows<W> rows_, readers_;
 };
 
 } // namespace torch_dnnl::cuda

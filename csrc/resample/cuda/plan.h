@@ -1,13 +1,13 @@
 // A checked problem made ready for the fast CUDA kernels: images as rows, tables, launch sizes.
 #pragma once
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "core/cuda/scratch.h"
 #include "resample/cuda/job.h"
-#include "resample/resample.h"
+#include "resample/problem.h"
 
 namespace torch_dnnl::cuda {
 
@@ -48,9 +48,8 @@ struct RowImages {
 template <class W>
 struct Plan {
   const ResampleProblem& problem;
-  bool transposed;        // dst is the gradient of the source image
-  const at::Tensor& like; // where memory for tables comes from
-  Tables<W> tables;       // of each index of dst, what it reads
+  bool transposed;  // dst is the gradient of the source image
+  Tables<W> tables; // of each index of dst, what it reads
   RowImages images;
 };
 
@@ -196,7 +195,8 @@ void write_records(const HostTable<W>& host, const TapTable& table, unsigned cha
 // Makes the tables of a job: in its own bytes where they fit, else in the memory that is returned,
 // which must live until the kernel is queued. Equal axes share one table.
 template <class W, size_t count>
-at::Tensor make_tables(const Plan<W>& plan, Job<W>& job, const NeededTable<W> (&needed)[count]) {
+std::optional<Scratch>
+make_tables(const Plan<W>& plan, Job<W>& job, const NeededTable<W> (&needed)[count]) {
   BuildTapTables<W> build;
   const HostTable<W>* hosts[count];
   int64_t bytes = 0;
@@ -220,10 +220,10 @@ at::Tensor make_tables(const Plan<W>& plan, Job<W>& job, const NeededTable<W> (&
   if (bytes <= static_cast<int64_t>(kArgumentTableBytes)) {
     for (int i = 0; i < build.count; i++)
       write_records(*hosts[i], build.sources[i].table, job.tables.arguments);
-    return {};
+    return std::nullopt;
   }
-  const at::Tensor memory = at::empty({bytes}, plan.like.options().dtype(c10::ScalarType::Byte));
-  build.tables = memory.mutable_data_ptr<unsigned char>();
+  Scratch memory(bytes);
+  build.tables = static_cast<unsigned char*>(memory.data());
   job.tables.memory = build.tables;
   for_each_element(build.rows, build);
   return memory;

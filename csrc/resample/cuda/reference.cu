@@ -3,9 +3,11 @@
 // transposes.
 #include "resample/cuda/reference.h"
 
-#include <ATen/ops/empty.h>
+#include <algorithm>
+#include <utility>
 
 #include "core/cuda/launch.h"
+#include "core/cuda/scratch.h"
 #include "core/dispatch.h"
 #include "resample/host_table.h"
 #include "resample/reference.h"
@@ -61,7 +63,7 @@ struct BuildTransposedRows : BuildTables<W> {
 };
 
 template <template <class> class Functor>
-void run(const ResampleProblem& p, bool transposed, const at::Tensor& like) {
+void run(const ResampleProblem& p, bool transposed) {
   dispatch(ImageTypes{}, p.src_dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     using W = compute_t<T>;
@@ -70,11 +72,8 @@ void run(const ResampleProblem& p, bool transposed, const at::Tensor& like) {
       indices += 2 * spec.out + (transposed ? 2 * spec.in : 0);
       weights += table_size(spec.out, row_capacity(spec));
     }
-    // Handed out again in stream order, so after the last kernel.
-    const at::Tensor memory = at::empty(
-        {static_cast<int64_t>(indices * sizeof(int64_t) + weights * sizeof(W))},
-        like.options().dtype(c10::ScalarType::Byte));
-    auto* next_index = reinterpret_cast<int64_t*>(memory.mutable_data_ptr<uint8_t>());
+    const Scratch memory(indices * sizeof(int64_t) + weights * sizeof(W));
+    auto* next_index = static_cast<int64_t*>(memory.data());
     auto* next_weight = reinterpret_cast<W*>(next_index + indices);
     const auto take = [](auto*& next, int64_t n) { return std::exchange(next, next + n); };
 
@@ -107,11 +106,11 @@ void run(const ResampleProblem& p, bool transposed, const at::Tensor& like) {
 
 } // namespace
 
-void run_reference(const ResampleProblem& problem, bool transposed, const at::Tensor& like) {
+void run_reference(const ResampleProblem& problem, bool transposed) {
   if (transposed) {
-    run<ResampleBackward>(problem, true, like);
+    run<ResampleBackward>(problem, true);
   } else {
-    run<ResampleForward>(problem, false, like);
+    run<ResampleForward>(problem, false);
   }
 }
 

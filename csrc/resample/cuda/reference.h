@@ -1,11 +1,10 @@
 // The reference on CUDA: one thread per element, every type and stride.
 #pragma once
 
-#include "resample/resample.h"
+#include "resample/problem.h"
 
 namespace torch_dnnl::cuda {
 
-// `like`: where memory for tables comes from.
-void run_reference(const ResampleProblem& problem, bool transposed, const at::Tensor& like);
+void run_reference(const ResampleProblem& problem, bool transposed);
 
 } // namespace torch_dnnl::cuda

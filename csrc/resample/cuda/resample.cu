@@ -7,6 +7,7 @@
 #include "resample/cuda/open_sums.h"
 #include "resample/cuda/reference.h"
 #include "resample/cuda/sliding_window.h"
+#include "resample/resample.h"
 
 namespace torch_dnnl {
 namespace {
@@ -14,8 +15,7 @@ namespace {
 // The problem as the fast kernels take it: one type, axes of bounded length that are read in order,
 // dense rows, indices in 32 bits.
 template <class W>
-std::optional<cuda::Plan<W>>
-plan(const ResampleProblem& p, bool transposed, const at::Tensor& like) {
+std::optional<cuda::Plan<W>> plan(const ResampleProblem& p, bool transposed) {
   if (p.src_dtype != p.dst_dtype)
     return {};
   for (const AxisSpec& axis : p.axes) {
@@ -28,7 +28,7 @@ plan(const ResampleProblem& p, bool transposed, const at::Tensor& like) {
   const cuda::RowImages images = cuda::row_images(p, tables);
   if (!cuda::has_short_indices(images))
     return {};
-  return cuda::Plan<W>{p, transposed, like, tables, images};
+  return cuda::Plan<W>{p, transposed, tables, images};
 }
 
 // Enlarging reads few rows for each row that it writes; reducing writes few for each that it reads,
@@ -55,8 +55,8 @@ bool run_sums(const cuda::Plan<W>& plan) {
   return true;
 }
 
-bool run_fast(const ResampleProblem& p, bool transposed, const at::Tensor& like) {
-  const auto fast = plan<float>(p, transposed, like);
+bool run_fast(const ResampleProblem& p, bool transposed) {
+  const auto fast = plan<float>(p, transposed);
   if (!fast)
     return false;
   if (cuda::can_copy(*fast)) {
@@ -66,7 +66,7 @@ bool run_fast(const ResampleProblem& p, bool transposed, const at::Tensor& like)
   if (contains(cuda::SummedTypes<float>{}, p.src_dtype))
     return run_sums(*fast);
   if (contains(cuda::SummedTypes<double>{}, p.src_dtype))
-    return run_sums(*plan<double>(p, transposed, like));
+    return run_sums(*plan<double>(p, transposed));
   return false;
 }
 
@@ -84,8 +84,8 @@ void run(
     image = with_dense_rows(src, dst, options);
     p = resample_problem(image, dst, options, forward);
   }
-  if (!run_fast(p, !forward, dst))
-    cuda::run_reference(p, !forward, dst);
+  if (!run_fast(p, !forward))
+    cuda::run_reference(p, !forward);
 }
 
 at::Tensor

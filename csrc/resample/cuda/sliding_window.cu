@@ -155,7 +155,7 @@ void run(const Plan<W>& plan, void (*kernel)(Job<W>), int64_t taps, int64_t vect
   const Workers workers = workers_for(m, m.row() / vector, 1);
   Job<W> job = make_job(plan, workers);
   TapTables<W>& tables = job.tables;
-  const at::Tensor memory = make_tables<W>(
+  const std::optional<Scratch> memory = make_tables<W>(
       plan,
       job,
       {{&tables.d, 0, plan.tables[0]->width, plan.tables[0], plan.transposed},

@@ -53,10 +53,10 @@ __global__ void __launch_bounds__(kThreads)
   const T* src = static_cast<const T*>(job.src) + at.src + planes.first() * job.src_stride[2];
   T* dst = static_cast<T*>(job.dst) + at.dst + at.column * kVector;
 
-  OpenSums<W, kOpen, kVector> sums;
+  OpenSums<W, kOpen, kVector> sums(job, at);
   for (int32_t y = at.begin; y < at.end; y++) {
     W sum[kVector];
-    sums.complete(job, at, y, sum, [&](int32_t row, W(&row_sum)[kVector]) {
+    sums.complete(y, sum, [&](int32_t row, W(&row_sum)[kVector]) {
       add_planes(job, planes, src + row * job.src_stride[3], column, row_sum);
     });
     Vector<T, kVector> out;
@@ -83,7 +83,7 @@ void run(
   const RowImages& m = plan.images;
   const Workers workers = workers_for(m, m.row() / vector, 1);
   Job<W> job = make_job(plan, workers);
-  const at::Tensor memory = make_sum_tables(plan, job, readers, open, w_slots);
+  const std::optional<Scratch> memory = make_sum_tables(plan, job, readers, open, w_slots);
   const dim3 blocks((job.workers + kThreads - 1) / kThreads);
   launch(kernel, blocks, dim3(kThreads), 0, job);
 }

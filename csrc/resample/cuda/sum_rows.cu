@@ -34,7 +34,7 @@ class SourceColumns {
       int32_t row,
       int32_t end)
       : line_(first_plane + row * job.src_stride[3]),
-        next_row_(job.src_stride[3] - planes.count() * job.src_stride[2]),
+        next_row_(job.src_stride[3] - (planes.count() - 1) * job.src_stride[2]),
         next_plane_(job.src_stride[2]),
         planes_(planes.count()),
         rows_left_(planes.count() == 0 ? 0 : end - row) {
@@ -44,7 +44,8 @@ class SourceColumns {
   }
 
   __device__ __forceinline__ Vector<T, kVector> next() {
-    const Vector<T, kVector> next = ahead_[0];
+    Vector<T, kVector> next;
+    std::memcpy(&next, &ahead_[0], sizeof(next));
 #pragma unroll
     for (int i = 1; i < kAhead; i++)
       ahead_[i - 1] = ahead_[i];
@@ -54,30 +55,32 @@ class SourceColumns {
 
  private:
   static constexpr int kAhead = 3;
+  static constexpr int kWords = sizeof(Vector<T, kVector>) / sizeof(uint32_t);
+  using Words = Vector<uint32_t, kWords>; // narrow elements would take a register each
 
-  __device__ __forceinline__ void load(Vector<T, kVector>& x) {
-    if (rows_left_ <= 0)
-      return;
-    x = load_vector<kVector>(line_);
-    line_ += next_plane_;
-    if (++plane_ == planes_) {
-      plane_ = 0;
-      rows_left_--;
-      line_ += next_row_;
+  // Without branches: what is on its way would be moved between registers where they meet.
+  __device__ __forceinline__ void load(Words& x) {
+    if (rows_left_ > 0) {
+      const Vector<T, kVector> loaded = load_vector<kVector>(line_);
+      std::memcpy(&x, &loaded, sizeof(x));
     }
+    const bool is_last = ++plane_ == planes_;
+    line_ += is_last ? next_row_ : next_plane_;
+    plane_ = is_last ? 0 : plane_;
+    rows_left_ -= is_last;
   }
 
   const T* line_;
   int64_t next_row_, next_plane_;
   int32_t planes_, rows_left_, plane_ = 0;
-  Vector<T, kVector> ahead_[kAhead];
+  Words ahead_[kAhead];
 };
 
 // What a thread makes of a shared row: elements of dst a block apart. With a fixed number of them,
 // offsets and weights are kept in registers.
 template <class W, int kOutputs>
 struct FewTaps {
-  uint32_t position[kOutputs][kTaps];
+  uint32_t position[kOutputs][kTaps]; // bytes
   W weight[kOutputs][kTaps];
   uint32_t empty = 0;
 
@@ -93,7 +96,8 @@ struct FewTaps {
 #pragma unroll
       for (int k = 0; k < kTaps; k++) {
         // What reads nothing may have its offset outside the tile.
-        position[i][k] = column.empty ? 0 : shared_position(column.offset[0][k] - src_begin);
+        position[i][k] =
+            column.empty ? 0 : shared_position(column.offset[0][k] - src_begin) * sizeof(W);
         weight[i][k] = column.weight[0][k];
       }
     }
@@ -103,6 +107,7 @@ struct FewTaps {
   template <class F>
   __device__ __forceinline__ void
   for_each(const Job<W>&, int32_t begin, int32_t end, int32_t, const W* row, F&& f) const {
+    const auto* const bytes = reinterpret_cast<const unsigned char*>(row);
 #pragma unroll
     for (int i = 0; i < kOutputs; i++) {
       const int32_t element = begin + i * blockDim.x + threadIdx.x;
@@ -111,7 +116,7 @@ struct FewTaps {
       W sum = 0;
 #pragma unroll
       for (int k = 0; k < kTaps; k++)
-        sum += weight[i][k] * row[position[i][k]];
+        sum += weight[i][k] * *reinterpret_cast<const W*>(bytes + position[i][k]);
       f(element, sum, (empty >> i & 1) != 0);
     }
   }
@@ -154,22 +159,30 @@ __global__ void __launch_bounds__(kMostThreads)
   const int32_t src_begin = columns(begin).first * job.inner / kVector * kVector;
   const int32_t src_end = columns(end - 1).end() * job.inner;
   const int32_t mine = threadIdx.x * kVector;
+  const uint32_t shared_mine = shared_position(mine); // 32 is a multiple of kVector
   const bool has_columns = src_begin + mine < src_end;
   const Outputs outputs(job, begin, end, src_begin);
   const TapLoop<W> planes(job.tables.row(job.tables.d, at.d), job.tables.d);
   const T* src = static_cast<const T*>(job.src) + at.src + planes.first() * job.src_stride[2] +
       src_begin + mine;
-  T* dst = static_cast<T*>(job.dst) + at.dst;
+  T* line = static_cast<T*>(job.dst) + at.dst + at.begin * job.dst_stride[3];
 
   const int32_t row_begin = job.tables.row(job.tables.h, at.begin).first;
   const int32_t row_end = has_columns ? job.tables.row(job.tables.h, at.end - 1).end() : row_begin;
   SourceColumns<T> source(job, planes, src, row_begin, row_end);
-  OpenSums<W, kOpen, kVector> sums;
+  OpenSums<W, kOpen, kVector> sums(job, at);
   for (int32_t y = at.begin; y < at.end; y++) {
     W* const row = buffers + (y & 1) * buffer_elements;
     if (has_columns) {
       W sum[kVector];
-      sums.complete(job, at, y, sum, [&](int32_t, W(&row_sum)[kVector]) {
+      sums.complete(y, sum, [&](int32_t, W(&row_sum)[kVector]) {
+        if (planes.is_copy()) {
+          const Vector<T, kVector> x = source.next();
+#pragma unroll
+          for (int v = 0; v < kVector; v++)
+            row_sum[v] = static_cast<W>(x.at[v]);
+          return;
+        }
         planes.for_each([&](int32_t, W weight) {
           const Vector<T, kVector> x = source.next();
 #pragma unroll
@@ -179,15 +192,15 @@ __global__ void __launch_bounds__(kMostThreads)
       });
 #pragma unroll
       for (int v = 0; v < kVector; v++)
-        row[shared_position(mine + v)] = sum[v];
+        row[shared_mine + v] = sum[v];
     }
     __syncthreads();
     const bool is_empty =
         job.has_empty_rows && (planes.count() == 0 || job.tables.row(job.tables.h, y).count == 0);
-    T* const line = dst + y * job.dst_stride[3];
     outputs.for_each(job, begin, end, src_begin, row, [&](int32_t element, W sum, bool empty) {
       line[element] = is_empty || empty ? fill_value<T>(job.fill) : result<T>(sum);
     });
+    line += job.dst_stride[3];
   }
 }
 
@@ -248,7 +261,7 @@ void run(
       workers_for(m, (m.row() + elements_per_tile - 1) / elements_per_tile, threads_of(plan));
   Job<W> job = make_job(plan, workers);
   job.elements_per_tile = static_cast<int32_t>(elements_per_tile);
-  const at::Tensor memory = make_sum_tables(plan, job, readers, open, w_slots);
+  const std::optional<Scratch> memory = make_sum_tables(plan, job, readers, open, w_slots);
   const int64_t threads = threads_of(plan);
   const int64_t buffer = shared_position(static_cast<uint32_t>(threads * lanes(plan)));
   launch(kernel, dim3(job.workers), dim3(threads), 2 * buffer * sizeof(W), job);

@@ -68,13 +68,21 @@ template <class W>
 class TapLoop {
  public:
   __device__ __forceinline__ TapLoop(const Taps<W>& taps, const TapTable& table)
-      : taps_(taps), slots_(table.slots), first_slot_(taps.first % table.slots) {}
+      : taps_(taps),
+        slots_(table.slots),
+        first_slot_(taps.first % table.slots),
+        is_copy_(table.is_identity()) {}
 
   __device__ __forceinline__ int32_t first() const {
     return taps_.first;
   }
   __device__ __forceinline__ int32_t count() const {
     return taps_.count;
+  }
+
+  // Whether there is one tap, of weight 1.
+  __device__ __forceinline__ bool is_copy() const {
+    return is_copy_;
   }
 
   // f(index, weight) for each tap.
@@ -91,10 +99,14 @@ class TapLoop {
  private:
   Taps<W> taps_;
   int32_t slots_, first_slot_;
+  bool is_copy_;
 };
 
 constexpr size_t kArgumentTableBytes = 3 << 10;
 constexpr int kMostSlotsOfIdentity = 16;
+
+template <class W>
+class TapRows;
 
 // All tables of a call; an argument of its kernel.
 template <class W>
@@ -108,19 +120,41 @@ struct TapTables {
   } identity; // the record of every row of an axis that is copied, but for `first`
   alignas(8) unsigned char arguments[kArgumentTableBytes];
 
-  // Without branches, so that compilers take what the rows of a table share out of loops.
   __device__ __forceinline__ Taps<W> row(const TapTable& table, int32_t index) const {
-    const bool is_identity = table.is_identity();
-    const unsigned char* tables = (memory != nullptr ? memory : arguments) + table.offset;
-    const unsigned char* records =
-        is_identity ? reinterpret_cast<const unsigned char*>(&identity) : tables;
-    const unsigned char* record = records + static_cast<int64_t>(index) * table.record_bytes;
-    const auto head = *reinterpret_cast<const TapRecord*>(record);
-    return {
-        is_identity ? index : head.first,
-        head.end - head.first,
-        reinterpret_cast<const W*>(record + sizeof(TapRecord))};
+    return TapRows<W>(*this, table, index).next();
   }
+};
+
+// The rows of a table from one on, in their order: then a record is one step from the one before.
+template <class W>
+class TapRows {
+ public:
+  // Without branches, so that compilers take what the rows of a table share out of loops.
+  __device__ __forceinline__
+  TapRows(const TapTables<W>& tables, const TapTable& table, int32_t index)
+      : record_bytes_(table.record_bytes), index_(index), is_identity_(table.is_identity()) {
+    const unsigned char* own =
+        (tables.memory != nullptr ? tables.memory : tables.arguments) + table.offset;
+    const unsigned char* records =
+        is_identity_ ? reinterpret_cast<const unsigned char*>(&tables.identity) : own;
+    record_ = records + static_cast<int64_t>(index) * record_bytes_;
+  }
+
+  __device__ __forceinline__ Taps<W> next() {
+    const auto head = *reinterpret_cast<const TapRecord*>(record_);
+    const Taps<W> taps{
+        is_identity_ ? index_ : head.first,
+        head.end - head.first,
+        reinterpret_cast<const W*>(record_ + sizeof(TapRecord))};
+    record_ += record_bytes_;
+    index_++;
+    return taps;
+  }
+
+ private:
+  const unsigned char* record_;
+  int32_t record_bytes_, index_;
+  bool is_identity_;
 };
 
 // What a table is made from.

@@ -1,0 +1,45 @@
+// What a kernel knows of a convolution: plain numbers and raw pointers.
+//
+// Convolution is one trilinear form in src, weights and dst; each of the three
+// operators computes the gradient of that form with respect to one of them:
+//   dst[n, o, x]     = sum over i, k of src[n, i, x S + k D - pad] weights[o, i, k]
+//   src[n, i, y]     = sum over o, k, x with y = x S + k D - pad of dst[n, o, x] weights[o, i, k]
+//   weights[o, i, k] = sum over n, x of dst[n, o, x] src[n, i, x S + k D - pad]
+// and all four pairs of formats differ in strides only.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+
+#include "conv/activation.h"
+
+namespace torch_dnnl {
+
+// How a kernel is chosen: by the device's own rule, or among those of one kind.
+enum class ConvAlgorithm { automatic, direct, winograd, reference };
+
+// Which of the three tensors is computed.
+enum class ConvPass { forward, backward_data, backward_weights };
+
+// Missing leading axes have size 1, so that kernels see three axes always.
+struct ConvProblem {
+  ConvPass pass;
+  ConvAlgorithm algorithm;
+  int64_t n, groups, ic, oc;                   // channels of one group
+  int64_t src_size[3], dst_size[3], kernel[3]; // D, H, W
+  int64_t stride[3], dilation[3], pad[3];      // pad: at the beginning
+  int64_t src_stride[5], dst_stride[5];        // N, C, D, H, W, in elements
+  int64_t weights_stride[5];                   // OC, IC, D, H, W
+  int64_t bias_stride;
+  c10::ScalarType dtype;
+  const void *src, *weights, *dst; // the one computed is `out`
+  void* out;
+  // Forward only; any of them may be null.
+  const void *bias, *residual; // residual: of the shape of dst
+  void* preactivation;         // what the activation is applied to; has the strides of dst
+  int64_t residual_stride[5];
+  Activation activation;
+};
+
+} // namespace torch_dnnl

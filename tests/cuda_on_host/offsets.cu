@@ -1,0 +1,154 @@
+// Where kernels compute offsets in 64 bits and divide in 31, against plain arithmetic: for results
+// that are too large to be allocated in a test. A program that ends with 0 when all are right.
+#include <cstdio>
+#include <random>
+
+#include "conv/cuda/dense_problem.h"
+#include "core/cuda/divide.h"
+#include "reorder/cuda/rows.h"
+#include "resample/cuda/job.h"
+
+using namespace torch_dnnl;
+
+namespace {
+
+int failures = 0;
+
+void expect(const char* what, int64_t actual, int64_t expected) {
+  if (actual != expected && failures++ < 20)
+    std::printf("wrong: %s is %ld, expected %ld\n", what, long(actual), long(expected));
+}
+
+std::mt19937_64 random_bits(0);
+
+int64_t below(int64_t limit) {
+  return static_cast<int64_t>(random_bits() % limit);
+}
+
+// Up to 2^44, and never a multiple of 2^31.
+int64_t far_stride() {
+  return below(int64_t(1) << 44) | 1;
+}
+
+void divisions() {
+  constexpr int64_t kEnd = int64_t(1) << 31;
+  for (int i = 0; i < 20'000; i++) {
+    const int64_t divisor = 1 + below(i % 2 == 0 ? kEnd - 1 : int64_t(1) << (1 + i % 30));
+    const cuda::Divisor by(divisor);
+    const int64_t multiple = below(kEnd / divisor + 1) * divisor;
+    for (const int64_t n :
+         {below(kEnd), multiple - 1, multiple, multiple + divisor - 1, kEnd - 1}) {
+      if (n < 0 || n >= kEnd)
+        continue;
+      auto quotient = static_cast<uint32_t>(n);
+      const uint32_t rest = by.split(quotient);
+      expect("quotient", quotient, n / divisor);
+      expect("remainder", rest, n % divisor);
+    }
+  }
+}
+
+void places_of_resample() {
+  cuda::Job<float> job{};
+  const int64_t columns = 1023, strips = 57, d = 3, c = 5, n = 511;
+  job.height = strips * 16 - 5;
+  job.rows_per_strip = 16;
+  job.by_columns = cuda::Divisor(columns);
+  job.by_strips = cuda::Divisor(strips);
+  job.by_d = cuda::Divisor(d);
+  job.by_c = cuda::Divisor(c);
+  for (int i = 0; i < 4; i++)
+    job.src_stride[i] = far_stride(), job.dst_stride[i] = far_stride();
+  for (int i = 0; i < 10'000; i++) {
+    const int64_t worker = below(columns * strips * d * c * n);
+    const cuda::Place at = cuda::place(job, static_cast<uint32_t>(worker));
+    const int64_t strip = worker / columns % strips, plane = worker / columns / strips;
+    const int64_t channel = plane / d % c, image = plane / d / c;
+    expect("column", at.column, worker % columns);
+    expect("first row", at.begin, strip * 16);
+    expect("last row", at.end, std::min<int64_t>(strip * 16 + 16, job.height));
+    expect("plane", at.d, plane % d);
+    expect("offset in src", at.src, image * job.src_stride[0] + channel * job.src_stride[1]);
+    expect(
+        "offset in dst",
+        at.dst,
+        image * job.dst_stride[0] + channel * job.dst_stride[1] + plane % d * job.dst_stride[2]);
+  }
+}
+
+void packs_of_reorder() {
+  constexpr int64_t kWidth = 16, kSrcSize = 4, kDstSize = 2;
+  const int64_t extents[] = {3, 70'001, 5, 83};
+  boxes::Box box;
+  for (const int64_t extent : extents) {
+    box.axes.push_back({extent, {}});
+    for (int64_t& stride : box.axes.back().stride)
+      stride = far_stride();
+  }
+  for (int64_t& offset : box.offset)
+    offset = far_stride();
+  const auto rows = reorder_cuda::row_box(box, kWidth, kSrcSize, kDstSize);
+  const int64_t of_row = (extents[3] + kWidth - 1) / kWidth;
+  expect("packs", rows.packs, extents[0] * extents[1] * extents[2] * of_row);
+  for (int i = 0; i < 10'000; i++) {
+    const int64_t pack = below(rows.packs);
+    reorder_cuda::PackPosition position;
+    const int count = rows.locate(static_cast<uint32_t>(pack), /*has_tensors=*/true, position);
+    const int64_t first = pack % of_row * kWidth;
+    expect("elements", count, std::min(kWidth, extents[3] - first));
+    const int64_t rest = pack / of_row;
+    const int64_t at[] = {
+        rest / extents[2] / extents[1], rest / extents[2] % extents[1], rest % extents[2], first};
+    for (int array = 0; array < boxes::kArrays; array++) {
+      int64_t offset = box.offset[array];
+      for (int a = 0; a < 4; a++)
+        offset += at[a] * box.axes[a].stride[array];
+      const int64_t size = array == boxes::kSrc ? kSrcSize : array == boxes::kDst ? kDstSize : 1;
+      expect("offset", position.at[array], offset * size);
+    }
+  }
+}
+
+void pixels_of_convolution() {
+  cuda::DenseProblem p{};
+  p.conv.pass = ConvPass::forward;
+  p.conv.n = 1'000'003;
+  p.gathered.channels = 40;
+  p.straight.channels = 72;
+  const int sizes[] = {7, 301, 1013};
+  for (int a = 0; a < 3; a++) {
+    p.straight.size[a] = sizes[a];
+    p.conv.stride[a] = 1 + a, p.conv.dilation[a] = 2, p.conv.kernel[a] = 3, p.conv.pad[a] = a;
+    p.residues[a] = p.tap_step[a] = 1;
+  }
+  for (int i = 0; i < 5; i++)
+    p.gathered.stride[i] = far_stride(), p.straight.stride[i] = far_stride();
+  const cuda::Geometry g(p, 3); // group 3
+  expect("pixels", g.pixels(p), p.conv.n * sizes[0] * sizes[1] * sizes[2]);
+  for (int i = 0; i < 10'000; i++) {
+    const int64_t index = below(g.pixels(p));
+    const cuda::PixelRow row = cuda::pixel_row(p, g, index);
+    int64_t rest = index, straight = 3 * 72 * p.straight.stride[1],
+            gathered = 3 * 40 * p.gathered.stride[1];
+    for (int a = 2; a >= 0; a--) {
+      const int64_t x = rest % sizes[a];
+      rest /= sizes[a];
+      straight += x * p.straight.stride[2 + a];
+      gathered += (x * p.conv.stride[a] - p.conv.pad[a]) * p.gathered.stride[2 + a];
+    }
+    expect("offset in dst", row.straight.offset, straight + rest * p.straight.stride[0]);
+    expect("offset in src", row.gathered.offset, gathered + rest * p.gathered.stride[0]);
+  }
+  expect("beyond the last pixel", cuda::pixel_row(p, g, g.pixels(p)).straight.inside, 0);
+}
+
+} // namespace
+
+int main() {
+  divisions();
+  places_of_resample();
+  packs_of_reorder();
+  pixels_of_convolution();
+  std::printf("%d wrong\n", failures);
+  return failures != 0;
+}

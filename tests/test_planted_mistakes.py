@@ -1,0 +1,214 @@
+"""Mistakes planted in every family of CUDA kernels are found when the kernels run on the CPU.
+
+Each row changes one place: a barrier or a wait is left out, or an index goes one too far. The
+source that has it is compiled again, and a few tests of the family must then fail, for the reason
+the row names: a wrong result, or a sanitizer's report about that kernel.
+"""
+
+import platform
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+sys.path.insert(0, str(TESTS / "cuda_on_host"))
+
+from build import Mistake, build, run_tests  # noqa: E402
+
+pytestmark = [
+    pytest.mark.sanitizer,
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="written for x86-64"),
+]
+
+WRONG = r"AssertionError"
+OVERRUN = r"AddressSanitizer: (heap-buffer-overflow|SEGV)"
+RACE = r"ThreadSanitizer: data race(.*\n){1,12}.*"  # and the file
+
+WINDOW, OPEN_SUMS = "resample/cuda/sliding_window.cu", "resample/cuda/sum_rows.cu"
+PIXELS, PACKS = "resample/cuda/sum_pixels.cu", "reorder/cuda/straight.cu"
+TILES, FAKE = "reorder/cuda/transpose.cu", "reorder/cuda/fake_reorder.cu"
+DENSE, DENSE_KERNELS = "conv/cuda/dense_bfloat16.cu", "conv/cuda/dense_kernels.h"
+NXC, NCX = "conv/cuda/depthwise_nxc.cu", "conv/cuda/depthwise_ncx.cu"
+WEIGHTS = "conv/cuda/depthwise_weights.cu"
+RESAMPLE_TESTS = ("test_resample_kernels.py", "float32 and (x2 or x5 or x0.5)")
+PACK_TESTS = ("test_reorder_packs.py", "packs_of_every_type")
+TILE_TESTS = ("test_reorder_packs.py", "tiles_of_images and 37")
+FAKE_TESTS = ("test_reorder_packs.py", "packs_of_fake")
+DENSE_TESTS = ("test_conv_dense.py", "bfloat16 and dense_matches and (aligned or ends or split)")
+DEPTHWISE_TESTS = ("test_cuda_depthwise.py", "float32 and problem and 3x3")
+
+# What is left out or goes too far: the mistake, the sanitizer, what must be reported, the tests.
+MISTAKES = {
+    "resample, sliding window: one worker more": (
+        Mistake(
+            WINDOW,
+            WINDOW,
+            """worker >= job.workers)
+    return;
+  const Place at = place(job, worker);
+  const Source""",
+            """worker > job.workers)
+    return;
+  const Place at = place(job, worker);
+  const Source""",
+        ),
+        *("address", OVERRUN, RESAMPLE_TESTS),
+    ),
+    "resample, sliding window: the column behind the row": (
+        Mistake(WINDOW, WINDOW, "job.src_row - 1);", "job.src_row);"),
+        *(None, WRONG, RESAMPLE_TESTS),
+    ),
+    "resample, copy: one worker more": (
+        Mistake(
+            WINDOW,
+            WINDOW,
+            """worker >= job.workers)
+    return;
+  const Place at = place(job, worker);
+  const Columns""",
+            """worker > job.workers)
+    return;
+  const Place at = place(job, worker);
+  const Columns""",
+        ),
+        *("address", OVERRUN, RESAMPLE_TESTS),
+    ),
+    "resample, sums of pixels: one worker more": (
+        Mistake(PIXELS, PIXELS, "worker >= job.workers", "worker > job.workers"),
+        *("address", OVERRUN, RESAMPLE_TESTS),
+    ),
+    "resample, sums of rows: without the barrier": (
+        Mistake(OPEN_SUMS, OPEN_SUMS, "    __syncthreads();\n", ""),
+        *("thread", RACE + "sum_rows.cu", RESAMPLE_TESTS),
+    ),
+    "resample, sums of rows: one element more in a tile": (
+        Mistake(
+            OPEN_SUMS,
+            OPEN_SUMS,
+            "job.elements_per_tile, job.row);",
+            "job.elements_per_tile, job.row) + 1;",
+        ),
+        *("address", OVERRUN, RESAMPLE_TESTS),
+    ),
+    "reorder, packs: one pack more": (
+        Mistake(PACKS, PACKS, "if (index >= box_.packs)", "if (index > box_.packs)"),
+        *("address", OVERRUN, PACK_TESTS),
+    ),
+    "reorder, tiles: without the barrier": (
+        Mistake(TILES, TILES, "  __syncthreads();\n", ""),
+        *("thread", RACE + "transpose.cu", TILE_TESTS),
+    ),
+    "reorder, tiles: one element more than the box has": (
+        Mistake(
+            TILES, TILES, "if (!inside || first >= left_[0])", "if (!inside || first > left_[0])"
+        ),
+        *("address", OVERRUN, TILE_TESTS),
+    ),
+    "fake_reorder: one pack more": (
+        Mistake(FAKE, FAKE, "if (pack < plan.box.packs)", "if (pack <= plan.box.packs)"),
+        *("address", OVERRUN, FAKE_TESTS),
+    ),
+    "convolution, dense: without the barrier between stages": (
+        Mistake(
+            DENSE,
+            DENSE_KERNELS,
+            "    __syncthreads(); // this slot is full",
+            "    // this slot is full",
+        ),
+        *("thread", RACE + "dense_", DENSE_TESTS),
+    ),
+    "convolution, dense: waits for one copy less": (
+        Mistake(DENSE, DENSE_KERNELS, "copies.wait<kStages - 2>();", "copies.wait<kStages - 1>();"),
+        *(None, WRONG, DENSE_TESTS),
+    ),
+    "convolution, dense: the column behind the image": (
+        Mistake(
+            DENSE,
+            DENSE_KERNELS,
+            "is_within(b.w + shift.w, size[2])",
+            "is_within(b.w + shift.w, size[2] + 1)",
+        ),
+        *(None, WRONG, DENSE_TESTS),
+    ),
+    "convolution, dense: one channel of the weights more": (
+        Mistake(
+            DENSE,
+            DENSE_KERNELS,
+            "static_cast<int>(row) < channels_left}",
+            "static_cast<int>(row) <= channels_left}",
+        ),
+        *("address", OVERRUN, DENSE_TESTS),
+    ),
+    "convolution, dense: one chunk of the result more": (
+        Mistake(DENSE, DENSE_KERNELS, "|| column >= channels_left)", "|| column > channels_left)"),
+        *("address", OVERRUN, DENSE_TESTS),
+    ),
+    "convolution, dense: one column of the weights gradient more": (
+        Mistake(
+            DENSE,
+            DENSE_KERNELS,
+            "if (m < columns && n < p.straight.channels) {",
+            "if (m <= columns && n < p.straight.channels) {",
+        ),
+        *(None, WRONG, DENSE_TESTS),
+    ),
+    "convolution, NXC: without the barrier": (
+        Mistake(
+            NXC,
+            NXC,
+            """done, width, shared);
+              __syncthreads();""",
+            "done, width, shared);",
+        ),
+        *("thread", RACE + "depthwise_nxc.cu", DEPTHWISE_TESTS),
+    ),
+    "convolution, NXC: the pixel behind the row": (
+        Mistake(NXC, NXC, "position < a.in, position", "position <= a.in, position"),
+        *(None, WRONG, DEPTHWISE_TESTS),
+    ),
+    "convolution, NCX: without the barrier": (
+        Mistake(
+            NCX,
+            NCX,
+            """channel, d, weights);
+        __syncthreads();""",
+            "channel, d, weights);",
+        ),
+        *("thread", RACE + "depthwise_ncx.cu", DEPTHWISE_TESTS),
+    ),
+    "convolution, NCX: the column behind the row": (
+        Mistake(NCX, NCX, "w < p.axis[2].in\n", "w <= p.axis[2].in\n"),
+        *(None, WRONG, DEPTHWISE_TESTS),
+    ),
+    "convolution, weights: without the barrier": (
+        Mistake(
+            WEIGHTS,
+            WEIGHTS,
+            """= sum;
+    __syncthreads();""",
+            "= sum;",
+        ),
+        *("thread", RACE + "depthwise_weights.cu", DEPTHWISE_TESTS),
+    ),
+    "convolution, weights: one output more of a row of NXC": (
+        Mistake(
+            WEIGHTS, WEIGHTS, "min(first + kSegment, width);", "min(first + kSegment, width + 1);"
+        ),
+        *(None, WRONG, DEPTHWISE_TESTS),
+    ),
+    "convolution, weights: one slice more": (
+        Mistake(WEIGHTS, WEIGHTS, "s < slices; s += kAdders", "s <= slices; s += kAdders"),
+        *("address", OVERRUN, DEPTHWISE_TESTS),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_planted_mistake_is_found(name):
+    mistake, sanitizer, report, (file, selection) = MISTAKES[name]
+    library = build(sanitizer, mistake)
+    done = run_tests(library, sanitizer, TESTS / file, "-x", "-k", selection)
+    assert done.returncode != 0, done.stdout
+    assert re.search(report, done.stderr + done.stdout), (done.stderr + done.stdout)[-5000:]

@@ -1,0 +1,128 @@
+"""Prints what the compiler made of each CUDA kernel, as the table of docs/cuda.md. Needs no GPU.
+
+    python tools/cuda_kernel_table.py build/cuda/torch_dnnl/_cuda.so [object ...]
+
+The instances of a kernel template that agree in their first argument, mostly the element type, are
+one row. cuobjdump comes with the CUDA toolkit, and with the Triton that torch installs.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+def find_cuobjdump() -> str:
+    places = [os.environ.get("PATH", ""), "/usr/local/cuda/bin"]
+    places.append(os.path.join(os.environ.get("CUDA_HOME", ""), "bin"))
+    triton = importlib.util.find_spec("triton")
+    for folder in (triton.submodule_search_locations or []) if triton else []:
+        places.append(str(Path(folder, "backends", "nvidia", "bin")))
+    found = shutil.which("cuobjdump", path=os.pathsep.join(places))
+    return found or sys.exit("cuobjdump is not found: put that of the CUDA toolkit on PATH")
+
+
+@dataclass
+class Kernel:
+    registers: int = 0
+    stack: int = 0
+    shared: int = 0
+    instructions: int = 0
+    local: int = 0  # loads and stores of memory that is the thread's own: arrays and spills
+    load: int = 0  # bits of the widest one
+    store: int = 0
+    matrix: set[str] = field(default_factory=set)
+    asynchronous: bool = False  # copies from global to shared memory
+
+    def add(self, instruction: str) -> None:
+        name, *suffixes = instruction.split(".")
+        width = next((int(s) for s in suffixes if s in ("64", "128")), 32)
+        width = next((int(s[1:]) for s in suffixes if s in ("U8", "S8", "U16", "S16")), width)
+        self.instructions += name != "NOP"
+        self.local += name in ("LDL", "STL")
+        if name in ("LDG", "LD", "LDGSTS"):
+            self.load = max(self.load, width)
+        if name in ("STG", "ST"):
+            self.store = max(self.store, width)
+        self.asynchronous |= name == "LDGSTS"
+        if name in ("HMMA", "IMMA", "DMMA", "HGMMA"):
+            self.matrix.add(instruction)
+
+
+def read(path: str) -> dict[tuple[str, str], Kernel]:
+    """The kernels of a library or an object, by architecture and mangled name."""
+    kernels: dict[tuple[str, str], Kernel] = defaultdict(Kernel)
+    arch = name = ""
+    command = [find_cuobjdump(), "--dump-resource-usage", "--dump-sass", path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if found := re.match(r"arch = (\w+)", line):
+                arch = found[1]
+            elif found := re.match(r"\s*Function\s*:?\s*(\w+):?", line):
+                name = found[1]
+            elif found := re.match(r"\s*REG:(\d+) STACK:(\d+) SHARED:(\d+)", line):
+                kernel = kernels[arch, name]
+                kernel.registers, kernel.stack, kernel.shared = map(int, found.groups())
+            elif found := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)", line):
+                kernels[arch, name].add(found[1])
+    return kernels
+
+
+def rows_of(names: list[str]) -> list[str]:
+    """The row that each mangled name belongs to: the kernel, and its first template argument."""
+    plain = subprocess.run(
+        ["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    rows = []
+    for name in plain:
+        short = re.sub(r"\(anonymous namespace\)::|torch_dnnl::|(reorder_)?cuda::|c10::", "", name)
+        found = re.match(r"(?:void )?(\w*:*\w+)<(.*)", short)
+        if found is None:
+            rows.append(short.split("(")[0])
+            continue
+        first = re.match(r"[\w ]+(?:<[\w ]+)?", found[2])
+        rows.append(f"{found[1]}<{first[0] if first else ''}")
+    return rows
+
+
+def span(numbers: list[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def cells_of(group: list[Kernel]) -> list[str]:
+    numbers = ("instructions", "registers", "stack", "local", "shared")
+    return [
+        str(len(group)),
+        *(span([getattr(kernel, name) for kernel in group]) for name in numbers),
+        f"{max(k.load for k in group)}, {max(k.store for k in group)}"
+        + (" (LDGSTS)" if any(k.asynchronous for k in group) else ""),
+        ", ".join(sorted(set().union(*(k.matrix for k in group)))),
+    ]
+
+
+def main() -> None:
+    kernels = [item for path in sys.argv[1:] for item in read(path).items()]
+    rows = rows_of([name for (_, name), _ in kernels])
+    groups: dict[tuple[str, str], list[Kernel]] = defaultdict(list)
+    for ((arch, _), kernel), row in zip(kernels, rows, strict=True):
+        groups[row, arch].append(kernel)
+    archs = sorted({arch for _, arch in groups})
+    print(f"Where they differ, {' / '.join(archs)}.\n")
+    columns = ("Kernel", "Instances", "Instructions", "Registers", "Stack", "Local accesses")
+    columns += ("Static shared", "Widest load, store", "Matrix instruction")
+    print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
+    for row in sorted({row for row, _ in groups}):
+        of_archs = [cells_of(groups[row, arch]) for arch in archs if (row, arch) in groups]
+        cells = [" / ".join(dict.fromkeys(cells)) for cells in zip(*of_archs, strict=True)]
+        print("| " + " | ".join([f"`{row}{'>' * row.count('<')}`", *cells]) + " |")
+
+
+if __name__ == "__main__":
+    main()
