@@ -7,7 +7,6 @@
 namespace torch_dnnl {
 namespace {
 
-constexpr int64_t kTasks = 64; // enough for the threads to share
 // Limits of what is worth a list of phases and rows in scratch memory: strides and elements.
 constexpr int64_t kMostPhases = 256;
 constexpr double kMostScratch = 1 << 22;
@@ -55,9 +54,7 @@ class Gather {
   void run() {
     pack_weights();
     pack_bias();
-    // A chunk loads its rows itself: it should compute no fewer.
-    const int64_t most = ceil_div(plan_.units * plan_.rows, plan_.slots[1]);
-    const int64_t chunks = std::clamp<int64_t>(kTasks / plan_.blocks, 1, most);
+    const int64_t chunks = plan_.chunks();
     const int64_t operations =
         plan_.units / chunks * plan_.rows * plan_.tile * plan_.taps * plan_.inner * plan_.block * n;
     parallel_tasks(chunks * plan_.blocks, operations, [&](int64_t begin, int64_t end) {
@@ -222,7 +219,7 @@ class WeightsGradient {
   explicit WeightsGradient(const ConvProblem& p)
       : p_(p),
         plan_(p, n, sizeof(T)),
-        chunks_(std::clamp<int64_t>(kTasks / plan_.blocks, 1, std::max<int64_t>(plan_.units, 1))),
+        chunks_(plan_.chunks()),
         vector_weights_(plan_.taps * plan_.inner * n),
         sums_(chunks_ * plan_.vectors * vector_weights_) {}
 

@@ -55,12 +55,26 @@ struct DepthwisePlan {
       block = ceil_div(block, 2);
     width = reach(2, tile) + margin;
     scratch = size();
-    if (slots[0] > 1 && scratch / slots[1] * in_size[1] <= kPlanes)
+    // The next plane of outputs meets most of the same planes, if all of their rows stay.
+    const auto planes = [&] { return scratch / slots[1] * in_size[1]; };
+    if (slots[0] > 1 && planes() / block <= kPlanes) {
+      while (block > 1 && planes() > kPlanes) {
+        block = ceil_div(block, 2);
+        scratch = size();
+      }
       slots[1] = in_size[1];
+    }
     blocks = ceil_div(vectors, block);
     tiles = ceil_div(out_size[2], tile);
     row_blocks = ceil_div(out_size[1], rows);
     units = p.n * tiles * out_size[0] * row_blocks;
+  }
+
+  // How many parts the units of a block are dealt out in. Each loads the rows that it meets itself:
+  // it should compute no fewer.
+  int64_t chunks() const {
+    const int64_t most = ceil_div(units * rows, std::max<int64_t>(slots[0] * slots[1], 1));
+    return std::max<int64_t>(1, std::min(kTasks / blocks, most));
   }
 
   bool backward_data() const {
@@ -168,8 +182,9 @@ struct DepthwisePlan {
   static constexpr int64_t kBlock = 64, kWideBlock = 512;
   // Outputs that are computed at once, and the fewest in a row that is cut up.
   static constexpr int64_t kUnitPixels = 256, kLeastTile = 32;
+  static constexpr int64_t kTasks = 64;          // enough for the threads to share
   static constexpr int64_t kScratch = 64 * 1024; // elements; small enough for the caches
-  static constexpr int64_t kPlanes = 64 * 1024;  // for all rows of the planes in use
+  static constexpr int64_t kPlanes = 96 * 1024;  // for all rows of the planes in use
 };
 
 // The rows of the input, loaded when they are needed and kept while they may be needed again.
