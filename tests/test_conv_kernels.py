@@ -279,3 +279,35 @@ def test_few_channels_in_any_number_of_threads():
         )
     torch.set_num_threads(before)
     assert all(torch.equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_vectors_of_channels_in_place(dtype: torch.dtype) -> None:
+    """Channels-last images of whole vectors of channels, one to five and many of them, whose edges
+    are met by some of the taps only: results and data gradients."""
+    choose = random.Random(0)
+    torch.manual_seed(0)
+    for channels in (16, 32, 48, 64, 80, 240):
+        for _ in range(6):
+            kernel = [choose.randint(1, 5), choose.randint(1, 9)]
+            stride, pad, dilation = (
+                [choose.randint(low, 3) for _ in range(2)] for low in (1, 0, 1)
+            )
+            size = [
+                choose.randint(max(1, (k - 1) * d + 1 - 2 * p), 20)
+                for k, d, p in zip(kernel, dilation, pad)
+            ]
+            src = torch.randn(2, channels, *size, dtype=dtype)
+            weights = torch.randn(channels, 1, *kernel, dtype=dtype)
+            arguments = {"stride": stride, "padding": pad, "dilation": dilation, "groups": channels}
+            exact_src = src.double().clone().requires_grad_()
+            exact = F.conv2d(exact_src, weights.double(), **arguments)
+            grad = torch.randn(exact.shape, dtype=dtype)
+            exact.backward(grad.double())
+            ours_src = src.clone(memory_format=torch.channels_last).requires_grad_()
+            ours = D.conv2d(ours_src, weights, **arguments)
+            ours.backward(grad.contiguous(memory_format=torch.channels_last))
+            for got, expected in ((ours, exact), (ours_src.grad, exact_src.grad)):
+                assert got is not None and expected is not None
+                error = (got.double() - expected).norm() / expected.norm().clamp(min=1e-9)
+                assert error <= TOLERANCE[dtype], (channels, kernel, stride, pad, dilation, size)

@@ -7,7 +7,6 @@
 namespace torch_dnnl {
 namespace {
 
-constexpr int64_t kTasks = 64; // enough for the threads to share
 // Limits of what is worth a list of phases and rows in scratch memory: strides and elements.
 constexpr int64_t kMostPhases = 256;
 constexpr double kMostScratch = 1 << 22;
@@ -44,7 +43,7 @@ class Gather {
   explicit Gather(const ConvProblem& p)
       : p_(p),
         epilogue_(p),
-        plan_(p, n, sizeof(T)),
+        plan_(p, n, sizeof(T), /*may_read_image=*/std::is_same_v<T, C>),
         vector_weights_(plan_.taps * plan_.inner * n),
         weights_(plan_.vectors * vector_weights_),
         bias_(plan_.vectors * n),
@@ -55,9 +54,7 @@ class Gather {
   void run() {
     pack_weights();
     pack_bias();
-    // A chunk loads its rows itself: it should compute no fewer.
-    const int64_t most = ceil_div(plan_.units * plan_.rows, plan_.slots[1]);
-    const int64_t chunks = std::clamp<int64_t>(kTasks / plan_.blocks, 1, most);
+    const int64_t chunks = plan_.chunks();
     const int64_t operations =
         plan_.units / chunks * plan_.rows * plan_.tile * plan_.taps * plan_.inner * plan_.block * n;
     parallel_tasks(chunks * plan_.blocks, operations, [&](int64_t begin, int64_t end) {
@@ -80,6 +77,7 @@ class Gather {
   struct Lists {
     std::vector<std::vector<TapRow<C>>> rows; // for each row of outputs
     std::vector<PixelBlock> blocks;           // for all of them
+    std::vector<BlockTap> taps;               // of the blocks
     int64_t first = -1;                       // the tile that the blocks are for
   };
   static constexpr int64_t n = kLanes<C>;
@@ -114,7 +112,7 @@ class Gather {
       C* scratch) const {
     if (unit.first != lists.first) {
       lists.first = unit.first;
-      list_blocks(unit, lists.blocks);
+      list_blocks(unit, lists);
     }
     for (int64_t r = 0; r < unit.rows; r++) {
       lists.rows[r].clear();
@@ -134,23 +132,25 @@ class Gather {
         vector_stride = n, row_stride = ys[3];
       }
     }
-    const auto gather = [&](int64_t v, int64_t r, const PixelBlock& pixels) {
-      const auto& rows = lists.rows[r];
-      const int64_t vector = block * plan_.block + v;
-      gather_taps<C>(
-          pixels,
-          {rows.data(),
-           static_cast<int64_t>(rows.size()),
-           v * input.vector_stride(),
-           vector * vector_weights_,
-           bias_.data() + vector * n,
-           out + v * vector_stride + r * row_stride});
-    };
     // All channels of some pixels, which lie together in the image, before the next pixels.
     for (int64_t r = 0; r < unit.rows; r++) {
+      const auto& rows = lists.rows[r];
       for (const PixelBlock& pixels : lists.blocks) {
-        for (int64_t v = 0; v < vectors; v++)
-          gather(v, r, pixels);
+        for (int64_t v = 0; v < vectors; v += kBlockVectors) {
+          const int64_t vector = block * plan_.block + v;
+          gather_taps<C>(
+              pixels,
+              {lists.taps.data(),
+               std::min<int64_t>(vectors - v, kBlockVectors),
+               rows.data(),
+               static_cast<int64_t>(rows.size()),
+               v * n,
+               vector * vector_weights_,
+               vector_weights_,
+               bias_.data() + vector * n,
+               out + v * vector_stride + r * row_stride,
+               vector_stride});
+        }
       }
     }
     if (stores_image_)
@@ -173,34 +173,56 @@ class Gather {
   }
 
   // The blocks of a row of outputs.
-  void list_blocks(const DepthwisePlan::Unit& unit, std::vector<PixelBlock>& blocks) const {
-    const int64_t pixel = plan_.inner * n, origin = plan_.first_in(2, unit.first);
+  void list_blocks(const DepthwisePlan::Unit& unit, Lists& lists) const {
+    const int64_t origin = plan_.reads_image ? 0 : plan_.first_in(2, unit.first);
     const int64_t out_step = stores_image_ ? plan_.out_stride[4] : n;
-    blocks.clear();
+    const int64_t most = most_block_pixels(plan_.block);
+    lists.blocks.clear();
+    lists.taps.clear();
     for (const Phase& phase : phases_) {
       const auto outputs_before = [&](int64_t x) {
         return ceil_div(std::max<int64_t>(x - phase.out, 0), phase.out_step);
       };
       const int64_t end = outputs_before(unit.first + unit.width);
+      bool was_inside = false;
       int64_t count;
       for (int64_t j = outputs_before(unit.first); j < end; j += count) {
-        count = ceil_div(end - j, ceil_div(end - j, kBlockPixels)); // blocks of equal size
-        // Taps that meet no pixel of the image are left out.
-        const int64_t in = phase.in + j * phase.in_step, last = in + (count - 1) * phase.in_step;
-        const int64_t tap = last >= 0 ? 0 : ceil_div(-last, phase.tap_in_step);
+        count = ceil_div(end - j, ceil_div(end - j, most)); // blocks of equal size
+        const int64_t in = phase.in + j * phase.in_step;
         PixelBlock b;
         b.pixels = count;
-        b.taps = within(in, phase.tap_in_step, plan_.in_size[2], phase.taps).end - tap;
-        b.inner = plan_.inner;
-        b.first_pixel = (in + tap * phase.tap_in_step - origin) * pixel;
-        b.first_tap = (phase.tap + tap * phase.tap_step) * pixel;
+        b.first_pixel = (in - origin) * plan_.in_step;
         b.first_out = (phase.out + j * phase.out_step - unit.first) * out_step;
-        b.pixel_step = phase.in_step * pixel;
+        b.pixel_step = phase.in_step * plan_.in_step;
         b.out_step = phase.out_step * out_step;
-        b.tap_pixel_step = phase.tap_in_step * pixel;
-        b.tap_step = phase.tap_step * pixel;
-        b.inner_step = n;
-        blocks.push_back(b);
+        const int64_t last =
+            in + (count - 1) * phase.in_step + (phase.taps - 1) * phase.tap_in_step;
+        const bool is_inside = in >= 0 && last < plan_.in_size[2];
+        if (is_inside && was_inside && lists.blocks.back().pixels == count) {
+          b.first_tap = lists.blocks.back().first_tap; // the same
+          b.taps = lists.blocks.back().taps;
+        } else {
+          b.first_tap = static_cast<int64_t>(lists.taps.size());
+          list_taps(phase, in, count, lists.taps);
+          b.taps = static_cast<int64_t>(lists.taps.size()) - b.first_tap;
+        }
+        lists.blocks.push_back(b);
+        was_inside = is_inside;
+      }
+    }
+  }
+
+  // Appends the taps of a row that meet a pixel of the image from any of `count` outputs, of which
+  // the first one meets its first tap at `in`.
+  void list_taps(const Phase& phase, int64_t in, int64_t count, std::vector<BlockTap>& taps) const {
+    for (int64_t m = 0; m < phase.taps; m++) {
+      const int64_t shift = m * phase.tap_in_step, tap = phase.tap + m * phase.tap_step;
+      const Range met = within(in + shift, phase.in_step, plan_.in_size[2], count);
+      for (int64_t i = 0; i < plan_.inner && met.begin < met.end; i++) {
+        taps.push_back(
+            {shift * plan_.in_step + i * plan_.block * n,
+             (tap * plan_.inner + i) * n,
+             (1u << met.end) - (1u << met.begin)});
       }
     }
   }
@@ -222,7 +244,7 @@ class WeightsGradient {
   explicit WeightsGradient(const ConvProblem& p)
       : p_(p),
         plan_(p, n, sizeof(T)),
-        chunks_(std::clamp<int64_t>(kTasks / plan_.blocks, 1, std::max<int64_t>(plan_.units, 1))),
+        chunks_(plan_.chunks()),
         vector_weights_(plan_.taps * plan_.inner * n),
         sums_(chunks_ * plan_.vectors * vector_weights_) {}
 
@@ -285,10 +307,10 @@ class WeightsGradient {
                 list + t,
                 taps,
                 unit.width,
-                p_.stride[2] * plan_.inner * n,
+                p_.stride[2] * plan_.in_step,
                 grad + v * vector + r * row,
                 pixel,
-                v * input.vector_stride(),
+                v * n,
                 v * vector_weights_);
           }
         }
@@ -307,7 +329,9 @@ class WeightsGradient {
     input.for_each(unit, h, [&](const C* pixels, int64_t tap) {
       for (int64_t k = 0; k < p_.kernel[2]; k++) {
         for (int64_t i = 0; i < pixel; i += n)
-          list[count++] = {pixels + k * p_.dilation[2] * pixel + i, sums + (tap + k) * pixel + i};
+          list[count++] = {
+              pixels + k * p_.dilation[2] * plan_.in_step + i * plan_.block,
+              sums + (tap + k) * pixel + i};
       }
     });
     return count;

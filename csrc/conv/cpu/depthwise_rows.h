@@ -1,5 +1,5 @@
-// Rows of the images of a depthwise convolution: which rows and pixels an output meets, and the
-// scratch memory in which they lie as vectors of channels with zeros around them.
+// Rows of the images of a depthwise convolution: which rows and pixels an output meets, and where
+// they lie as vectors of channels: in the image, or in scratch memory with zeros around them.
 #pragma once
 
 #include <numeric>
@@ -22,7 +22,11 @@ struct Phase {
 // What forward, backward data and backward weights have in common: outputs that meet inputs. The
 // "outputs" of backward weights are the gradients.
 struct DepthwisePlan {
-  explicit DepthwisePlan(const ConvProblem& p, int64_t lanes, int64_t element_size)
+  DepthwisePlan(
+      const ConvProblem& p,
+      int64_t lanes,
+      int64_t element_size,
+      bool may_read_image = false)
       : p(p),
         inner(backward_data() ? p.oc : p.ic),
         out_per_group(backward_data() ? p.ic : p.oc),
@@ -31,7 +35,8 @@ struct DepthwisePlan {
         out_size(backward_data() ? p.src_size : p.dst_size),
         in_stride(backward_data() ? p.dst_stride : p.src_stride),
         out_stride(backward_data() ? p.src_stride : p.dst_stride),
-        taps(product(p.kernel)) {
+        taps(product(p.kernel)),
+        reads_image(may_read_image && is_plain() && in_stride[1] == 1 && channels() % lanes == 0) {
     block = std::min(
         vectors,
         std::max<int64_t>(
@@ -51,16 +56,32 @@ struct DepthwisePlan {
     };
     while (tile > kLeastTile && size() > kScratch)
       tile = ceil_div(tile, 2);
-    while (block > 1 && size() > kScratch)
+    while (!reads_image && block > 1 && size() > kScratch)
       block = ceil_div(block, 2);
     width = reach(2, tile) + margin;
     scratch = size();
-    if (slots[0] > 1 && scratch / slots[1] * in_size[1] <= kPlanes)
+    // The next plane of outputs meets most of the same planes, if all of their rows stay.
+    const auto planes = [&] { return scratch / slots[1] * in_size[1]; };
+    if (!reads_image && slots[0] > 1 && planes() / block <= kPlanes) {
+      while (block > 1 && planes() > kPlanes) {
+        block = ceil_div(block, 2);
+        scratch = size();
+      }
       slots[1] = in_size[1];
+    }
+    in_step = reads_image ? in_stride[4] : block * inner * lanes;
     blocks = ceil_div(vectors, block);
     tiles = ceil_div(out_size[2], tile);
     row_blocks = ceil_div(out_size[1], rows);
     units = p.n * tiles * out_size[0] * row_blocks;
+  }
+
+  // How many parts the units of a block are dealt out in. Each loads the rows that it meets itself:
+  // it should compute no fewer.
+  int64_t chunks() const {
+    const int64_t loads = reads_image ? 0 : slots[0] * slots[1];
+    const int64_t most = ceil_div(units * rows, std::max(loads, rows));
+    return std::max<int64_t>(1, std::min(kTasks / blocks, most));
   }
 
   bool backward_data() const {
@@ -155,6 +176,8 @@ struct DepthwisePlan {
   int64_t vectors;       // of output channels
   const int64_t *in_size, *out_size, *in_stride, *out_stride;
   int64_t taps;
+  bool reads_image;         // rows of inputs lie in the image, not in scratch memory
+  int64_t in_step;          // from one pixel of such a row to the next one
   int64_t block, blocks;    // vectors that a task computes
   int64_t slots[2];         // planes, and rows of a plane, that scratch memory holds
   int64_t tile, tiles;      // outputs of a row that a task computes at once
@@ -168,8 +191,9 @@ struct DepthwisePlan {
   static constexpr int64_t kBlock = 64, kWideBlock = 512;
   // Outputs that are computed at once, and the fewest in a row that is cut up.
   static constexpr int64_t kUnitPixels = 256, kLeastTile = 32;
+  static constexpr int64_t kTasks = 64;          // enough for the threads to share
   static constexpr int64_t kScratch = 64 * 1024; // elements; small enough for the caches
-  static constexpr int64_t kPlanes = 64 * 1024;  // for all rows of the planes in use
+  static constexpr int64_t kPlanes = 96 * 1024;  // for all rows of the planes in use
 };
 
 // The rows of the input, loaded when they are needed and kept while they may be needed again.
@@ -182,18 +206,13 @@ class InputRows {
         image_end_(image_ + plan.in_elements()),
         pixel_(plan.inner * n),
         window_vectors_(plan.is_plain() ? 0 : window_vectors(plan)),
-        rows_(plan.slots[0] * plan.slots[1] * row_size()),
+        rows_(plan.reads_image ? 0 : plan.slots[0] * plan.slots[1] * row_size()),
         window_(plan.width * window_vectors_ * n),
         tags_(plan.slots[0] * plan.slots[1]),
         index_(plan.is_plain() ? 0 : plan.block * pixel_),
         first_(plan.block) {
     for (int axis = 0; axis < 2; axis++)
       phases_[axis] = plan.phases(axis);
-  }
-
-  // Elements from one vector of channels of a row to the next.
-  int64_t vector_stride() const {
-    return plan_.width * pixel_;
   }
 
   void select_block(int64_t block) {
@@ -233,7 +252,7 @@ class InputRows {
   }
 
   int64_t row_size() const {
-    return plan_.block * vector_stride();
+    return plan_.width * plan_.in_step;
   }
 
   void forget() {
@@ -252,6 +271,11 @@ class InputRows {
   }
 
   const C* row(int64_t d, int64_t h) {
+    if constexpr (std::is_same_v<T, C>) {
+      const int64_t* xs = plan_.in_stride;
+      if (plan_.reads_image)
+        return image_ + n_ * xs[0] + channel_ + d * xs[2] + h * xs[3];
+    }
     const int64_t slot = d % plan_.slots[0] * plan_.slots[1] + h % plan_.slots[1];
     const int64_t tag = d * plan_.in_size[1] + h;
     C* to = rows_.data() + slot * row_size();
@@ -268,7 +292,7 @@ class InputRows {
     const int64_t right = std::clamp(plan_.in_size[2] - begin, left, plan_.width - plan_.margin);
     const T* from = image_ + n_ * xs[0] + d * xs[2] + h * xs[3] + (begin + left) * xs[4];
     const int64_t vectors = std::min(plan_.block, plan_.vectors - channel_ / n);
-    C* const first = to + left * pixel_;
+    C* const first = to + left * plan_.in_step;
     const auto load_channels = [&](int64_t channel, int64_t most, const LaneRun<C>& lanes) {
       const int64_t channels = std::min(most, plan_.p.groups * plan_.inner - channel);
       const T* run = from + channel * xs[1];
@@ -276,12 +300,12 @@ class InputRows {
       load_pixels(ImageRun<const T>{run, channels, right - left, xs[1], xs[4]}, lanes, may_exceed);
     };
     if (plan_.is_plain()) {
-      load_channels(channel_, vectors * n, {first, vector_stride(), n});
+      load_channels(channel_, vectors * n, {first, n, plan_.in_step});
     } else {
       for (int64_t v = 0; v < vectors; v++) {
         load_channels(first_[v], window_vectors_ * n, {window_.data(), n, window_vectors_ * n});
         const int32_t* index = index_.data() + v * pixel_;
-        C* lanes = first + v * vector_stride();
+        C* lanes = first + v * n;
         if (window_vectors_ == 1) {
           spread<1>(index, right - left, lanes);
         } else if (window_vectors_ == 2) {
@@ -293,20 +317,19 @@ class InputRows {
         }
       }
     }
-    for (int64_t v = 0; v < vectors; v++, to += vector_stride()) {
-      std::fill(to, to + left * pixel_, C(0));
-      std::fill(to + right * pixel_, to + vector_stride(), C(0));
-    }
+    std::fill(to, first, C(0));
+    std::fill(to + right * plan_.in_step, to + row_size(), C(0));
   }
 
   // To each lane of an output channel the input channels of its group.
   template <int kVectors>
   void spread(const int32_t* index, int64_t pixels, C* to) const {
-    for (int64_t x = 0; x < pixels; x++) {
+    const int64_t step = plan_.block * n;
+    for (int64_t x = 0; x < pixels; x++, to += plan_.in_step) {
       using Window = LanesWindow<kVectors, C>;
       const Window window(window_.data() + x * window_vectors_ * n);
-      for (int64_t i = 0; i < plan_.inner; i++, to += n)
-        window.pick(typename Window::Index(index + i * n)).store(to);
+      for (int64_t i = 0; i < plan_.inner; i++)
+        window.pick(typename Window::Index(index + i * n)).store(to + i * step);
     }
   }
 

@@ -1,6 +1,6 @@
 // The inner loops of depthwise convolution, with all sums in registers: a block of pixels that
-// gathers its taps, and a block of taps that is summed over pixels. A pixel is a vector whose lanes
-// are channels; where several input channels meet in an output channel, it is `inner` such vectors.
+// gathers its taps, and a block of taps that is summed over pixels. A pixel is vectors whose lanes
+// are channels. Where several input channels meet in an output channel, each of them is a tap.
 #pragma once
 
 #include <array>
@@ -10,8 +10,16 @@
 
 namespace torch_dnnl {
 
-// More sums than this do not fit 16 registers beside what is multiplied.
-inline constexpr int kBlockPixels = 14;
+// As many sums as fit the registers beside what is multiplied: vectors of channels of some pixels,
+// whose number divides the widths of most images, or taps.
+#if defined(CPU_CAPABILITY_AVX512)
+inline constexpr int64_t kBlockVectors = 4; // of 32 registers, 28 for sums
+#else
+inline constexpr int64_t kBlockVectors = 2; // of 16 registers, 14 for sums
+#endif
+constexpr int64_t most_block_pixels(int64_t vectors) {
+  return vectors <= kBlockVectors / 2 ? 14 : 7;
+}
 inline constexpr int kBlockTaps = 9;
 
 // Where the pixels that a row of taps meets begin, and the row's weights.
@@ -20,94 +28,100 @@ struct TapRow {
   const C *pixels, *weights;
 };
 
-// Neighbouring outputs that meet the same taps. All steps are in elements.
-struct PixelBlock {
-  int64_t pixels;                   // outputs, <= kBlockPixels
-  int64_t taps, inner;              // of a row
-  int64_t first_pixel, first_tap;   // where those of the first output and tap are in a row
-  int64_t first_out;                // where the first output is
-  int64_t pixel_step, out_step;     // from one output to the next one
-  int64_t tap_pixel_step, tap_step; // from one tap to the next one
-  // Of `inner`: one vector, but as a variable. If it were a constant, the compiler would find that
-  // a pixel of one step is one of the next step too, and keep it in a register that the sums need.
-  int64_t inner_step;
+// A tap of a row, and which outputs of a block meet a pixel of the image there.
+struct BlockTap {
+  int64_t pixel, weight; // where those of the first output are, from first_pixel and in a row
+  uint32_t met;          // a bit for each output
 };
 
-// What a block is computed from; the shifts are added to the pointers of every row.
+// Neighbouring outputs. All steps are in elements.
+struct PixelBlock {
+  int64_t pixels;               // outputs, <= most_block_pixels of the vectors
+  int64_t first_pixel;          // in a row
+  int64_t first_out;            // where the first output is
+  int64_t pixel_step, out_step; // from one output to the next one
+  int64_t first_tap, taps;      // which of a list
+};
+
+// What a block is computed from, for some vectors of channels. The shifts are added to the pointers
+// of every row; the steps are from one vector to the next.
 template <class C>
 struct GatherOperands {
+  const BlockTap* taps;
+  int64_t vectors; // <= kBlockVectors; in a pixel they lie side by side
   const TapRow<C>* rows;
   int64_t count;
-  int64_t pixel_shift, weight_shift;
+  int64_t pixel_shift, weight_shift, weight_step;
   const C* bias;
   C* out;
+  int64_t out_step;
 };
 
 namespace tap_kernels_detail {
 
-// vectors: the pixel step, where it is a constant number of vectors; 0 otherwise.
-template <class C, int pixels, int vectors>
-void gather_taps(const PixelBlock& b, const GatherOperands<C>& o) {
-  // Copies: what the kernel stores might overwrite the originals, as far as the compiler knows.
-  const int64_t step = vectors > 0 ? vectors * kLanes<C> : b.pixel_step;
-  const int64_t taps = b.taps, inner = b.inner, inner_step = b.inner_step, out_step = b.out_step;
-  const int64_t tap_pixel_step = b.tap_pixel_step, tap_step = b.tap_step;
-  C* const out = o.out + b.first_out;
-  const auto bias = Lanes<C>::loadu(o.bias);
-  // Each loop takes a step at least: otherwise the compiler keeps the sums in memory too.
-  if (o.count == 0 || taps <= 0) {
-    for (int p = 0; p < pixels; p++)
-      bias.store(out + p * out_step);
-    return;
+// Sum i is of pixel i / vectors and vector v = i % vectors. All sums are named by constants: of an
+// array that a loop runs over the compiler may keep a copy in memory, even if the loop is unrolled.
+template <class C, size_t... i, size_t... v>
+void gather_block(
+    const PixelBlock& b,
+    const GatherOperands<C>& o,
+    std::index_sequence<i...>,
+    std::index_sequence<v...>) {
+  constexpr int64_t n = kLanes<C>;
+  constexpr size_t vectors = sizeof...(v);
+  constexpr uint32_t all = (1u << sizeof...(i) / vectors) - 1;
+  const BlockTap *const first = o.taps + b.first_tap, *const last = first + b.taps;
+  const int64_t step = b.pixel_step, weight_step = o.weight_step;
+  Lanes<C> sums[] = {Lanes<C>::loadu(o.bias + i % vectors * n)...};
+  for (const TapRow<C>*row = o.rows, *end = row + o.count; row != end; row++) {
+    const C* const pixels = row->pixels + b.first_pixel + o.pixel_shift;
+    const C* const weights = row->weights + o.weight_shift;
+    for (const BlockTap* tap = first; tap != last; tap++) {
+      const C *x = pixels + tap->pixel, *w = weights + tap->weight;
+      const Lanes<C> weight[] = {Lanes<C>::loadu(w + v * weight_step)...};
+      const auto pixel = [&](size_t at) {
+        return Lanes<C>::loadu(x + at / vectors * step + at % vectors * n);
+      };
+      const uint32_t met = tap->met;
+      if (met == all) {
+        ((sums[i] = at::vec::fmadd(pixel(i), weight[i % vectors], sums[i])), ...);
+      } else {
+        ((met >> i / vectors & 1
+              ? void(sums[i] = at::vec::fmadd(pixel(i), weight[i % vectors], sums[i]))
+              : void()),
+         ...);
+      }
+    }
   }
-  Lanes<C> sums[pixels];
-#pragma GCC unroll 16
-  for (int p = 0; p < pixels; p++)
-    sums[p] = bias;
-  const TapRow<C>*row = o.rows, *end = row + o.count;
-  do {
-    const C* x = row->pixels + b.first_pixel + o.pixel_shift;
-    const C* w = row->weights + b.first_tap + o.weight_shift;
-    int64_t tap = taps;
-    do {
-      const C *xi = x, *wi = w;
-      int64_t i = inner;
-      do {
-        const auto weight = Lanes<C>::loadu(wi);
-#pragma GCC unroll 16
-        for (int p = 0; p < pixels; p++)
-          sums[p] = at::vec::fmadd(Lanes<C>::loadu(xi + p * step), weight, sums[p]);
-        xi += inner_step;
-        wi += inner_step;
-      } while (--i != 0);
-      x += tap_pixel_step;
-      w += tap_step;
-    } while (--tap != 0);
-  } while (++row != end);
-#pragma GCC unroll 16
-  for (int p = 0; p < pixels; p++)
-    sums[p].store(out + p * out_step);
+  C* const out = o.out + b.first_out;
+  (sums[i].store(out + i / vectors * b.out_step + i % vectors * o.out_step), ...);
 }
 
-template <class C, int vectors, size_t... i>
-constexpr auto gathers(std::index_sequence<i...>) {
-  return std::array{&gather_taps<C, static_cast<int>(i) + 1, vectors>...};
+template <class C, size_t pixels, size_t vectors>
+void gather_taps(const PixelBlock& b, const GatherOperands<C>& o) {
+  gather_block<C>(
+      b, o, std::make_index_sequence<pixels * vectors>(), std::make_index_sequence<vectors>());
 }
 
-template <class C, int vectors>
-constexpr auto gathers_by_pixels = gathers<C, vectors>(std::make_index_sequence<kBlockPixels>());
+template <class C, size_t vectors, size_t... i>
+constexpr auto gathers_by_pixels(std::index_sequence<i...>) {
+  return std::array{&gather_taps<C, i + 1, vectors>...};
+}
+
+template <class C, size_t vectors>
+constexpr auto gathers =
+    gathers_by_pixels<C, vectors>(std::make_index_sequence<most_block_pixels(vectors)>());
 
 } // namespace tap_kernels_detail
 
-// out[p] = bias + sum over rows, taps, i of pixel * weight, for each output p of the block.
-template <class C>
+// out[p] = bias + sum over rows, taps of pixel * weight, for each output p of the block.
+template <class C, size_t vectors = kBlockVectors>
 void gather_taps(const PixelBlock& b, const GatherOperands<C>& o) {
-  using namespace tap_kernels_detail;
-  const auto& by_pixels = b.pixel_step == kLanes<C> ? gathers_by_pixels<C, 1>
-      : b.pixel_step == 2 * kLanes<C>               ? gathers_by_pixels<C, 2>
-      : b.pixel_step == 4 * kLanes<C>               ? gathers_by_pixels<C, 4>
-                                                    : gathers_by_pixels<C, 0>;
-  by_pixels[b.pixels - 1](b, o);
+  if constexpr (vectors > 1) {
+    if (o.vectors < static_cast<int64_t>(vectors))
+      return gather_taps<C, vectors - 1>(b, o);
+  }
+  tap_kernels_detail::gathers<C, vectors>[b.pixels - 1](b, o);
 }
 
 // A tap, where the pixels that it meets begin and where its sums are.
