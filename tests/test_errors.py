@@ -93,7 +93,22 @@ CALLS = [
     bad(
         "resample", IMAGE, (4, 4), names="roi", coordinates="tf_crop_and_resize", roi=[0, 0, INF, 1]
     ),
-    bad("resample", IMAGE, (4, 4), names="roi", roi=[NAN]),
+    bad("resample", IMAGE, (4, 4), names="roi", roi=[NAN, 0, 1, 1]),
+    bad("resample", IMAGE, (4, 4), names="roi", roi=[0, 1]),
+    bad("resample", IMAGE, (4, 4), names="roi", error=TypeError, roi=""),
+    bad("resample", IMAGE, (4, 4), names="roi", error=TypeError, roi=[True] * 4),
+    bad("resample", IMAGE, (4, 4), names="antialias", error=TypeError, antialias=1.5),
+    bad("resample", IMAGE, (4, 4), names="exclude_outside", error=TypeError, exclude_outside=None),
+    bad("resample", IMAGE, 4, names="cubic_coeff_a", error=TypeError, cubic_coeff_a=True),
+    bad("resample", IMAGE, names="scale_factor", error=TypeError, scale_factor=True),
+    bad(
+        "resample",
+        IMAGE,
+        names="recompute_scale_factor",
+        error=TypeError,
+        scale_factor=2.0,
+        recompute_scale_factor="no",
+    ),
     bad("resample", IMAGE, (4, 4), names="extrapolation_value", extrapolation_value=NAN),
     bad(
         "resample",
@@ -148,6 +163,8 @@ CALLS = [
     bad("reorder", IMAGE, names="accumulate", accumulate=torch.ones(2, 3, 5)),
     bad("reorder", IMAGE, names="accumulate", accumulate=torch.ones(2, 3, 5, 1)),
     bad("reorder", IMAGE, names="beta", accumulate=IMAGE, beta=INF),
+    bad("reorder", IMAGE, names="beta", error=TypeError, beta=torch.ones(2)),
+    bad("fake_reorder", IMAGE, names="beta", dtype=torch.int8, beta=NAN),
     bad("reorder", IMAGE, names="dtype", error=TypeError, dtype=torch.int64),
     bad("reorder", IMAGE.cfloat(), names="src", error=TypeError),
     bad("reorder", IMAGE, names="dst_scale", error=TypeError, dst_scale=True),

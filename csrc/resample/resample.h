@@ -117,7 +117,7 @@ inline AxisSpec check_options(const char* op, const ResampleOptions& options, si
           options.scales);
     }
   }
-  if (spec.coordinates == Coordinates::tf_crop_and_resize) {
+  if (spec.coordinates == Coordinates::tf_crop_and_resize || !options.roi.empty()) {
     TORCH_CHECK_VALUE(
         options.roi.size() == 2 * spatial,
         op,

@@ -122,11 +122,11 @@ def reorder(
         )
     if accumulate is not None:
         options["accumulate"] = accumulate
-    if beta != 1.0:
-        options["beta"] = beta
-    if round_before_zero_point:
-        options["round_before_zero_point"] = round_before_zero_point
     try:
+        if beta != 1.0:
+            options["beta"] = beta
+        if round_before_zero_point:
+            options["round_before_zero_point"] = round_before_zero_point
         if has_bool or not (dtype is None or isinstance(dtype, torch.dtype)):
             raise TypeError  # explained below; the schema takes ints and bools as other numbers
         dst: Tensor = _reorder(src, dst_format, src_format, size, dtype, **options)
@@ -270,6 +270,8 @@ def fake_reorder(
             "fake_reorder: expected src to be float64, float32, bfloat16 or float16, got "
             f"{describe(src)}"
         )
+    if accumulate is None and not math.isfinite(beta):  # no operator sees it
+        raise ValueError(f"fake_reorder: expected beta to be finite, got {beta}")
     assert dtype is not None
     own_dtype = src.dtype
     layout = dst_format

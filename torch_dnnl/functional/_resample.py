@@ -207,8 +207,9 @@ def interpolate(
             if 0 in sizes:  # only here does torch give an empty result
                 return torch.nn.functional.interpolate(input, sizes, mode=mode)
             if rank == 5:
-                input = input.contiguous()  # torch's result is contiguous whatever the input is
-            elif rank == 3 and not input.is_contiguous():  # torch takes it for an image
+                if any(n != 1 for n in sizes):
+                    input = input.contiguous()  # as torch's result is, but for a single pixel
+            elif rank == 3:  # torch takes it for an image
                 image: Tensor = _resample(input.unsqueeze(2), (1, *sizes), (), *attributes)
                 return image.squeeze(2)
         if mode in ("bicubic", "lanczos") and input.dtype == torch.uint8:
@@ -414,6 +415,11 @@ def resample(
                 check_factors("resample", factors, src.shape, ValueError)
         if not (dtype is None or isinstance(dtype, torch.dtype)):
             raise TypeError  # explained below; the schema takes an int
+        # The schema takes numbers for bools and bools for numbers.
+        numbers = (cubic_coeff_a, extrapolation_value, *factors, *(roi or ()))
+        flags = (antialias, exclude_outside, recompute_scale_factor)
+        if bool in map(type, numbers) or any(type(flag) is not bool for flag in flags):
+            raise TypeError  # explained below
         if coordinates not in _COORDINATES:
             raise ValueError(
                 f"resample: expected coordinates to be one of {', '.join(_COORDINATES)}, "
@@ -429,7 +435,7 @@ def resample(
             antialias,
             cubic_coeff_a,
             exclude_outside,
-            roi or (),
+            () if roi is None else roi,
             extrapolation_value,
             data_format,
             dtype,
