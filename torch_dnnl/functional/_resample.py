@@ -415,11 +415,13 @@ def resample(
                 check_factors("resample", factors, src.shape, ValueError)
         if not (dtype is None or isinstance(dtype, torch.dtype)):
             raise TypeError  # explained below; the schema takes an int
-        # The schema takes numbers for bools and bools for numbers.
-        numbers = (cubic_coeff_a, extrapolation_value, *factors, *(roi or ()))
-        flags = (antialias, exclude_outside, recompute_scale_factor)
-        if bool in map(type, numbers) or any(type(flag) is not bool for flag in flags):
-            raise TypeError  # explained below
+        if (
+            type(antialias) is not bool
+            or type(exclude_outside) is not bool
+            or type(recompute_scale_factor) is not bool
+            or bool in map(type, (cubic_coeff_a, extrapolation_value, *factors, *(roi or ())))
+        ):
+            raise TypeError  # explained below; to the schema bools and numbers are the same
         if coordinates not in _COORDINATES:
             raise ValueError(
                 f"resample: expected coordinates to be one of {', '.join(_COORDINATES)}, "
