@@ -270,7 +270,7 @@ def fake_reorder(
             "fake_reorder: expected src to be float64, float32, bfloat16 or float16, got "
             f"{describe(src)}"
         )
-    if accumulate is None and not math.isfinite(beta):  # no operator sees it
+    if accumulate is None and not abs(beta) < math.inf:  # no operator sees it
         raise ValueError(f"fake_reorder: expected beta to be finite, got {beta}")
     assert dtype is not None
     own_dtype = src.dtype
