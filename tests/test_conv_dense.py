@@ -270,3 +270,24 @@ def test_algorithm_reference_is_the_definition():
     )
     assert not torch.equal(ours, exact)
     torch.testing.assert_close(ours, exact, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("groups", [1, 4, 16])
+def test_dense_matches_zeros_for_an_empty_batch(groups):
+    x = torch.randn(0, 16, 5, 5, device=DEVICE)
+    weights = torch.randn(16, 16 // groups, 3, 3, device=DEVICE, requires_grad=True)
+    D.conv2d(x, weights, padding=1, groups=groups).sum().backward()
+    assert torch.equal(weights.grad, torch.zeros_like(weights))
+
+
+@pytest.mark.parametrize("stride", [7, 2**30, 2**31 - 1])
+def test_dense_matches_with_huge_strides(stride):
+    """One output, whose gradient reaches one pixel."""
+    x = torch.randn(1, 64, 5, 5, device=DEVICE, requires_grad=True)
+    weights = torch.randn(64, 64, 1, 1, device=DEVICE)
+    y = D.conv2d(x, weights, stride=stride)
+    grad = torch.randn_like(y)
+    (ours,) = torch.autograd.grad(y, x, grad)
+    expected = torch.zeros_like(x, dtype=torch.float64)
+    expected[:, :, 0, 0] = grad.double()[:, :, 0, 0] @ weights.double()[:, :, 0, 0]
+    assert torch.allclose(ours.double(), expected, rtol=1e-5, atol=1e-5)

@@ -36,7 +36,7 @@ def conv_algorithm(algorithm: str) -> Iterator[None]:
             - "winograd": Winograd's wherever it is possible, else as "direct".
             - "reference": one loop for everything, to compare with. Slow.
 
-            CUDA has the reference only, and takes it for every name.
+            CUDA has the reference and kernels for the case, which it takes for every other name.
 
     Raises:
         TypeError, ValueError: not one of these.

@@ -49,7 +49,8 @@ bool fits(const ConvProblem& p) {
   constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() / 2;
   int64_t taps = 1, problems = p.groups, pixels = p.n;
   for (int a = 0; a < 3; a++) {
-    if (p.src_size[a] > kLimit || p.kernel[a] > kLimit ||
+    if (p.src_size[a] > kLimit || p.kernel[a] > kLimit || p.stride[a] > kLimit ||
+        p.dilation[a] > kLimit ||
         (p.dst_size[a] - 1) * p.stride[a] + (p.kernel[a] - 1) * p.dilation[a] + p.pad[a] > kLimit) {
       return false;
     }
