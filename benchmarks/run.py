@@ -181,6 +181,8 @@ def main() -> None:
     parser.add_argument("--csv", help="also write the rows to this file")
     parser.add_argument("--plot", help="also draw the ratios into this file")
     args = parser.parse_args()
+    if args.device == "cuda" and not torch.cuda.is_available():
+        parser.error(f"--device cuda: torch {torch.__version__} sees no GPU")
     keep_freed_memory()
     if args.deterministic:
         torch.use_deterministic_algorithms(True, warn_only=True)
