@@ -94,6 +94,7 @@ def test_bytes_are_pillows(mode):
     from PIL import Image
 
     choose = random.Random(mode)
+    further = differing = values = 0
     for _ in range(60):
         height, width, h, w = (choose.randint(5, 70) for _ in range(4))
         image = torch.randint(256, (height, width, 3), dtype=torch.uint8)
@@ -103,9 +104,14 @@ def test_bytes_are_pillows(mode):
         for x in (image.permute(2, 0, 1)[None], image.permute(2, 0, 1)[None].contiguous()):
             ours = D.interpolate(x, (h, w), mode=mode, antialias=True)[0].permute(1, 2, 0)
             difference = (ours.int() - theirs.int()).abs()
-            # 1 between the passes can become more than 1: a Lanczos weight can.
-            allowed = 2 if mode == "lanczos" else 1
-            assert difference.max() <= allowed and (difference > 1).sum() <= 1
+            # Sums of float32 can round the first pass another way, and the second one weighs it.
+            assert difference.max() <= (1 if mode == "bilinear" else 2)
+            further += (difference > 1).sum().item()
+            differing += (difference > 0).sum().item()
+            values += difference.numel()
+    assert further <= 1
+    # Bilinear, which cannot overshoot, rounds once.
+    assert differing < values * (0.25 if mode == "bilinear" else 1e-3)
 
 
 def onednn_nearest(src, size):

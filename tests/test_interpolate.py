@@ -219,6 +219,16 @@ def test_antialias_in_one_and_three_dimensions(align_corners):
         assert_matches(ours, expected.reshape(ours.shape))
 
 
+@pytest.mark.parametrize("rank", [3, 4, 5])
+def test_area_of_one_pixel(rank):
+    """Strides that could be those of any layout."""
+    for strides in ((6, 1, 6, 6, 6), (6, 1, 1, 1, 1), (1, 1, 1, 1, 1), (6, 1, 36, 6, 1)):
+        x = torch.randn(6).as_strided((1, 6, 1, 1, 1)[:rank], strides[:rank])
+        for size in ((4, 1, 2)[: rank - 2], (1, 1, 1)[: rank - 2]):
+            ours, theirs = (f(x, size, mode="area") for f in (D.interpolate, F.interpolate))
+            assert torch.equal(ours, theirs) and ours.stride() == theirs.stride()
+
+
 @pytest.mark.parametrize("shape", [(2, 3, 5), (2, 3, 5, 4), (2, 3, 3, 4, 5)])
 def test_area_of_nothing(shape):
     """Only in this mode torch gives an empty result, of its own strides."""

@@ -56,6 +56,7 @@ struct AxisSpec {
   bool antialias = false;
   bool exclude_outside = false;
   bool float64_index = false; // of torch_nearest and torch_nearest_exact
+  bool fixed_point = false;   // weights as Pillow rounds them, for bytes (see fixed_point_weight)
 
   bool operator==(const AxisSpec&) const = default;
 };
@@ -292,6 +293,14 @@ TORCH_DNNL_HD inline int64_t clamp_index(int64_t i, int64_t n) {
   return i < 0 ? 0 : i >= n ? n - 1 : i;
 }
 
+// A weight in Pillow's fixed point, of 22 bits. Pillow's sums of bytes round half up: weights that
+// are exact, whose sums alone can be half-way, are a hair above themselves, since ours round half
+// to even. A byte that differs after the first axis can differ by 2 after the second.
+TORCH_DNNL_HD inline double fixed_point_weight(double weight) {
+  const double scaled = std::floor(weight * 0x1p22 + 0.5);
+  return scaled == weight * 0x1p22 && weight != 1 ? weight * (1 + 0x1p-21) : scaled * 0x1p-22;
+}
+
 // Row `o` of the table. `weights` has room for row_capacity(a) taps: an array, or whatever takes
 // weights[tap] = w once *start is known. The taps are needed twice, to sum them and to divide them:
 // with room for filter_taps(a) of them in `taps` they are computed once.
@@ -373,7 +382,8 @@ TORCH_DNNL_HD inline void build_row(
     const int64_t at = clamp_index(x.floor + k, a.in);
     sum += tap(k);
     if (k == high || clamp_index(x.floor + k + 1, a.in) != at) {
-      weights[at - begin] = W(sum / total);
+      const double weight = sum / total;
+      weights[at - begin] = W(a.fixed_point ? fixed_point_weight(weight) : weight);
       sum = 0;
     }
   }

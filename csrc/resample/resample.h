@@ -287,6 +287,14 @@ inline at::Tensor resample_backward_output(
   return resample_detail::resized_like(grad, src_size, nxc, dtype);
 }
 
+// Whether this is a pass of interpolate over bytes, which takes the axes of antialiased filters
+// that overshoot one by one, as Pillow does.
+inline bool is_pass_over_bytes(const AxisSpec& a, c10::ScalarType src, c10::ScalarType dst) {
+  return a.antialias && a.filter != Filter::linear && src == c10::ScalarType::Byte && dst == src &&
+      (a.coordinates == Coordinates::torch_linear ||
+       a.coordinates == Coordinates::torch_antialias_corners);
+}
+
 // The problem of a checked call. `forward`: dst is the resized image; otherwise
 // dst is the gradient of the source image. Axes always lead from source image to
 // resized image.
@@ -322,6 +330,7 @@ inline ResampleProblem resample_problem(
     p.src_stride[2 + a] = src.stride(first + d), p.dst_stride[2 + a] = dst.stride(first + d);
     p.axes[a] = shared;
     p.axes[a].float64_index = p.src_dtype == c10::ScalarType::Double;
+    p.axes[a].fixed_point = is_pass_over_bytes(shared, p.src_dtype, p.dst_dtype);
     p.axes[a].in = forward ? p.src_size[a] : p.dst_size[a];
     p.axes[a].out = forward ? p.dst_size[a] : p.src_size[a];
     if (!options.scales.empty())

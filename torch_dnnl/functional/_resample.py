@@ -208,7 +208,9 @@ def interpolate(
                 return torch.nn.functional.interpolate(input, sizes, mode=mode)
             if rank == 5:
                 if any(n != 1 for n in sizes):
-                    input = input.contiguous()  # as torch's result is, but for a single pixel
+                    # As torch's result is, but for a single pixel. The views make the strides of
+                    # sizes of 1, which contiguous() leaves alone, say so too.
+                    input = input.contiguous().flatten().view(input.shape)
             elif rank == 3:  # torch takes it for an image
                 image: Tensor = _resample(input.unsqueeze(2), (1, *sizes), (), *attributes)
                 return image.squeeze(2)
