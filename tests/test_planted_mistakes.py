@@ -39,21 +39,17 @@ FAKE_TESTS = ("test_reorder_packs.py", "packs_of_fake")
 DENSE_TESTS = ("test_conv_dense.py", "bfloat16 and dense_matches and (aligned or ends or split)")
 DEPTHWISE_TESTS = ("test_cuda_depthwise.py", "float32 and problem and 3x3")
 
+
+def one_worker_more(file: str, then: str = "") -> Mistake:
+    """`then`: what sets the kernel apart from others of the file."""
+    test = "worker {} job.workers)\n    return;\n  const Place at = place(job, worker);\n" + then
+    return Mistake(file, file, test.format(">="), test.format(">"))
+
+
 # What is left out or goes too far: the mistake, the sanitizer, what must be reported, the tests.
 MISTAKES = {
     "resample, sliding window: one worker more": (
-        Mistake(
-            WINDOW,
-            WINDOW,
-            """worker >= job.workers)
-    return;
-  const Place at = place(job, worker);
-  const Source""",
-            """worker > job.workers)
-    return;
-  const Place at = place(job, worker);
-  const Source""",
-        ),
+        one_worker_more(WINDOW, "  const Source"),
         *("address", OVERRUN, RESAMPLE_TESTS),
     ),
     "resample, sliding window: the column behind the row": (
@@ -61,22 +57,11 @@ MISTAKES = {
         *(None, WRONG, RESAMPLE_TESTS),
     ),
     "resample, copy: one worker more": (
-        Mistake(
-            WINDOW,
-            WINDOW,
-            """worker >= job.workers)
-    return;
-  const Place at = place(job, worker);
-  const Columns""",
-            """worker > job.workers)
-    return;
-  const Place at = place(job, worker);
-  const Columns""",
-        ),
+        one_worker_more(WINDOW, "  const Columns"),
         *("address", OVERRUN, RESAMPLE_TESTS),
     ),
     "resample, sums of pixels: one worker more": (
-        Mistake(PIXELS, PIXELS, "worker >= job.workers", "worker > job.workers"),
+        one_worker_more(PIXELS),
         *("address", OVERRUN, RESAMPLE_TESTS),
     ),
     "resample, sums of rows: without the barrier": (
