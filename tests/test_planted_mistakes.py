@@ -15,7 +15,7 @@ import pytest
 TESTS = Path(__file__).resolve().parent
 sys.path.insert(0, str(TESTS / "cuda_on_host"))
 
-from build import Mistake, build, run_tests  # noqa: E402
+from build import Mistake, build, build_program, run, run_tests  # noqa: E402
 
 pytestmark = [
     pytest.mark.sanitizer,
@@ -197,3 +197,60 @@ def test_planted_mistake_is_found(name):
     done = run_tests(library, sanitizer, TESTS / file, "-x", "-k", selection)
     assert done.returncode != 0, done.stdout
     assert re.search(report, done.stderr + done.stdout), (done.stderr + done.stdout)[-5000:]
+
+
+# An offset that is cut to 32 bits: the mistake, and which tensors that lie far apart are then wrong.
+CUT_OFFSETS = {
+    "resample, sliding window": (
+        Mistake(
+            WINDOW,
+            WINDOW,
+            "(dst + y * job.dst_stride[3], out);",
+            "(dst + static_cast<int>(y * job.dst_stride[3]), out);",
+        ),
+        "resample, window",
+    ),
+    "reorder, tiles": (
+        Mistake(
+            TILES,
+            TILES,
+            "at[kDst] += count * box_.axis[a].stride[kDst];",
+            "at[kDst] += static_cast<int>(count * box_.axis[a].stride[kDst]);",
+        ),
+        "reorder, tiles",
+    ),
+    "fake_reorder": (
+        Mistake(FAKE, FAKE, "(steps.dst + position", "(steps.dst + (int)position"),
+        "fake_reorder",
+    ),
+    "convolution, NXC": (
+        Mistake(NXC, NXC, "int64_t offset = run.offset", "int offset = run.offset"),
+        "depthwise, channels innermost",
+    ),
+    "convolution, NCX": (
+        Mistake(NCX, NCX, "int64_t offset = first.offset", "int offset = first.offset"),
+        "depthwise, rows innermost",
+    ),
+    "convolution, weights": (
+        Mistake(WEIGHTS, WEIGHTS, "[o * layout.stride[0]", "[int(o * layout.stride[0])"),
+        "depthwise, channels innermost",
+    ),
+    "convolution, dense": (
+        Mistake(
+            "conv/cuda/dense_float32.cu",
+            DENSE_KERNELS,
+            "int64_t offset = rows[row].straight.offset",
+            "int offset = rows[row].straight.offset",
+        ),
+        "dense, channels innermost",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CUT_OFFSETS)
+def test_offset_of_32_bits_is_found(name):
+    mistake, wrong = CUT_OFFSETS[name]
+    source = TESTS / "cuda_on_host" / "far_apart.cu"
+    done = run([build_program(source, kernels=True, mistake=mistake)], None)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(rf"{wrong}: [1-9]\d* of", done.stdout), done.stdout
