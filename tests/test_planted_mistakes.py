@@ -199,7 +199,7 @@ def test_planted_mistake_is_found(name):
     assert re.search(report, done.stderr + done.stdout), (done.stderr + done.stdout)[-5000:]
 
 
-# An offset that is cut to 32 bits: the mistake, and which tensors that lie far apart are then wrong.
+# An offset that is cut to 32 bits: the mistake, and which tensors far apart are then wrong.
 CUT_OFFSETS = {
     "resample, sliding window": (
         Mistake(
