@@ -6,9 +6,9 @@
 #   make sanitize    the CUDA kernels, run on the CPU under AddressSanitizer and ThreadSanitizer, and
 #                    with planted mistakes
 #   make clean       remove build products   make help    this text
-#   make gpu         on a machine with a GPU: the tests that need one, checked memory accesses and
-#                    timings, which go to benchmarks/results. Its parts are gpu-build, gpu-test,
-#                    gpu-memcheck and gpu-bench, that one's gpu-bench-resample and so on.
+#   make gpu         on a machine with a GPU: the tests that need one, timings, which go to
+#                    benchmarks/results, and checked memory accesses. Its parts are gpu-build,
+#                    gpu-test, gpu-bench, that one's gpu-bench-resample and so on, and gpu-memcheck.
 #
 # Variables:
 #   ARGS=...                 for pytest or benchmarks/run.py
@@ -70,7 +70,8 @@ cuda-build: $(CUDA_VENV)/.torch
 	  $(CUDA_PY) setup.py -q build --build-lib build/cuda $(BRIEF)
 	PYTHONPATH=build/cuda $(CUDA_PY) tools/check_cuda_kernels.py
 
-gpu: gpu-test gpu-memcheck gpu-bench
+# Memory accesses last: where compute-sanitizer is missing, that fails.
+gpu: gpu-test gpu-bench gpu-memcheck
 
 # For the GPU at hand alone. With PYTHON=, nothing is downloaded if that Python has the tools.
 OWN_ARCH := import torch; \
@@ -90,14 +91,12 @@ gpu-test: gpu-build $(VENV)/.gpu-tools
 # Without torch's cache each tensor has an allocation of its own, whose ends are known.
 gpu-memcheck: gpu-build $(VENV)/.gpu-tools
 	@export PATH="$$PATH:$${CUDA_HOME:-/usr/local/cuda}/bin"; \
-	if command -v compute-sanitizer; then \
-	  PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
-	    compute-sanitizer --tool memcheck --error-exitcode 86 --print-limit 20 \
-	    $(PY) $(GPU_TESTS) $(ARGS) \
-	    -k "(matches_cpu or matches_oracle or dense_matches or planes) and float32 or tiles_of"; \
-	else \
-	  echo "compute-sanitizer is not installed: memory accesses are not checked"; \
-	fi
+	command -v compute-sanitizer || \
+	  { echo "compute-sanitizer is not installed: memory accesses are not checked"; exit 1; }; \
+	PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
+	  compute-sanitizer --tool memcheck --error-exitcode 86 --print-limit 20 \
+	  $(PY) $(GPU_TESTS) $(ARGS) \
+	  -k "(matches_cpu or matches_oracle or dense_matches or planes) and float32 or tiles_of"
 
 gpu-bench: $(GPU_BENCHES)
 

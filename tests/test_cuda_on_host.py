@@ -38,6 +38,13 @@ def test_offsets_of_64_bits():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
+def test_tensors_far_apart():
+    """Whole kernels over tensors of few elements, more than 2^31 apart."""
+    done = run([build_program(HERE / "far_apart.cu", kernels=True)], None)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("mistake", "sanitizer", "report"),
     [

@@ -15,7 +15,7 @@ import pytest
 TESTS = Path(__file__).resolve().parent
 sys.path.insert(0, str(TESTS / "cuda_on_host"))
 
-from build import Mistake, build, run_tests  # noqa: E402
+from build import Mistake, build, build_program, run, run_tests  # noqa: E402
 
 pytestmark = [
     pytest.mark.sanitizer,
@@ -39,21 +39,17 @@ FAKE_TESTS = ("test_reorder_packs.py", "packs_of_fake")
 DENSE_TESTS = ("test_conv_dense.py", "bfloat16 and dense_matches and (aligned or ends or split)")
 DEPTHWISE_TESTS = ("test_cuda_depthwise.py", "float32 and problem and 3x3")
 
+
+def one_worker_more(file: str, then: str = "") -> Mistake:
+    """`then`: what sets the kernel apart from others of the file."""
+    test = "worker {} job.workers)\n    return;\n  const Place at = place(job, worker);\n" + then
+    return Mistake(file, file, test.format(">="), test.format(">"))
+
+
 # What is left out or goes too far: the mistake, the sanitizer, what must be reported, the tests.
 MISTAKES = {
     "resample, sliding window: one worker more": (
-        Mistake(
-            WINDOW,
-            WINDOW,
-            """worker >= job.workers)
-    return;
-  const Place at = place(job, worker);
-  const Source""",
-            """worker > job.workers)
-    return;
-  const Place at = place(job, worker);
-  const Source""",
-        ),
+        one_worker_more(WINDOW, "  const Source"),
         *("address", OVERRUN, RESAMPLE_TESTS),
     ),
     "resample, sliding window: the column behind the row": (
@@ -61,22 +57,11 @@ MISTAKES = {
         *(None, WRONG, RESAMPLE_TESTS),
     ),
     "resample, copy: one worker more": (
-        Mistake(
-            WINDOW,
-            WINDOW,
-            """worker >= job.workers)
-    return;
-  const Place at = place(job, worker);
-  const Columns""",
-            """worker > job.workers)
-    return;
-  const Place at = place(job, worker);
-  const Columns""",
-        ),
+        one_worker_more(WINDOW, "  const Columns"),
         *("address", OVERRUN, RESAMPLE_TESTS),
     ),
     "resample, sums of pixels: one worker more": (
-        Mistake(PIXELS, PIXELS, "worker >= job.workers", "worker > job.workers"),
+        one_worker_more(PIXELS),
         *("address", OVERRUN, RESAMPLE_TESTS),
     ),
     "resample, sums of rows: without the barrier": (
@@ -212,3 +197,60 @@ def test_planted_mistake_is_found(name):
     done = run_tests(library, sanitizer, TESTS / file, "-x", "-k", selection)
     assert done.returncode != 0, done.stdout
     assert re.search(report, done.stderr + done.stdout), (done.stderr + done.stdout)[-5000:]
+
+
+# An offset that is cut to 32 bits: the mistake, and which tensors far apart are then wrong.
+CUT_OFFSETS = {
+    "resample, sliding window": (
+        Mistake(
+            WINDOW,
+            WINDOW,
+            "(dst + y * job.dst_stride[3], out);",
+            "(dst + static_cast<int>(y * job.dst_stride[3]), out);",
+        ),
+        "resample, window",
+    ),
+    "reorder, tiles": (
+        Mistake(
+            TILES,
+            TILES,
+            "at[kDst] += count * box_.axis[a].stride[kDst];",
+            "at[kDst] += static_cast<int>(count * box_.axis[a].stride[kDst]);",
+        ),
+        "reorder, tiles",
+    ),
+    "fake_reorder": (
+        Mistake(FAKE, FAKE, "(steps.dst + position", "(steps.dst + (int)position"),
+        "fake_reorder",
+    ),
+    "convolution, NXC": (
+        Mistake(NXC, NXC, "int64_t offset = run.offset", "int offset = run.offset"),
+        "depthwise, channels innermost",
+    ),
+    "convolution, NCX": (
+        Mistake(NCX, NCX, "int64_t offset = first.offset", "int offset = first.offset"),
+        "depthwise, rows innermost",
+    ),
+    "convolution, weights": (
+        Mistake(WEIGHTS, WEIGHTS, "[o * layout.stride[0]", "[int(o * layout.stride[0])"),
+        "depthwise, channels innermost",
+    ),
+    "convolution, dense": (
+        Mistake(
+            "conv/cuda/dense_float32.cu",
+            DENSE_KERNELS,
+            "int64_t offset = rows[row].straight.offset",
+            "int offset = rows[row].straight.offset",
+        ),
+        "dense, channels innermost",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CUT_OFFSETS)
+def test_offset_of_32_bits_is_found(name):
+    mistake, wrong = CUT_OFFSETS[name]
+    source = TESTS / "cuda_on_host" / "far_apart.cu"
+    done = run([build_program(source, kernels=True, mistake=mistake)], None)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(rf"{wrong}: [1-9]\d* of", done.stdout), done.stdout

@@ -27,6 +27,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 COMPILER = os.environ.get("CXX", "g++")  # g++: its attributes and linker scripts are used
 JOBS = 2  # compilers at once
+BUILD = ROOT / "build" / "cuda_on_host"
 
 RUNTIME = HERE / "cuda_on_host.cpp"
 # What shared_memory.ld needs: a section for each variable.
@@ -62,7 +63,7 @@ def _compile(source: Path, flags: list[str]) -> Path:
     """The object of a source; its name has a digest of the command."""
     command = [COMPILER, *COMMON, *flags, "-x", "c++", "-c", str(source)]
     digest = hashlib.sha256(shlex.join([*command, torch.__version__]).encode()).hexdigest()[:12]
-    folder = ROOT / "build" / "cuda_on_host" / "objects"
+    folder = BUILD / "objects"
     folder.mkdir(parents=True, exist_ok=True)
     product = folder / f"{source.stem}-{digest}.o"
     depfile = product.with_suffix(".d")
@@ -112,39 +113,62 @@ class Mistake:
         return changed if self.file == self.source else ROOT / "csrc" / self.source
 
 
-def build(sanitizer: str | None = None, mistake: Mistake | None = None) -> Path:
-    """The library of all CUDA kernels, registered for the CPU."""
-    folder = ROOT / "build" / "cuda_on_host"
-    flags = [*KERNELS, *_sanitize(sanitizer)]
-    flags += [f"-isystem{path}" for path in cpp_extension.include_paths()]
+def _flags(sanitizer: str | None) -> list[str]:
+    includes = [f"-isystem{path}" for path in cpp_extension.include_paths()]
+    return [*KERNELS, *_sanitize(sanitizer), *includes]
+
+
+def _kernels(sanitizer: str | None, mistake: Mistake | None) -> list[Path]:
+    """The objects of all CUDA kernels."""
+    flags = _flags(sanitizer)
     sources = sorted(ROOT.glob("csrc/*/cuda/*.cu"))
     if mistake is not None:
         sources.remove(ROOT / "csrc" / mistake.source)
     with ThreadPoolExecutor(JOBS) as pool:
         objects = list(pool.map(lambda source: _compile(source, flags), sources))
-    name = sanitizer or "plain"
     if mistake is not None:
-        name = f"{name}-mistake"
-        planted = folder / "mistake"
+        planted = BUILD / "mistake"
         shutil.rmtree(planted, ignore_errors=True)
         objects.append(_compile(mistake.plant(planted), [f"-I{planted}", *flags]))
-    objects.append(_compile(RUNTIME, ["-O2"]))
+    return objects
+
+
+def _product(
+    stem: str, sanitizer: str | None, mistake: Mistake | None, defines: Iterable[str] = ()
+) -> Path:
+    return BUILD / "-".join(
+        [stem, sanitizer or "plain", *defines, *(["mistake"] if mistake else [])]
+    )
+
+
+def build(sanitizer: str | None = None, mistake: Mistake | None = None) -> Path:
+    """The library of all CUDA kernels, registered for the CPU."""
+    objects = [*_kernels(sanitizer, mistake), _compile(RUNTIME, ["-O2"])]
     libraries = [f"-L{path}" for path in cpp_extension.library_paths()]
     libraries += ["-ltorch", "-ltorch_cpu", "-lc10"]
-    return _link(folder / f"{name}.so", objects, ["-shared", *_sanitize(sanitizer), *libraries])
+    product = _product("kernels", sanitizer, mistake).with_suffix(".so")
+    return _link(product, objects, ["-shared", *_sanitize(sanitizer), *libraries])
 
 
-def build_program(source: Path, sanitizer: str | None = None, defines: Iterable[str] = ()) -> Path:
-    """A program of one source, which may use c10."""
-    flags = [*KERNELS, *_sanitize(sanitizer), *(f"-D{name}" for name in defines)]
-    flags += [f"-isystem{path}" for path in cpp_extension.include_paths()]
+def build_program(
+    source: Path,
+    sanitizer: str | None = None,
+    defines: Iterable[str] = (),
+    *,
+    kernels: bool = False,
+    mistake: Mistake | None = None,
+) -> Path:
+    """A program of one source, which may use c10 and, if it is linked with them, all kernels."""
+    flags = [*_flags(sanitizer), *(f"-D{name}" for name in defines)]
     objects = [_compile(source, flags), _compile(RUNTIME, ["-O2"])]
-    name = "-".join([source.stem, sanitizer or "plain", *defines])
     libraries = ["-Wl,--as-needed", "-lc10"]
+    if kernels:
+        objects += _kernels(sanitizer, mistake)
+        libraries += ["-ltorch", "-ltorch_cpu"]
     for path in cpp_extension.library_paths():
         libraries += [f"-L{path}", f"-Wl,-rpath,{path}"]
-    flags = [*_sanitize(sanitizer), *libraries]
-    return _link(ROOT / "build" / "cuda_on_host" / name, objects, flags)
+    product = _product(source.stem, sanitizer, mistake, defines)
+    return _link(product, objects, [*_sanitize(sanitizer), *libraries])
 
 
 def run_under(sanitizer: str | None) -> tuple[list[str], dict[str, str]]:

@@ -1,9 +1,13 @@
 // Where kernels compute offsets in 64 bits and divide in 31, against plain arithmetic: for results
-// that are too large to be allocated in a test. A program that ends with 0 when all are right.
+// that are too large to be allocated in a test, and for counts of blocks, pixels and sums that
+// would take too long (far_apart.cu has large strides of few elements, in whole kernels). A program
+// that ends with 0 when all are right.
 #include <cstdio>
 #include <random>
 
 #include "conv/cuda/dense_problem.h"
+#include "conv/cuda/depthwise_image.h"
+#include "conv/cuda/depthwise_weights.h"
 #include "core/cuda/divide.h"
 #include "reorder/cuda/rows.h"
 #include "resample/cuda/job.h"
@@ -142,6 +146,42 @@ void pixels_of_convolution() {
   expect("beyond the last pixel", cuda::pixel_row(p, g, g.pixels(p)).straight.inside, 0);
 }
 
+// More runs or tiles of outputs than 2^31, and the outputs themselves.
+void outputs_of_depthwise() {
+  const int sizes[] = {1013, 7, 301, 40};
+  int64_t strides[5];
+  for (int i = 0; i < 10'000; i++) {
+    for (int64_t& stride : strides)
+      stride = far_stride();
+    const int64_t index = below(int64_t(1) << 60);
+    int64_t rest = index, x[4];
+    cuda::Digits digits(index);
+    for (int a = 0; a < 4; a++) {
+      x[a] = digits.pop(sizes[a]);
+      expect("digit", x[a], rest % sizes[a]);
+      rest /= sizes[a];
+    }
+    expect("the other digits", digits.rest(), rest);
+    const int64_t n = below(1'000'003);
+    const cuda::OutputIndex output{n, int(x[3]), int(x[2]), int(x[1]), int(x[0])};
+    int64_t offset = n * strides[0];
+    for (int a = 0; a < 4; a++)
+      offset += x[3 - a] * strides[1 + a];
+    expect("offset of an output", output.offset(strides), offset);
+  }
+}
+
+// More sums of weights than 2^31.
+void sums_of_depthwise() {
+  const int64_t taps = 49'001, pairs = 500'009;
+  const cuda::PartialSums sums{taps, pairs, nullptr};
+  expect("sums of a slice", sums.elements(), taps * pairs);
+  for (int i = 0; i < 10'000; i++) {
+    const int64_t slice = below(1056), tap = below(taps);
+    expect("offset of sums", sums.offset(slice, tap), (slice * taps + tap) * pairs);
+  }
+}
+
 } // namespace
 
 int main() {
@@ -149,6 +189,8 @@ int main() {
   places_of_resample();
   packs_of_reorder();
   pixels_of_convolution();
+  outputs_of_depthwise();
+  sums_of_depthwise();
   std::printf("%d wrong\n", failures);
   return failures != 0;
 }

@@ -41,6 +41,38 @@ struct GatherAxis {
   }
 };
 
+// Takes an index apart into its digits, the innermost first.
+class Digits {
+ public:
+  TORCH_DNNL_HD explicit Digits(int64_t index) : rest_(index) {}
+
+  // The next digit, of so many values. Quotients are 64 bits: there may be more blocks of work than
+  // 2^31.
+  TORCH_DNNL_HD int pop(int values) {
+    const int64_t quotient = rest_ / values;
+    const auto digit = static_cast<int>(rest_ - quotient * values);
+    rest_ = quotient;
+    return digit;
+  }
+
+  TORCH_DNNL_HD int64_t rest() const {
+    return rest_;
+  }
+
+ private:
+  int64_t rest_;
+};
+
+// An output, or the first one of a run.
+struct OutputIndex {
+  int64_t n;
+  int channel, d, h, w;
+
+  TORCH_DNNL_HD int64_t offset(const int64_t* stride) const {
+    return n * stride[0] + channel * stride[1] + d * stride[2] + h * stride[3] + w * stride[4];
+  }
+};
+
 struct DepthwiseImage {
   const void *in, *weights, *bias;
   Epilogue epilogue;

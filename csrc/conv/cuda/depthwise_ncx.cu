@@ -58,8 +58,9 @@ struct Plane {
   int channel;
 
   __device__ static Plane at(const DepthwiseImage& p, int64_t index) {
-    const int64_t n = index / p.channels;
-    return {n, static_cast<int>(index - n * p.channels)};
+    Digits digits(index);
+    const int channel = digits.pop(p.channels);
+    return {digits.rest(), channel};
   }
   __device__ Plane plus(int planes, int channels) const {
     const int c = channel + planes;
@@ -169,17 +170,11 @@ __global__ void __launch_bounds__(kThreads) ncx_kernel(
   const int row = rest % t.rows, in_block = rest / t.rows;
   const GatherAxis& a = p.axis[2];
   for (int64_t block = blockIdx.x; block < t.blocks; block += gridDim.x) {
-    int64_t index = block;
-    const auto pop = [&](int size) {
-      const int64_t quotient = index / size;
-      const auto digit = static_cast<int>(index - quotient * size);
-      index = quotient;
-      return digit;
-    };
-    const int tile_w = pop(t.tiles_w) * t.columns * kOutputs;
-    const int tile_h = pop(t.tiles_h) * t.rows * kRows;
-    const int od = pop(p.axis[0].out);
-    const Plane first_plane = Plane::at(p, index * t.planes);
+    Digits digits(block);
+    const int tile_w = digits.pop(t.tiles_w) * t.columns * kOutputs;
+    const int tile_h = digits.pop(t.tiles_h) * t.rows * kRows;
+    const int od = digits.pop(p.axis[0].out);
+    const Plane first_plane = Plane::at(p, digits.rest() * t.planes);
     const Plane plane = first_plane.plus(in_block, p.channels);
     const int ow = tile_w + column * kOutputs, oh = tile_h + row * kRows;
     const bool active = in_block < t.planes && plane.n < p.n && ow < a.out && oh < p.axis[1].out;
@@ -231,14 +226,11 @@ __global__ void __launch_bounds__(kThreads) ncx_kernel(
     if (!active)
       continue;
     const float bias = p.bias_of<T>(plane.channel);
-    const auto offset_in = [&](const int64_t* stride) {
-      return plane.n * stride[0] + plane.channel * stride[1] + od * stride[2] + ow * stride[4];
-    };
-    const int64_t offset = offset_in(p.out_stride), residual = offset_in(p.residual_stride);
+    const OutputIndex first{plane.n, plane.channel, od, oh, ow};
+    const int64_t offset = first.offset(p.out_stride), residual = first.offset(p.residual_stride);
 #pragma unroll
     for (int r = 0; r < kRows; r++) {
-      const int64_t h = oh + r;
-      if (h >= p.axis[1].out)
+      if (oh + r >= p.axis[1].out)
         break;
 #pragma unroll
       for (int i = 0; i < kOutputs; i++)
@@ -246,9 +238,9 @@ __global__ void __launch_bounds__(kThreads) ncx_kernel(
       p.epilogue.complete<T>(
           sums[r],
           min(kOutputs, a.out - ow),
-          offset + h * p.out_stride[3],
+          offset + r * p.out_stride[3],
           p.out_stride[4],
-          residual + h * p.residual_stride[3],
+          residual + r * p.residual_stride[3],
           p.residual_stride[4],
           vectors);
     }

@@ -34,25 +34,15 @@ struct Tiling {
   int64_t runs;
 };
 
-struct Run {
-  int64_t n;
-  int d, h, w;
-};
-
-__device__ Run run_at(const DepthwiseImage& p, const Tiling& t, int64_t index) {
-  const auto pop = [&](int size) {
-    const int64_t rest = index / size;
-    const auto digit = static_cast<int>(index - rest * size);
-    index = rest;
-    return digit;
-  };
-  Run run;
-  const int w = pop(t.runs_per_row);
-  run.w = t.spacing == 1 ? w * kOutputs : w / t.spacing * t.spacing * kOutputs + w % t.spacing;
-  run.h = pop(p.axis[1].out);
-  run.d = pop(p.axis[0].out);
-  run.n = index;
-  return run;
+// The first output of a run.
+__device__ OutputIndex
+run_at(const DepthwiseImage& p, const Tiling& t, int64_t index, int channel) {
+  Digits digits(index);
+  const int run = digits.pop(t.runs_per_row);
+  const int w =
+      t.spacing == 1 ? run * kOutputs : run / t.spacing * t.spacing * kOutputs + run % t.spacing;
+  const int h = digits.pop(p.axis[1].out), d = digits.pop(p.axis[0].out);
+  return {digits.rest(), channel, d, h, w};
 }
 
 // Fills `shared` with the weights of the steps from `first` on: [step][tap][input channel][channel
@@ -181,7 +171,7 @@ __global__ void __launch_bounds__(kThreads)
   int64_t first = static_cast<int64_t>(blockIdx.x / t.channel_tiles) * blockDim.y;
   for (bool staged = false; first < t.runs; first += step) {
     const bool active = channel < p.channels && first + threadIdx.y < t.runs;
-    const Run run = run_at(p, t, first + threadIdx.y);
+    const OutputIndex run = run_at(p, t, first + threadIdx.y, channel);
     const T* image = static_cast<const T*>(p.in) + run.n * p.in_stride[0];
     float sums[kOutputs][n] = {};
     int slot = 0, done = 0; // steps
@@ -215,14 +205,11 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int v = 0; v < n; v++)
       bias[v] = p.bias_of<T>(channel + v);
-    const auto offset_in = [&](const int64_t* stride) {
-      return run.n * stride[0] + channel * stride[1] + run.d * stride[2] + run.h * stride[3];
-    };
-    const int64_t offset = offset_in(p.out_stride), residual = offset_in(p.residual_stride);
+    const int64_t offset = run.offset(p.out_stride), residual = run.offset(p.residual_stride);
 #pragma unroll
     for (int r = 0; r < kOutputs; r++) {
-      const int64_t w = run.w + r * t.spacing;
-      if (w >= p.axis[2].out)
+      const int64_t along_row = r * t.spacing;
+      if (run.w + along_row >= p.axis[2].out)
         break;
 #pragma unroll
       for (int v = 0; v < n; v++)
@@ -230,9 +217,9 @@ __global__ void __launch_bounds__(kThreads)
       p.epilogue.complete<T>(
           sums[r],
           n,
-          offset + w * p.out_stride[4],
+          offset + along_row * p.out_stride[4],
           p.out_stride[1],
-          residual + w * p.residual_stride[4],
+          residual + along_row * p.residual_stride[4],
           p.residual_stride[1],
           /*vectors=*/true);
     }

@@ -11,7 +11,6 @@
 #include "conv/cuda/depthwise_weights.h"
 
 #include "conv/cuda/depthwise_image.h"
-#include "conv/reference.h"
 #include "core/cuda/launch.h"
 #include "core/cuda/scratch.h"
 #include "core/dispatch.h"
@@ -40,20 +39,20 @@ struct Slices {
 };
 
 struct WeightsLayout {
-  int pairs, in_channels, kernel[3];
+  int in_channels, kernel[3];
   int64_t stride[5]; // O, I, D, H, W
 };
 
-// weights[o, i, k] = the sum of sums[slice][k][o, i] over the slices: kAdders threads add each
-// kAdders-th slice, and the first one what they have found, both in order.
+// weights[o, i, k] = the sum over the slices of what they have at k and (o, i): kAdders threads add
+// each kAdders-th slice, and the first one what they have found, both in order.
 template <class T>
 __global__ void __launch_bounds__(kWarp* kAdders) add_slices_kernel(
     const __grid_constant__ WeightsLayout layout,
-    int64_t elements,
     int slices,
-    const float* sums,
+    PartialSums sums,
     T* weights) {
   __shared__ float shared[kAdders][kWarp];
+  const int64_t elements = sums.elements();
   const int64_t step = static_cast<int64_t>(gridDim.x) * kWarp;
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * kWarp; first < elements; first += step) {
     const int64_t index = first + threadIdx.x;
@@ -61,15 +60,15 @@ __global__ void __launch_bounds__(kWarp* kAdders) add_slices_kernel(
     if (index < elements) {
 #pragma unroll 8
       for (int s = threadIdx.y; s < slices; s += kAdders)
-        sum += sums[s * elements + index];
+        sum += sums.at(s, 0)[index];
     }
     shared[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y == 0 && index < elements) {
       for (int i = 1; i < kAdders; i++)
         sum += shared[i][threadIdx.x];
-      const auto tap = static_cast<int>(index / layout.pairs);
-      const auto pair = static_cast<int>(index - static_cast<int64_t>(tap) * layout.pairs);
+      const auto tap = static_cast<int>(index / sums.pairs);
+      const auto pair = static_cast<int>(index - tap * sums.pairs);
       const int64_t o = pair / layout.in_channels, i = pair % layout.in_channels;
       const int row = tap / layout.kernel[2], w = tap - row * layout.kernel[2];
       const int d = row / layout.kernel[1], h = row - d * layout.kernel[1];
@@ -104,6 +103,10 @@ struct KernelPart {
     const int row = index / parts, rows = static_cast<int>(p.kernel[1]);
     return {row / rows, row % rows, index % parts * taps};
   }
+
+  __device__ int64_t first_tap(const ConvProblem& p) const {
+    return (d * p.kernel[1] + h) * p.kernel[2] + w;
+  }
 };
 
 // Where output x and the first of tap k meet the source, along one axis.
@@ -116,14 +119,14 @@ __device__ __forceinline__ bool inside(const ConvProblem& p, int axis, int posit
   return position >= 0 && position < p.src_size[axis];
 }
 
-// `parts`: of all rows of the kernel. sums: [slice][tap][pair].
+// `parts`: of all rows of the kernel.
 template <class T, int n, int kTaps, int kStride>
 __global__ void __launch_bounds__(kThreads) nxc_kernel(
     const __grid_constant__ ConvProblem p,
     const __grid_constant__ Slices slices,
     int parts,
-    float* sums) {
-  const auto pairs = static_cast<int>(p.groups * p.oc * p.ic);
+    PartialSums sums) {
+  const auto pairs = static_cast<int>(sums.pairs);
   const int first_pair = (blockIdx.y * blockDim.x + threadIdx.x) * n;
   const int index = blockIdx.z * blockDim.y + threadIdx.y;
   if (first_pair >= pairs || index >= parts)
@@ -203,9 +206,7 @@ __global__ void __launch_bounds__(kThreads) nxc_kernel(
         total[k][v] += segment[k][v];
     }
   }
-  const int64_t taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
-  const int64_t tap = (part.d * p.kernel[1] + part.h) * p.kernel[2] + part.w;
-  float* to = sums + (blockIdx.x * taps + tap) * pairs + first_pair;
+  float* to = sums.at(blockIdx.x, part.first_tap(p)) + first_pair;
 #pragma unroll
   for (int k = 0; k < kTaps; k++) {
     if (part.w + k >= p.kernel[2])
@@ -216,14 +217,14 @@ __global__ void __launch_bounds__(kThreads) nxc_kernel(
   }
 }
 
-// A warp's lanes have neighbouring outputs; sums: [slice][tap][pair].
+// A warp's lanes have neighbouring outputs.
 template <class T, int kTaps>
 __global__ void __launch_bounds__(kThreads) ncx_kernel(
     const __grid_constant__ ConvProblem p,
     const __grid_constant__ Slices slices,
     int parts,
-    float* sums) {
-  const auto pairs = static_cast<int>(p.groups * p.oc * p.ic);
+    PartialSums sums) {
+  const auto pairs = static_cast<int>(sums.pairs);
   const int64_t slice = blockIdx.x / pairs;
   const auto own_pair = static_cast<int>(blockIdx.x - slice * pairs);
   const int index = blockIdx.y * blockDim.y + threadIdx.y;
@@ -268,15 +269,13 @@ __global__ void __launch_bounds__(kThreads) ncx_kernel(
     for (int k = 0; k < kTaps; k++)
       total[k] += inputs[k] * y;
   }
-  const int64_t taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
-  const int64_t tap = (part.d * p.kernel[1] + part.h) * p.kernel[2] + part.w;
 #pragma unroll
   for (int k = 0; k < kTaps; k++) {
 #pragma unroll
     for (int lanes = kWarp / 2; lanes > 0; lanes /= 2)
       total[k] += __shfl_xor_sync(~0u, total[k], lanes);
     if (threadIdx.x == 0 && part.w + k < p.kernel[2])
-      sums[(slice * taps + tap + k) * pairs + own_pair] = total[k];
+      sums.at(slice, part.first_tap(p) + k)[own_pair] = total[k];
   }
 }
 
@@ -285,19 +284,17 @@ int parts_of(const ConvProblem& p, int taps) {
 }
 
 template <class T>
-void add_slices(const ConvProblem& p, int slices, const float* sums) {
-  WeightsLayout layout{pairs_of(p), static_cast<int>(p.ic), {}, {}};
+void add_slices(const ConvProblem& p, int slices, const PartialSums& sums) {
+  WeightsLayout layout{static_cast<int>(p.ic), {}, {}};
   std::copy_n(p.kernel, 3, layout.kernel);
   std::copy_n(p.weights_stride, 5, layout.stride);
   constexpr int64_t kMaxGrid = 1 << 16;
-  const int64_t elements = output_elements(p);
   launch(
       add_slices_kernel<T>,
-      dim3(static_cast<unsigned>(std::min(kMaxGrid, (elements + kWarp - 1) / kWarp))),
+      dim3(static_cast<unsigned>(std::min(kMaxGrid, (sums.elements() + kWarp - 1) / kWarp))),
       dim3(kWarp, kAdders),
       0,
       layout,
-      elements,
       slices,
       sums,
       static_cast<T*>(p.out));
@@ -306,8 +303,9 @@ void add_slices(const ConvProblem& p, int slices, const float* sums) {
 // Calls fill(sums), which has memory for the sums of each slice, and adds them.
 template <class T, class F>
 void through_slices(const ConvProblem& p, int slices, F&& fill) {
-  const Scratch scratch(slices * output_elements(p) * sizeof(float));
-  auto* sums = static_cast<float*>(scratch.data());
+  PartialSums sums{p.kernel[0] * p.kernel[1] * p.kernel[2], pairs_of(p), nullptr};
+  const Scratch scratch(sums.offset(slices, 0) * sizeof(float));
+  sums.data = static_cast<float*>(scratch.data());
   fill(sums);
   add_slices<T>(p, slices, sums);
 }
@@ -320,7 +318,7 @@ void run_nxc(const ConvProblem& p) {
   const dim3 grid(1, ceil_of(vectors, lanes), ceil_of(parts, block.y));
   const int64_t items = p.n * p.dst_size[0] * p.dst_size[1] * ceil_of(p.dst_size[2], kSegment);
   const auto slices = Slices::of(items, int64_t(grid.y) * grid.z, /*least=*/1);
-  through_slices<T>(p, slices.count, [&](float* sums) {
+  through_slices<T>(p, slices.count, [&](const PartialSums& sums) {
     launch(
         nxc_kernel<T, n, kTaps, kStride>,
         dim3(slices.count, grid.y, grid.z),
@@ -340,7 +338,7 @@ void run_ncx(const ConvProblem& p) {
   const int part_blocks = ceil_of(parts, block.y);
   const int64_t pixels = p.dst_size[0] * p.dst_size[1] * p.dst_size[2];
   const auto slices = Slices::of(p.n * pixels, int64_t(pairs) * part_blocks, /*least=*/512);
-  through_slices<T>(p, slices.count, [&](float* sums) {
+  through_slices<T>(p, slices.count, [&](const PartialSums& sums) {
     launch(
         ncx_kernel<T, kTaps>,
         dim3(pairs * slices.count, part_blocks),

@@ -2,8 +2,26 @@
 #pragma once
 
 #include "conv/problem.h"
+#include "core/host_device.h"
 
 namespace torch_dnnl::cuda {
+
+// The sums of each slice, [slice][tap][pair of channels].
+struct PartialSums {
+  int64_t taps, pairs;
+  float* data;
+
+  TORCH_DNNL_HD int64_t elements() const { // of a slice
+    return taps * pairs;
+  }
+  // Of the first pair.
+  TORCH_DNNL_HD int64_t offset(int64_t slice, int64_t tap) const {
+    return slice * elements() + tap * pairs;
+  }
+  TORCH_DNNL_HD float* at(int64_t slice, int64_t tap) const {
+    return data + offset(slice, tap);
+  }
+};
 
 // False where a grid would have too many blocks.
 bool depthwise_weights(const ConvProblem& p);

@@ -12,6 +12,7 @@
 #define TORCH_DNNL_CUDA_KEY CPU
 #else
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime.h>
 #define TORCH_DNNL_CUDA_KEY CUDA
@@ -21,9 +22,30 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <utility>
 
 namespace torch_dnnl::cuda {
+
+#ifndef TORCH_DNNL_CUDA_ON_HOST
+// Lets a kernel have so much dynamic shared memory on the current device. The driver is asked once
+// for each kernel and device, not in each launch.
+inline void allow_shared_bytes(const void* kernel, size_t bytes) {
+  constexpr size_t kAllowedToAll = 48 * 1024;
+  if (bytes <= kAllowedToAll)
+    return;
+  static std::mutex mutex;
+  static std::map<std::pair<const void*, int>, size_t> allowed;
+  const std::lock_guard lock(mutex);
+  size_t& most = allowed[{kernel, c10::cuda::current_device()}];
+  if (bytes > most) {
+    C10_CUDA_CHECK(cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+    most = bytes;
+  }
+}
+#endif
 
 // Runs kernel(args...) on the current stream of the current device. `shared_bytes` is the size of
 // what dynamic_shared() returns in the kernel.
@@ -33,11 +55,7 @@ void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, A&
 #ifdef TORCH_DNNL_CUDA_ON_HOST
   cuda_on_host::run(grid, block, shared_bytes, [&] { kernel(args...); });
 #else
-  constexpr size_t kDefaultLimit = 48 * 1024; // more shared memory than this must be asked for
-  if (shared_bytes > kDefaultLimit) {
-    C10_CUDA_CHECK(cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
-  }
+  allow_shared_bytes(reinterpret_cast<const void*>(kernel), shared_bytes);
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
