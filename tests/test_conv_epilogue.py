@@ -500,3 +500,27 @@ def test_memory_is_inputs_output_and_scratch(
         result, peak = peak_of(call)
         outputs = result if isinstance(result, tuple) else (result,)
         assert peak <= sum(t.nbytes for t in outputs) + SCRATCH
+
+
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+def test_memory_of_matrix_products(data_format):
+    """Of an image that many tasks read, of 16 MB here, panels are made of a part at a time."""
+    few, many = (
+        torch.randn(4, c, 64, 64) if data_format == "NCX" else torch.randn(4, 64, 64, c)
+        for c in (256, 768)
+    )
+    to_many, to_few = torch.randn(768, 256, 1, 1), torch.randn(256, 768, 1, 1)
+    attributes = ([1, 1], [0, 0], [0, 0], [1, 1], "none", 1, data_format, "OIX", "auto")
+    ops = torch.ops.torch_dnnl
+    for call, scratch in (
+        (lambda: ops.convolution(few, to_many, None, *attributes), SCRATCH),
+        (lambda: ops.convolution_backward_data(few, to_few, [64, 64], *attributes), SCRATCH),
+        # And the sums of pixels in up to 32 chunks.
+        (
+            lambda: ops.convolution_backward_weights(many, few, [1, 1], *attributes),
+            SCRATCH + (8 << 20),
+        ),
+    ):
+        call()
+        result, peak = peak_of(call)
+        assert peak <= result.nbytes + scratch

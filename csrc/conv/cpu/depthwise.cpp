@@ -18,7 +18,7 @@ void for_each_weight(const DepthwisePlan& plan, int64_t vector, int64_t lanes, c
   const ConvProblem& p = plan.p;
   const int64_t* ws = p.weights_stride;
   const int64_t in_stride = ws[plan.backward_data() ? 0 : 1];
-  const int64_t first = vector * lanes;
+  const int64_t first = plan.first_channel(vector);
   const int64_t last = std::min(first + lanes, plan.channels());
   for (int64_t c = first; c < last; c++) {
     const int64_t group = c / plan.out_per_group, channel = c - group * plan.out_per_group;
@@ -43,13 +43,11 @@ class Gather {
   explicit Gather(const ConvProblem& p)
       : p_(p),
         epilogue_(p),
-        plan_(p, n, sizeof(T), /*may_read_image=*/std::is_same_v<T, C>),
+        plan_(p, n, sizeof(T), std::is_same_v<T, C>, std::is_same_v<T, C> && epilogue_.is_empty()),
         vector_weights_(plan_.taps * plan_.inner * n),
         weights_(plan_.vectors * vector_weights_),
         bias_(plan_.vectors * n),
-        phases_(plan_.phases(2)),
-        stores_image_(
-            std::is_same_v<T, C> && plan_.has_vectors_of_outputs(n) && epilogue_.is_empty()) {}
+        phases_(plan_.phases(2)) {}
 
   void run() {
     pack_weights();
@@ -60,7 +58,7 @@ class Gather {
     parallel_tasks(chunks * plan_.blocks, operations, [&](int64_t begin, int64_t end) {
       InputRows<T, C> input(plan_);
       Lists lists{std::vector<std::vector<TapRow<C>>>(plan_.rows)};
-      const Scratch<C> out(stores_image_ ? 0 : plan_.block * plan_.rows * plan_.tile * n);
+      const Scratch<C> out(plan_.uses_outputs ? 0 : plan_.block * plan_.rows * plan_.tile * n);
       for (int64_t task = begin; task < end; task++) {
         const int64_t block = task % plan_.blocks, chunk = task / plan_.blocks;
         input.select_block(block);
@@ -87,7 +85,7 @@ class Gather {
     parallel_tasks(plan_.vectors, vector_weights_ * 32, [&](int64_t begin, int64_t end) {
       for (int64_t v = begin; v < end; v++) {
         C* packed = weights_.data() + v * vector_weights_;
-        if ((v + 1) * n > plan_.channels())
+        if (plan_.first_channel(v) + n > plan_.channels())
           std::fill(packed, packed + vector_weights_, C(0));
         for_each_weight(plan_, v, n, [&](int64_t offset, int64_t index) {
           packed[index] = static_cast<C>(weights[offset]);
@@ -98,10 +96,11 @@ class Gather {
 
   void pack_bias() {
     const auto* bias = static_cast<const T*>(p_.bias);
-    const int64_t channels = bias == nullptr ? 0 : p_.groups * p_.oc;
-    for (int64_t c = 0; c < channels; c++)
-      bias_.data()[c] = static_cast<C>(bias[c * p_.bias_stride]);
-    std::fill(bias_.data() + channels, bias_.data() + plan_.vectors * n, C(0));
+    for (int64_t i = 0; i < plan_.vectors * n; i++) {
+      const int64_t c = plan_.first_channel(i / n) + i % n;
+      const bool has_bias = bias != nullptr && c < plan_.channels();
+      bias_.data()[i] = has_bias ? static_cast<C>(bias[c * p_.bias_stride]) : C(0);
+    }
   }
 
   void compute(
@@ -121,13 +120,13 @@ class Gather {
       });
     }
     const int64_t* ys = plan_.out_stride;
-    const int64_t vectors = std::min(plan_.block, plan_.vectors - block * plan_.block);
-    const int64_t channel = block * plan_.block * n;
+    const int64_t first = block * plan_.block, channel = first * n;
+    const int64_t vectors = std::min(plan_.block, plan_.vectors - first);
     T* image = static_cast<T*>(p_.out) + plan_.out_offset(unit, channel);
     C* out = scratch; // [vector][row][pixel][lane]
     int64_t vector_stride = unit.rows * unit.width * n, row_stride = unit.width * n;
     if constexpr (std::is_same_v<T, C>) {
-      if (stores_image_) {
+      if (plan_.uses_outputs) {
         out = image;
         vector_stride = n, row_stride = ys[3];
       }
@@ -136,24 +135,25 @@ class Gather {
     for (int64_t r = 0; r < unit.rows; r++) {
       const auto& rows = lists.rows[r];
       for (const PixelBlock& pixels : lists.blocks) {
-        for (int64_t v = 0; v < vectors; v += kBlockVectors) {
-          const int64_t vector = block * plan_.block + v;
+        for (int64_t vector = first, count; vector < first + vectors; vector += count) {
+          count = plan_.vectors_at_once(vector, first + vectors);
+          const int64_t shift = plan_.first_channel(vector) - channel;
           gather_taps<C>(
               pixels,
               {lists.taps.data(),
-               std::min<int64_t>(vectors - v, kBlockVectors),
+               count,
                rows.data(),
                static_cast<int64_t>(rows.size()),
-               v * n,
+               shift,
                vector * vector_weights_,
                vector_weights_,
                bias_.data() + vector * n,
-               out + v * vector_stride + r * row_stride,
+               out + shift / n * vector_stride + shift % n + r * row_stride,
                vector_stride});
         }
       }
     }
-    if (stores_image_)
+    if (plan_.uses_outputs)
       return;
     const int64_t channels = std::min(vectors * n, plan_.channels() - channel);
     if (!epilogue_.is_empty()) {
@@ -175,7 +175,7 @@ class Gather {
   // The blocks of a row of outputs.
   void list_blocks(const DepthwisePlan::Unit& unit, Lists& lists) const {
     const int64_t origin = plan_.reads_image ? 0 : plan_.first_in(2, unit.first);
-    const int64_t out_step = stores_image_ ? plan_.out_stride[4] : n;
+    const int64_t out_step = plan_.uses_outputs ? plan_.out_stride[4] : n;
     const int64_t most = most_block_pixels(plan_.block);
     lists.blocks.clear();
     lists.taps.clear();
@@ -233,7 +233,6 @@ class Gather {
   const int64_t vector_weights_;
   const Scratch<C> weights_, bias_;
   const std::vector<Phase> phases_;
-  const bool stores_image_;
 };
 
 // Backward weights: each tap's products, summed over the pixels of a chunk and then over chunks.
@@ -243,7 +242,7 @@ class WeightsGradient {
  public:
   explicit WeightsGradient(const ConvProblem& p)
       : p_(p),
-        plan_(p, n, sizeof(T)),
+        plan_(p, n, sizeof(T), false, std::is_same_v<T, C>),
         chunks_(plan_.chunks()),
         vector_weights_(plan_.taps * plan_.inner * n),
         sums_(chunks_ * plan_.vectors * vector_weights_) {}
@@ -281,13 +280,12 @@ class WeightsGradient {
     const int64_t channel = block * plan_.block * n;
     const int64_t channels = std::min(vectors * n, plan_.channels() - channel);
     const int64_t* ys = p_.dst_stride;
-    const bool is_in_place = std::is_same_v<T, C> && plan_.has_vectors_of_outputs(n);
     for (int64_t i = plan_.units * chunk / chunks_; i < plan_.units * (chunk + 1) / chunks_; i++) {
       const auto unit = plan_.unit(i);
       const T* from = static_cast<const T*>(p_.dst) + plan_.out_offset(unit, channel);
       const C* grad = grads; // [vector][row][pixel][lane]
       int64_t vector = unit.rows * unit.width * n, row = unit.width * n, pixel = n;
-      if (is_in_place) {
+      if (plan_.uses_outputs) {
         if constexpr (std::is_same_v<T, C>)
           grad = from;
         vector = n, row = ys[3], pixel = ys[4];

@@ -20,14 +20,17 @@ struct Phase {
 };
 
 // What forward, backward data and backward weights have in common: outputs that meet inputs. The
-// "outputs" of backward weights are the gradients.
+// "outputs" of backward weights are the gradients. Vectors may be where they are in a channels-last
+// image, of inputs or of outputs, if the caller can take them there.
 struct DepthwisePlan {
   DepthwisePlan(
       const ConvProblem& p,
       int64_t lanes,
       int64_t element_size,
-      bool may_read_image = false)
+      bool may_read_image = false,
+      bool may_use_outputs = false)
       : p(p),
+        lanes(lanes),
         inner(backward_data() ? p.oc : p.ic),
         out_per_group(backward_data() ? p.ic : p.oc),
         vectors(ceil_div(channels(), lanes)),
@@ -35,12 +38,24 @@ struct DepthwisePlan {
         out_size(backward_data() ? p.src_size : p.dst_size),
         in_stride(backward_data() ? p.dst_stride : p.src_stride),
         out_stride(backward_data() ? p.src_stride : p.dst_stride),
-        taps(product(p.kernel)),
-        reads_image(may_read_image && is_plain() && in_stride[1] == 1 && channels() % lanes == 0) {
-    block = std::min(
-        vectors,
-        std::max<int64_t>(
-            1, (in_stride[1] == 1 ? kWideBlock : kBlock) / (inner * lanes * element_size)));
+        taps(product(p.kernel)) {
+    const int64_t most = (in_stride[1] == 1 ? kWideBlock : kBlock) / (inner * lanes * element_size);
+    block = ceil_div(vectors, ceil_div(vectors, std::max<int64_t>(1, most))); // of equal size
+    if (block > kBlockVectors)
+      block = std::min(ceil_div(block, kBlockVectors) * kBlockVectors, vectors);
+    reads_image = may_read_image && is_plain() && in_stride[1] == 1;
+    uses_outputs = may_use_outputs && out_stride[1] == 1;
+    overlap_from = vectors;
+    if (channels() % lanes != 0) {
+      // The last kernel of the last task takes whole vectors that end with the last channel.
+      const int64_t last = (vectors - 1) % block; // of a task
+      const int64_t first = last >= kBlockVectors ? last / kBlockVectors * kBlockVectors : last;
+      if (reads_image && uses_outputs && last > 0) {
+        overlap_from = vectors - 1 - last + first;
+      } else {
+        reads_image = uses_outputs = false;
+      }
+    }
     // Transposing a row writes whole vectors of pixels: `margin` pixels beyond its end.
     margin = in_stride[1] == 1 ? 0 : lanes - 1;
     const auto reach = [&](int axis, int64_t outputs) { // inputs that so many outputs meet
@@ -104,9 +119,15 @@ struct DepthwisePlan {
     return last + 1;
   }
 
-  // Whether whole vectors of channels lie in the image of outputs.
-  bool has_vectors_of_outputs(int64_t lanes) const {
-    return out_stride[1] == 1 && channels() % lanes == 0;
+  // The last vectors may overlap the ones before.
+  int64_t first_channel(int64_t vector) const {
+    return vector < overlap_from ? vector * lanes : channels() - (vectors - vector) * lanes;
+  }
+
+  // How many of the vectors from this one to `end` one kernel takes: their channels lie together.
+  int64_t vectors_at_once(int64_t vector, int64_t end) const {
+    return std::min(
+        (vector < overlap_from ? std::min(overlap_from, end) : end) - vector, kBlockVectors);
   }
 
   // The first input that outputs from `out` on meet.
@@ -171,12 +192,15 @@ struct DepthwisePlan {
   }
 
   const ConvProblem& p;
+  int64_t lanes;
   int64_t inner;         // input channels that meet in an output channel
   int64_t out_per_group; // output channels
   int64_t vectors;       // of output channels
   const int64_t *in_size, *out_size, *in_stride, *out_stride;
   int64_t taps;
   bool reads_image;         // rows of inputs lie in the image, not in scratch memory
+  bool uses_outputs;        // so do outputs
+  int64_t overlap_from;     // the first vector that does not begin behind the one before, or none
   int64_t in_step;          // from one pixel of such a row to the next one
   int64_t block, blocks;    // vectors that a task computes
   int64_t slots[2];         // planes, and rows of a plane, that scratch memory holds
@@ -188,7 +212,7 @@ struct DepthwisePlan {
 
   // Bytes of the channels that a task computes: in a channels-last image they lie together, and
   // the more of them, the better they stream.
-  static constexpr int64_t kBlock = 64, kWideBlock = 512;
+  static constexpr int64_t kBlock = 64, kWideBlock = 1024;
   // Outputs that are computed at once, and the fewest in a row that is cut up.
   static constexpr int64_t kUnitPixels = 256, kLeastTile = 32;
   static constexpr int64_t kTasks = 64;          // enough for the threads to share

@@ -1,15 +1,16 @@
 #include "conv/cpu/packed_weights.h"
 
+#include <pthread.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <list>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "conv/cpu/tasks.h"
 
@@ -124,9 +125,20 @@ struct Kept {
   const Scratch<float> packed;
 };
 
-// Calls do without it rather than wait for one another, or for a thread that a fork left behind.
+class Store;
+Store& store();
+
+// Calls do without it rather than wait for one another. A process is forked while no other thread
+// has the lock: in the child nobody would give it back.
 class Store {
  public:
+  Store() {
+    pthread_atfork(
+        [] { store().mutex_.lock(); },
+        [] { store().mutex_.unlock(); },
+        [] { store().mutex_.unlock(); });
+  }
+
   struct Found {
     std::shared_ptr<const Kept> kept; // with the same key; or null,
     bool should_keep = false;         // and if so, whether they should be kept
@@ -136,30 +148,34 @@ class Store {
     if (!lock)
       return {};
     lookups_++;
-    if (const auto entry = entries_.find(key); entry != entries_.end()) {
-      entry->second.used = lookups_;
-      return {entry->second.kept};
+    if (const auto entry = by_key_.find(key); entry != by_key_.end()) {
+      entry->second->used = lookups_;
+      entries_.splice(entries_.begin(), entries_, entry->second);
+      return {entry->second->kept};
     }
-    if (seen_.size() == kMostSeen)
+    if (seen_.size() >= kMostSeen)
       seen_.clear();
-    const bool is_new = seen_.insert(Hash()(key)).second;
-    return {nullptr, !is_new && make_room(bytes)};
+    const auto [seen, is_new] = seen_.try_emplace(Hash()(key), Seen::unchanged);
+    return {nullptr, !is_new && seen->second == Seen::unchanged && make_room(bytes)};
   }
 
   void keep(const Key& key, std::shared_ptr<const Kept> kept, int64_t bytes) {
     const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock || !make_room(bytes))
+    if (!lock || by_key_.contains(key) || !make_room(bytes))
       return;
-    if (entries_.try_emplace(key, Entry{std::move(kept), bytes, lookups_}).second)
-      bytes_ += bytes;
+    entries_.push_front({key, std::move(kept), bytes, lookups_});
+    by_key_[key] = entries_.begin();
+    bytes_ += bytes;
   }
 
+  // Weights that changed without another key may do so at every call.
   void forget(const Key& key) {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock)
       return;
-    if (const auto entry = entries_.find(key); entry != entries_.end())
-      erase(entry);
+    seen_[Hash()(key)] = Seen::changed;
+    if (const auto entry = by_key_.find(key); entry != by_key_.end())
+      erase(entry->second);
   }
 
   int64_t limit_to(std::optional<int64_t> bytes) {
@@ -168,48 +184,44 @@ class Store {
       limit_ = *bytes;
       seen_.clear();
       while (bytes_ > limit_)
-        erase(oldest());
+        erase(std::prev(entries_.end()));
     }
     return bytes_;
   }
 
  private:
   struct Entry {
+    Key key;
     std::shared_ptr<const Kept> kept;
     int64_t bytes, used; // used: the last look-up that found it
   };
-  using Entries = std::unordered_map<Key, Entry, Hash>;
-
-  Entries::iterator oldest() {
-    return std::min_element(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) {
-      return a.second.used < b.second.used;
-    });
-  }
+  using Entries = std::list<Entry>;
+  enum class Seen : int8_t { unchanged, changed };
 
   void erase(Entries::iterator entry) {
-    bytes_ -= entry->second.bytes;
+    bytes_ -= entry->bytes;
+    by_key_.erase(entry->key);
     entries_.erase(entry);
   }
 
   bool make_room(int64_t bytes) {
     while (bytes_ + bytes > limit_) {
-      const auto entry = oldest();
-      if (entry == entries_.end() || lookups_ - entry->second.used < kLately)
+      if (entries_.empty() || lookups_ - entries_.back().used < kLately)
         return false;
-      erase(entry);
+      erase(std::prev(entries_.end()));
     }
     return true;
   }
 
   std::mutex mutex_;
-  Entries entries_;
-  std::unordered_set<size_t> seen_; // hashes of keys
+  Entries entries_; // the last used first
+  std::unordered_map<Key, Entries::iterator, Hash> by_key_;
+  std::unordered_map<size_t, Seen> seen_; // by the hash of a key
   int64_t bytes_ = 0, limit_ = int64_t(64) << 20, lookups_ = 0;
 };
 
-// Never destroyed: threads may still compute when the process ends.
 Store& store() {
-  static Store& store = *new Store;
+  static Store& store = *new Store; // never destroyed: threads may compute when the process ends
   return store;
 }
 

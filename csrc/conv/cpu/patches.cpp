@@ -17,6 +17,8 @@ constexpr int64_t kDepth = 256;
 
 // Of what is copied once, by each task.
 constexpr int64_t kSharedRows = 128;
+// Elements of an image that are copied at once, for each thread, and for the fewest of them.
+constexpr int64_t kShared = int64_t(1) << 18, kFewThreads = 4;
 
 // Of the sums over pixels: tasks for the threads to share, each of so many pixels at least.
 constexpr int64_t kTasks = 32;
@@ -27,9 +29,10 @@ constexpr int64_t kTaskPixels = 1024;
 // of the result, and what a pixel of the result is computed from, which is input channels and taps.
 //
 // A task computes a block of the product, one block of the depth after the other. What it reads is
-// copied into panels: by each task, or once for all if it is weights, or read by many tasks. Sums
-// are made in the order of the depth: in chunks that depend on the problem alone for the weights'
-// gradient, and in one chunk otherwise.
+// copied into panels: by each task, or once for all if it is weights, or read by many tasks. Of an
+// image, which may be large, only a part is copied at a time. Sums are made in the order of the
+// depth: in chunks that depend on the problem alone for the weights' gradient, and in one chunk
+// otherwise.
 template <class T>
 class Patches {
  public:
@@ -91,54 +94,59 @@ class Patches {
     left_.is_shared |= ceil_div(columns_, column_block_) > 2;
     right_.is_shared |= ceil_div(rows_, row_block_) > 2;
     sums_size_ = row_block_ * column_block_;
+    choose_part();
   }
 
   void run() {
     clear_uncovered();
     const Scratch<float> left(shared_size(left_)), right(shared_size(right_));
-    pack_shared(left_, left.data());
-    pack_shared(right_, right.data());
-    const int64_t outputs = p_.groups * blocks();
-    const Scratch<float> partial(chunks_ == 1 ? 0 : outputs * chunks_ * sums_size_);
-    const int64_t operations = row_block_ * column_block_ * ceil_div(depth_, chunks_);
-    parallel_tasks(outputs * chunks_, operations, [&](int64_t begin, int64_t end) {
-      Workspace local(*this);
-      for (int64_t task = begin; task < end; task++) {
-        const Block block = block_of(task / chunks_);
-        float* sums = chunks_ == 1 ? local.sums.data() : partial.data() + task * sums_size_;
-        multiply(block, task % chunks_, local, sums);
-        if (chunks_ == 1)
-          store(block, local, sums);
-      }
-    });
-    if (chunks_ == 1)
-      return;
-    parallel_tasks(outputs, chunks_ * sums_size_, [&](int64_t begin, int64_t end) {
-      Workspace local(*this);
-      for (int64_t i = begin; i < end; i++) {
-        float* sums = partial.data() + i * chunks_ * sums_size_;
-        for (int64_t chunk = 1; chunk < chunks_; chunk++) {
-          const float* more = sums + chunk * sums_size_;
-          for (int64_t j = 0; j < sums_size_; j++)
-            sums[j] += more[j];
+    const bool adds_up = chunks_ > 1 || part_.depth < depth_;
+    const Scratch<float> partial(adds_up ? p_.groups * blocks() * chunks_ * sums_size_ : 0);
+    for (int64_t d = 0; d < depth_; d += part_.depth) {
+      for (int64_t column = 0; column < columns_; column += part_.columns) {
+        for (int64_t row = 0; row < rows_; row += part_.rows) {
+          const Part part{
+              row,
+              std::min(part_.rows, rows_ - row),
+              column,
+              std::min(part_.columns, columns_ - column),
+              d,
+              std::min(part_.depth, depth_ - d)};
+          pack_shared(left_, {row, part.rows, d, part.depth}, left.data());
+          pack_shared(right_, {column, part.columns, d, part.depth}, right.data());
+          multiply(part, adds_up ? partial.data() : nullptr);
         }
-        store(block_of(i), local, sums);
       }
-    });
+    }
+    if (adds_up)
+      store_sums(partial.data());
   }
 
  private:
+  // Rows of a matrix, and which of their depth.
+  struct Panels {
+    int64_t row, rows, first, depth;
+
+    bool operator==(const Panels&) const = default;
+  };
+
   // One of the two matrices that are multiplied, and where its rows are in the product.
   struct Operand {
     const void* data = nullptr;
     int64_t group_step = 0;
     Axis across{}, depth{}, out{};
     bool is_shared = false;
-    const float* panels = nullptr; // [group][panel][depth][width], if shared
+    const float* panels = nullptr; // [group][panel][depth][width] of `held`, if shared
+    Panels held{};
+  };
+
+  // Of the product, what is computed at once: in blocks.
+  struct Part {
+    int64_t row, rows, column, columns, first, depth;
   };
 
   struct Block {
-    int64_t group, row, rows, column, columns;
+    int64_t index, group, row, rows, column, columns;
   };
 
   // What a thread works on.
@@ -159,6 +167,24 @@ class Patches {
     int64_t step;
   };
 
+  // How much of the product: that no more of an image has to be copied, whatever its size.
+  void choose_part() {
+    part_ = {0, rows_, 0, columns_, 0, depth_};
+    const int64_t most = kShared * std::max<int64_t>(kFewThreads, at::get_num_threads());
+    const auto units = [&](int64_t unit, int64_t elements) {
+      return std::max<int64_t>(1, most / std::max<int64_t>(1, p_.groups * unit * elements)) * unit;
+    };
+    if (p_.pass == ConvPass::backward_weights) {
+      const int64_t of_left = left_.is_shared ? rows_ : 0;
+      const int64_t of_right = right_.is_shared ? columns_ : 0;
+      part_.depth = std::min(depth_, units(kDepth, of_left + of_right));
+    } else if (is_turned_ && left_.is_shared) {
+      part_.rows = std::min(rows_, units(row_block_, depth_));
+    } else if (!is_turned_ && right_.is_shared) {
+      part_.columns = std::min(columns_, units(column_block_, depth_));
+    }
+  }
+
   static int64_t round_up(int64_t n, int64_t width) {
     return ceil_div(n, width) * width;
   }
@@ -171,17 +197,25 @@ class Patches {
     return &side == &left_ ? kGemmRows : kPanel;
   }
 
-  Block block_of(int64_t index) const {
-    const int64_t row_blocks = ceil_div(rows_, row_block_);
-    const int64_t column_blocks = ceil_div(columns_, column_block_);
+  Block block_of(const Part& part, int64_t index) const {
+    const int64_t row_blocks = ceil_div(part.rows, row_block_);
+    const int64_t column_blocks = ceil_div(part.columns, column_block_);
     Block block;
-    block.row = index % row_blocks * row_block_;
+    block.row = part.row + index % row_blocks * row_block_;
     block.rows = std::min(row_block_, rows_ - block.row);
     index /= row_blocks;
-    block.column = index % column_blocks * column_block_;
+    block.column = part.column + index % column_blocks * column_block_;
     block.columns = std::min(column_block_, columns_ - block.column);
     block.group = index / column_blocks;
+    block.index = (block.group * ceil_div(columns_, column_block_) + block.column / column_block_) *
+            ceil_div(rows_, row_block_) +
+        block.row / row_block_;
     return block;
+  }
+
+  // Where a chunk of the depth begins.
+  int64_t begin_of(int64_t chunk) const {
+    return std::min(ceil_div(depth_, kDepth) * chunk / chunks_ * kDepth, depth_);
   }
 
   // Pixels of the source that no pixel of the result is computed from.
@@ -226,27 +260,29 @@ class Patches {
   }
 
   int64_t shared_size(const Operand& side) const {
-    return side.is_shared ? p_.groups * size(side, side.across.count(), depth_) : 0;
+    const int64_t rows = &side == &left_ ? part_.rows : part_.columns;
+    return side.is_shared ? p_.groups * size(side, rows, part_.depth) : 0;
   }
 
-  void pack_shared(Operand& side, float* to) const {
-    if (!side.is_shared)
+  void pack_shared(Operand& side, const Panels& part, float* to) const {
+    if (!side.is_shared || side.held == part)
       return;
-    const int64_t panel = width(side), rows = side.across.count();
+    const int64_t panel = width(side), rows = part.rows;
     const int64_t at_once = kSharedRows / panel * panel, tasks = ceil_div(rows, at_once);
-    parallel_tasks(p_.groups * tasks, 16 * at_once * depth_, [&](int64_t begin, int64_t end) {
-      const Scratch<int64_t> across(at_once), depth(depth_);
-      side.depth.offsets(0, depth_, depth.data());
+    parallel_tasks(p_.groups * tasks, 16 * at_once * part.depth, [&](int64_t begin, int64_t end) {
+      const Scratch<int64_t> across(at_once), depth(part.depth);
+      side.depth.offsets(part.first, part.depth, depth.data());
       for (int64_t task = begin; task < end; task++) {
         const int64_t group = task / tasks, first = task % tasks * at_once;
         const int64_t n = std::min(at_once, rows - first);
-        side.across.offsets(first, n, across.data());
-        float* panels = to + group * size(side, rows, depth_) + size(side, first, depth_);
-        const int64_t step = panel_step(side, depth_);
-        pack(side, group, across.data(), n, depth.data(), depth_, panels, step);
+        side.across.offsets(part.row + first, n, across.data());
+        float* panels = to + group * size(side, rows, part.depth) + size(side, first, part.depth);
+        const int64_t step = panel_step(side, part.depth);
+        pack(side, group, across.data(), n, depth.data(), part.depth, panels, step);
       }
     });
     side.panels = to;
+    side.held = part;
   }
 
   PanelList panels(
@@ -259,9 +295,10 @@ class Patches {
       const Workspace& local,
       float* to) const {
     if (side.is_shared) {
-      const int64_t begin =
-          group * size(side, side.across.count(), depth_) + size(side, first, depth_);
-      return {side.panels + begin + from * width(side), panel_step(side, depth_)};
+      const Panels& held = side.held;
+      const int64_t begin = group * size(side, held.rows, held.depth) +
+          size(side, first - held.row, held.depth) + (from - held.first) * width(side);
+      return {side.panels + begin, panel_step(side, held.depth)};
     }
     const int64_t step = panel_step(side, depth);
     side.across.offsets(first, n, local.across.data());
@@ -270,12 +307,55 @@ class Patches {
     return {to, step};
   }
 
+  // Stores the product, or adds it to the sums of blocks and chunks.
+  void multiply(const Part& part, float* partial) const {
+    const int64_t end_of_part = part.first + part.depth;
+    int64_t first_chunk = 0, last_chunk = 0; // that have some of the part's depth
+    while (begin_of(first_chunk + 1) <= part.first)
+      first_chunk++;
+    while (last_chunk < chunks_ && begin_of(last_chunk) < end_of_part)
+      last_chunk++;
+    const int64_t chunks = last_chunk - first_chunk;
+    const int64_t outputs =
+        p_.groups * ceil_div(part.rows, row_block_) * ceil_div(part.columns, column_block_);
+    const int64_t operations = row_block_ * column_block_ * ceil_div(part.depth, chunks);
+    parallel_tasks(outputs * chunks, operations, [&](int64_t begin, int64_t end) {
+      Workspace local(*this);
+      for (int64_t task = begin; task < end; task++) {
+        const Block block = block_of(part, task / chunks);
+        const int64_t chunk = first_chunk + task % chunks;
+        const int64_t first = std::max(begin_of(chunk), part.first);
+        float* sums = partial == nullptr ? local.sums.data()
+                                         : partial + (block.index * chunks_ + chunk) * sums_size_;
+        if (first == begin_of(chunk))
+          initialise(block, sums);
+        multiply(block, first, std::min(begin_of(chunk + 1), end_of_part), local, sums);
+        if (partial == nullptr)
+          store(block, local, sums);
+      }
+    });
+  }
+
+  void store_sums(float* partial) const {
+    const int64_t outputs = p_.groups * blocks();
+    parallel_tasks(outputs, chunks_ * sums_size_, [&](int64_t begin, int64_t end) {
+      Workspace local(*this);
+      for (int64_t i = begin; i < end; i++) {
+        float* sums = partial + i * chunks_ * sums_size_;
+        for (int64_t chunk = 1; chunk < chunks_; chunk++) {
+          const float* more = sums + chunk * sums_size_;
+          for (int64_t j = 0; j < sums_size_; j++)
+            sums[j] += more[j];
+        }
+        store(block_of({0, rows_, 0, columns_, 0, depth_}, i), local, sums);
+      }
+    });
+  }
+
   // Sums: [panel of columns][row][column of the panel]
-  void multiply(const Block& block, int64_t chunk, const Workspace& local, float* sums) const {
-    initialise(block, sums);
-    const int64_t depth_blocks = ceil_div(depth_, kDepth);
-    const int64_t first = depth_blocks * chunk / chunks_ * kDepth;
-    const int64_t last = std::min(depth_blocks * (chunk + 1) / chunks_ * kDepth, depth_);
+  void
+  multiply(const Block& block, int64_t first, int64_t last, const Workspace& local, float* sums)
+      const {
     for (int64_t d = first; d < last; d += kDepth) {
       const int64_t depth = std::min(kDepth, last - d);
       const PanelList a =
@@ -385,6 +465,7 @@ class Patches {
   int64_t out_step_ = 0;
   bool is_turned_ = false; // columns are output channels, or terms
   int64_t rows_, columns_, depth_, row_block_, column_block_, chunks_ = 1, sums_size_;
+  Part part_{}; // what is computed at once, the first one
 };
 
 } // namespace

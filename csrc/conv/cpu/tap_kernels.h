@@ -71,7 +71,9 @@ void gather_block(
   constexpr size_t vectors = sizeof...(v);
   constexpr uint32_t all = (1u << sizeof...(i) / vectors) - 1;
   const BlockTap *const first = o.taps + b.first_tap, *const last = first + b.taps;
+  // Copies, which a store to the image cannot change.
   const int64_t step = b.pixel_step, weight_step = o.weight_step;
+  const int64_t out_step = b.out_step, vector_step = o.out_step;
   Lanes<C> sums[] = {Lanes<C>::loadu(o.bias + i % vectors * n)...};
   for (const TapRow<C>*row = o.rows, *end = row + o.count; row != end; row++) {
     const C* const pixels = row->pixels + b.first_pixel + o.pixel_shift;
@@ -79,8 +81,10 @@ void gather_block(
     for (const BlockTap* tap = first; tap != last; tap++) {
       const C *x = pixels + tap->pixel, *w = weights + tap->weight;
       const Lanes<C> weight[] = {Lanes<C>::loadu(w + v * weight_step)...};
+      const C* const fours[] = {x, x + 4 * step, x + 8 * step, x + 12 * step};
       const auto pixel = [&](size_t at) {
-        return Lanes<C>::loadu(x + at / vectors * step + at % vectors * n);
+        const size_t p = at / vectors;
+        return Lanes<C>::loadu(fours[p / 4] + p % 4 * step + at % vectors * n);
       };
       const uint32_t met = tap->met;
       if (met == all) {
@@ -94,7 +98,7 @@ void gather_block(
     }
   }
   C* const out = o.out + b.first_out;
-  (sums[i].store(out + i / vectors * b.out_step + i % vectors * o.out_step), ...);
+  (sums[i].store(out + i / vectors * out_step + i % vectors * vector_step), ...);
 }
 
 template <class C, size_t pixels, size_t vectors>
