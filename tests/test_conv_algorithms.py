@@ -61,10 +61,10 @@ def test_winograd_is_accurate(dtype, data_format, weights_format):
     for trial in range(25 if dtype == torch.float32 else 10):
         *tensors, pads, groups = random_problem(choose)
         src, weights, bias = (t if t is None else t.to(dtype).double() for t in tensors)
-        src.requires_grad_()
+        src.requires_grad_(), weights.requires_grad_()
         reference = expected(src, weights, bias, pads, groups)
         upstream = torch.randn_like(reference).to(dtype).double()
-        (grad,) = torch.autograd.grad(reference, src, upstream)
+        grad, weights_grad = torch.autograd.grad(reference, (src, weights), upstream)
 
         spatial = range(2, src.dim())
         to_data = [0, *spatial, 1] if data_format == "NXC" else list(range(src.dim()))
@@ -73,9 +73,10 @@ def test_winograd_is_accurate(dtype, data_format, weights_format):
         if choose.random() < 0.7:
             own = own.contiguous()
         own.requires_grad_()
+        own_weights = weights.detach().to(dtype).permute(to_weights).requires_grad_()
         result = D.convolution(
             own,
-            weights.to(dtype).permute(to_weights),
+            own_weights,
             None if bias is None else bias.to(dtype),
             pads_begin=[begin for begin, _ in pads],
             pads_end=[end for _, end in pads],
@@ -86,34 +87,122 @@ def test_winograd_is_accurate(dtype, data_format, weights_format):
         )
         context = (trial, src.shape, weights.shape, pads, groups)
         assert error(result, reference.detach().permute(to_data)) < BARS[dtype], context
-        (own_grad,) = torch.autograd.grad(result, own, upstream.to(dtype).permute(to_data))
-        assert error(own_grad, grad.permute(to_data)) < BARS[dtype], context
+        upstream = upstream.to(dtype).permute(to_data)
+        own_grads = torch.autograd.grad(result, (own, own_weights), upstream)
+        assert error(own_grads[0], grad.permute(to_data)) < BARS[dtype], context
+        assert error(own_grads[1], weights_grad.permute(to_weights)) < BARS[dtype], context
+
+
+@pytest.mark.usefixtures("poison")
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+@pytest.mark.parametrize("weights_format", ["OIX", "XIO"])
+@pytest.mark.parametrize(
+    "shape, groups, oc, pads",
+    [
+        ((3, 70, 9, 31), 1, 131, ((1, 1), (1, 1))),  # both sides in blocks of channels
+        ((1, 66, 67, 141), 2, 64, ((2, 0), (0, 5))),  # rows longer than a block of tiles; chunks
+        ((2, 16, 50, 46), 1, 17, ((4, 4), (3, 0))),  # pads beyond the kernel; chunks
+        ((1, 288, 91, 95), 32, 256, ((1, 1), (1, 1))),  # more tiles than are summed at once
+    ],
+)
+def test_weights_gradient_in_blocks(data_format, weights_format, shape, groups, oc, pads):
+    """The weights gradient of views, amid NaN, whose strides are of either order."""
+    torch.manual_seed(0)
+    n, ic, h, w = shape
+    out = (h + sum(pads[0]) - 2, w + sum(pads[1]) - 2)
+    whole = torch.full((n, ic + 1, h + 2, w + 3), torch.nan)
+    src = whole[:, 1:, 1:-1, 2:-1].copy_(torch.randn(shape))
+    upstream = torch.randn(out[1], n, out[0], oc).permute(1, 3, 2, 0)
+    weights = torch.zeros(oc, ic // groups, 3, 3, dtype=torch.float64, requires_grad=True)
+    result = expected(src.double(), weights, None, pads, groups)
+    (reference,) = torch.autograd.grad(result, weights, upstream.double())
+
+    to_data = [0, 2, 3, 1] if data_format == "NXC" else [0, 1, 2, 3]
+    to_weights = [2, 3, 1, 0] if weights_format == "XIO" else [0, 1, 2, 3]
+    for x in (src, src.contiguous(), src.contiguous(memory_format=torch.channels_last)):
+        for g in (upstream, upstream.contiguous()):
+            actual = torch.ops.torch_dnnl.convolution_backward_weights(
+                *(g.permute(to_data), x.permute(to_data), [3, 3], [1, 1]),
+                *([begin for begin, _ in pads], [end for _, end in pads], [1, 1], "none"),
+                *(groups, data_format, weights_format, "winograd"),
+            )
+            assert error(actual, reference.permute(to_weights)) < BARS[torch.float32]
+
+
+def test_weights_gradient_of_many_tiles_is_accurate():
+    """Sums over 1568 and 32 tiles, of inputs whose mean is not 0 too."""
+    for n, channels, size in [(8, 64, 56), (8, 256, 7)]:
+        src, weights = torch.randn(n, channels, size, size), torch.zeros(channels, channels, 3, 3)
+        upstream = torch.randn_like(src)
+        for x in (src, src.relu()):
+            reference = torch.nn.grad.conv2d_weight(
+                x.double(), weights.shape, upstream.double(), padding=1
+            )
+            actual = torch.ops.torch_dnnl.convolution_backward_weights(
+                *(upstream, x, [3, 3], [1, 1], [1, 1], [1, 1], [1, 1], "none"),
+                *(1, "NCX", "OIX", "winograd"),
+            )
+            assert error(actual, reference) < 5e-6
+            assert (actual - reference).abs().max() < BARS[torch.float32] * reference.abs().max()
 
 
 def test_automatic_choice_is_winograd_for_wide_layers():
     """The same bits as what it chose."""
     wide, narrow = torch.randn(2, 40, 24, 24), torch.randn(2, 8, 24, 24)
     for src, name, other in [(wide, "winograd", "direct"), (narrow, "direct", "winograd")]:
-        weight = torch.randn(48, src.shape[1], 3, 3)
+        weight = torch.randn(48, src.shape[1], 3, 3, requires_grad=True)
+        src.requires_grad_()
         results = {}
         for algorithm in ALGORITHMS:
             with torch_dnnl.conv_algorithm(algorithm):
-                results[algorithm] = D.conv2d(src, weight, padding=1)
-        assert torch.equal(results["auto"], results[name])
-        assert not torch.equal(results["auto"], results[other])
-        for result in results.values():
-            torch.testing.assert_close(result, results["reference"], rtol=1e-4, atol=1e-3)
+                result = D.conv2d(src, weight, padding=1)
+            grads = torch.autograd.grad(result, (src, weight), torch.ones_like(result))
+            results[algorithm] = (result.detach(), *grads)
+        for i in range(3):
+            assert torch.equal(results["auto"][i], results[name][i])
+            assert not torch.equal(results["auto"][i], results[other][i])
+            for algorithm in ALGORITHMS:
+                torch.testing.assert_close(
+                    results[algorithm][i], results["reference"][i], rtol=1e-4, atol=2e-3
+                )
+
+
+@pytest.mark.parametrize(
+    "n, ic, size, name",
+    [
+        (16, 16, (2, 4), "winograd"),
+        (15, 16, (2, 4), "direct"),
+        (16, 15, (2, 4), "direct"),
+        (16, 16, (1, 9), "direct"),
+        (16, 16, (9, 1), "direct"),
+    ],
+)
+def test_automatic_choice_for_weights_gradients(n, ic, size, name):
+    """At the edges of what Winograd takes."""
+    src, upstream = torch.randn(n, ic, *size), torch.randn(n, 18, *size)
+    results = {
+        algorithm: torch.ops.torch_dnnl.convolution_backward_weights(
+            *(upstream, src, [3, 3], [1, 1], [1, 1], [1, 1], [1, 1], "none"),
+            *(1, "NCX", "OIX", algorithm),
+        )
+        for algorithm in ("auto", "winograd", "direct")
+    }
+    assert torch.equal(results["auto"], results[name])
+    assert not torch.equal(results["winograd"], results["direct"])
 
 
 def test_threads_do_not_change_results():
-    src, weight = torch.randn(3, 40, 30, 30), torch.randn(70, 40, 3, 3)
+    src, weight = torch.randn(3, 40, 30, 30), torch.randn(70, 40, 3, 3, requires_grad=True)
+    upstream = torch.randn(3, 70, 30, 30)
     before = torch.get_num_threads()
     for layout in (torch.contiguous_format, torch.channels_last):
         results = []
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            results.append(D.conv2d(src.to(memory_format=layout), weight, padding=1))
-        assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+            result = D.conv2d(src.to(memory_format=layout), weight, padding=1)
+            results.append((result, *torch.autograd.grad(result, weight, upstream)))
+        for result, grad in results[1:]:
+            assert torch.equal(result, results[0][0]) and torch.equal(grad, results[0][1])
     torch.set_num_threads(before)
 
 

@@ -42,21 +42,6 @@ inline int64_t run_length(const int64_t* offsets, int64_t n) {
 namespace matrices_detail {
 
 template <class T>
-inline Quad load_quad(const T* from) {
-  if constexpr (std::is_same_v<T, float>) {
-    Quad quad;
-    std::memcpy(&quad, from, sizeof(quad));
-    return quad;
-  } else {
-    return Quad{
-        static_cast<float>(from[0]),
-        static_cast<float>(from[1]),
-        static_cast<float>(from[2]),
-        static_cast<float>(from[3])};
-  }
-}
-
-template <class T>
 inline void copy(const T* from, int64_t n, float* to) {
   if constexpr (std::is_same_v<T, float>) {
     std::memcpy(to, from, n * sizeof(float));

@@ -6,9 +6,24 @@
 
 namespace torch_dnnl {
 
-// Four rows of four values become four columns.
 typedef float Quad __attribute__((vector_size(16)));
 
+template <class T>
+inline Quad load_quad(const T* from) {
+  if constexpr (std::is_same_v<T, float>) {
+    Quad quad;
+    std::memcpy(&quad, from, sizeof(quad));
+    return quad;
+  } else {
+    return Quad{
+        static_cast<float>(from[0]),
+        static_cast<float>(from[1]),
+        static_cast<float>(from[2]),
+        static_cast<float>(from[3])};
+  }
+}
+
+// Four rows of four values become four columns.
 inline void transpose(Quad* x) {
   const Quad a = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
   const Quad b = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);

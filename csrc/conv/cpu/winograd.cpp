@@ -4,96 +4,14 @@
 #include <cstring>
 
 #include "conv/cpu/epilogue.h"
-#include "conv/cpu/gemm.h"
 #include "conv/cpu/packed_weights.h"
-#include "conv/cpu/quads.h"
 #include "conv/cpu/roles.h"
 #include "conv/cpu/tasks.h"
-#include "conv/reference.h"
+#include "conv/cpu/winograd_tiles.h"
 #include "core/dispatch.h"
-#include "core/numeric.h"
 
 namespace torch_dnnl {
 namespace {
-
-constexpr int64_t kTile = 4, kInput = 6, kPositions = kInput * kInput;
-
-// The transforms of one dimension. Those of tiles are applied to columns and then to rows.
-inline void transform_input(const Vec (&d)[kInput], Vec (&to)[kInput]) {
-  const Vec two(2), four(4), five(5);
-  const Vec even = d[4] - four * d[2], odd = d[3] - four * d[1];
-  const Vec near = d[4] - d[2], twice = two * (d[3] - d[1]);
-  to[0] = four * d[0] - five * d[2] + d[4];
-  to[1] = even + odd;
-  to[2] = even - odd;
-  to[3] = near + twice;
-  to[4] = near - twice;
-  to[5] = four * d[1] - five * d[3] + d[5];
-}
-
-inline void transform_output(const Vec (&m)[kInput], Vec (&to)[kTile]) {
-  const Vec two(2), four(4), eight(8);
-  const Vec sum = m[1] + m[2], difference = m[1] - m[2];
-  const Vec far_sum = m[3] + m[4], far_difference = m[3] - m[4];
-  to[0] = m[0] + sum + far_sum;
-  to[1] = difference + two * far_difference;
-  to[2] = sum + four * far_sum;
-  to[3] = difference + eight * far_difference + m[5];
-}
-
-inline void transform_kernel(const Vec (&g)[3], Vec (&to)[kInput]) {
-  const Vec fourth(1.0f / 4), sixth(1.0f / 6), twelfth(1.0f / 12), twenty_fourth(1.0f / 24);
-  const Vec outer = (g[0] + g[2]) * sixth, middle = g[1] * sixth;
-  const Vec far_outer = g[0] * twenty_fourth + g[2] * sixth, far_middle = g[1] * twelfth;
-  const Vec zero(0);
-  to[0] = g[0] * fourth;
-  to[1] = zero - (outer + middle);
-  to[2] = middle - outer;
-  to[3] = far_outer + far_middle;
-  to[4] = far_outer - far_middle;
-  to[5] = g[2];
-}
-
-// transform(transform(from)^T)^T
-template <int64_t n, int64_t m, class F>
-inline void transform_both(const Vec (&from)[n][n], Vec (&to)[m][m], const F& transform) {
-  Vec columns[n][m]; // transposed
-  for (int64_t j = 0; j < n; j++) {
-    Vec column[n];
-    for (int64_t i = 0; i < n; i++) {
-      column[i] = from[i][j];
-    }
-    transform(column, columns[j]);
-  }
-  for (int64_t i = 0; i < m; i++) {
-    Vec row[n];
-    for (int64_t j = 0; j < n; j++) {
-      row[j] = columns[j][i];
-    }
-    transform(row, to[i]);
-  }
-}
-
-// n lanes with any stride, the others 0.
-template <class T>
-inline Vec load_lanes(const T* from, int64_t stride, int64_t n) {
-  if (stride == 1 && n == kLanes) {
-    Vec x;
-    if constexpr (std::is_same_v<T, float>) {
-      x = Vec::loadu(from);
-    } else if constexpr (std::is_same_v<T, c10::BFloat16>) {
-      at::vec::load_fp32_from_bf16(from, x);
-    } else {
-      at::vec::load_fp32_from_fp16(from, x);
-    }
-    return x;
-  }
-  float lanes[kLanes] = {};
-  for (int64_t i = 0; i < n; i++) {
-    lanes[i] = static_cast<float>(from[i * stride]);
-  }
-  return Vec::loadu(lanes);
-}
 
 template <class T>
 inline void store_lanes(Vec x, T* to, int64_t stride, int64_t n) {
@@ -112,27 +30,6 @@ inline void store_lanes(Vec x, T* to, int64_t stride, int64_t n) {
   }
 }
 
-// Every fourth of kLanes quads as one vector. Through memory, the load would have to wait for the
-// stores.
-inline Vec join(const Quad* x) {
-#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
-  const auto low = __builtin_shufflevector(x[0], x[4], 0, 1, 2, 3, 4, 5, 6, 7);
-#if defined(CPU_CAPABILITY_AVX512)
-  const auto high = __builtin_shufflevector(x[8], x[12], 0, 1, 2, 3, 4, 5, 6, 7);
-  return Vec(
-      __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
-#else
-  return Vec(low);
-#endif
-#else
-  float lanes[kLanes];
-  for (int64_t i = 0; i < kLanes; i += 4) {
-    std::memcpy(lanes + i, x + i, sizeof(Quad));
-  }
-  return Vec::loadu(lanes);
-#endif
-}
-
 // Forward and backward data are one computation, of a correlation of `in` with the kernels, which
 // are turned around for backward data.
 //
@@ -146,9 +43,7 @@ class Winograd : Roles {
       : Roles(p),
         epilogue_(p),
         pad_{forward_ ? p.pad[1] : 2 - p.pad[1], forward_ ? p.pad[2] : 2 - p.pad[2]},
-        tile_rows_(ceil_div(out_size_[1], kTile)),
-        tile_columns_(ceil_div(out_size_[2], kTile)),
-        tiles_(p.n * out_size_[0] * tile_rows_ * tile_columns_),
+        tiles_(p.n, out_size_),
         lanes_are_channels_(out_stride_[1] == 1),
         width_(lanes_are_channels_ ? std::min(kPanel, round_up(out_channels_)) : kRows),
         panels_(ceil_div(out_channels_, width_)),
@@ -164,7 +59,7 @@ class Winograd : Roles {
         width_,
         p_.groups * panels_ * kPositions * kernel_step_,
         [&](const void* weights, float* to) { pack_kernels(static_cast<const T*>(weights), to); });
-    const int64_t blocks = ceil_div(tiles_, block_);
+    const int64_t blocks = ceil_div(tiles_.count, block_);
     const int64_t operations = kPositions * block_ * in_channels_ * out_channels_;
     parallel_tasks(p_.groups * blocks, operations, [&](int64_t begin, int64_t end) {
       const Scratch<float> inputs(kPositions * input_step_);
@@ -172,7 +67,7 @@ class Winograd : Roles {
       const Scratch<float> rows(epilogue_.is_empty() ? 0 : kTile * row_size());
       for (int64_t task = begin; task < end; task++) {
         const int64_t group = task / blocks, first = task % blocks * block_;
-        const int64_t count = std::min(block_, tiles_ - first);
+        const int64_t count = std::min(block_, tiles_.count - first);
         pack_inputs(group, first, count, inputs.data());
         for (int64_t panel = 0; panel < panels_; panel++) {
           multiply(group, panel, count, inputs.data(), products.data());
@@ -190,14 +85,6 @@ class Winograd : Roles {
   static constexpr int64_t kRows = 48;   // output channels at a time where lanes are tiles
   static constexpr int64_t kDepth = 256; // input channels whose kernels stay in the cache
 
-  // Keeps the matrices of positions from beginning a power of two apart, where the lines of all of
-  // them would share a few places in the cache.
-  static constexpr int64_t kApart = 16;
-
-  static int64_t round_up(int64_t channels) {
-    return ceil_div(channels, kLanes) * kLanes;
-  }
-
   // The inputs of a tile, and which of them are in the image.
   struct Patch {
     int64_t offset;
@@ -213,18 +100,6 @@ class Winograd : Roles {
   struct Outputs {
     int64_t offset, rows, columns;
   };
-
-  struct Place {
-    int64_t n, d, y, x; // of the first output
-  };
-  Place place(int64_t tile) const {
-    const int64_t row = tile / tile_columns_, image = row / tile_rows_;
-    return {
-        image / out_size_[0],
-        image % out_size_[0],
-        row % tile_rows_ * kTile,
-        tile % tile_columns_ * kTile};
-  }
 
   // Of kernels: [group][panel][position][input channel][width]
   int64_t offset(int64_t group, int64_t panel, int64_t position, int64_t channel) const {
@@ -242,7 +117,7 @@ class Winograd : Roles {
             for (int64_t c = 0; c < in_channels_; c++) {
               for (int64_t o = 0; o < width_; o += kLanes) {
                 const int64_t lanes = std::clamp<int64_t>(channels - o, 0, kLanes);
-                Vec g[3][3], u[kInput][kInput];
+                Vec g[3][3];
                 for (int64_t i = 0; i < 3; i++) {
                   for (int64_t j = 0; j < 3; j++) {
                     const int64_t h = forward_ ? i : 2 - i, w = forward_ ? j : 2 - j;
@@ -251,18 +126,12 @@ class Winograd : Roles {
                     g[i][j] = load_lanes(tap, weights_out_stride_, lanes);
                   }
                 }
-                transform_kernels(g, u);
-                for (int64_t k = 0; k < kPositions; k++) {
-                  u[k / kInput][k % kInput].store(to + offset(group, panel, k, c) + o);
-                }
+                float* u = to + offset(group, panel, /*position=*/0, c) + o;
+                store_positions<transform_kernel>(g, u, kernel_step_);
               }
             }
           }
         });
-  }
-
-  static void transform_kernels(const Vec (&g)[3][3], Vec (&u)[kInput][kInput]) {
-    transform_both(g, u, transform_kernel);
   }
 
   // [position][tile][input channel], or [position][input channel][tile]
@@ -281,7 +150,7 @@ class Winograd : Roles {
               d[i][j] = patch.contains(i, j) ? load_lanes(pixel, in_stride_[1], lanes) : Vec(0);
             }
           }
-          store_positions(d, to + t * padded_in_ + c, input_step_);
+          store_positions<transform_input>(d, to + t * padded_in_ + c, input_step_);
         }
       }
       return;
@@ -309,7 +178,7 @@ class Winograd : Roles {
             d[i][j] = join(right + j - 4);
           }
         }
-        store_positions(d, to + c * block_ + t, input_step_);
+        store_positions<transform_input>(d, to + c * block_ + t, input_step_);
       }
     }
   }
@@ -336,16 +205,8 @@ class Winograd : Roles {
     std::memcpy(&right, line + 4, sizeof(right));
   }
 
-  static void store_positions(const Vec (&d)[kInput][kInput], float* to, int64_t step) {
-    Vec v[kInput][kInput];
-    transform_both(d, v, transform_input);
-    for (int64_t k = 0; k < kPositions; k++) {
-      v[k / kInput][k % kInput].store(to + k * step);
-    }
-  }
-
   Patch patch_of(int64_t tile) const {
-    const Place at = place(tile);
+    const Tiles::Place at = tiles_.place(tile);
     const int64_t y = at.y - pad_[0], x = at.x - pad_[1];
     const auto inside = [](int64_t first, int64_t size) {
       return Range{
@@ -360,7 +221,7 @@ class Winograd : Roles {
   }
 
   Outputs outputs_of(int64_t tile) const {
-    const Place at = place(tile);
+    const Tiles::Place at = tiles_.place(tile);
     return {
         at.n * out_stride_[0] + at.d * out_stride_[2] + at.y * out_stride_[3] +
             at.x * out_stride_[4],
@@ -405,7 +266,7 @@ class Winograd : Roles {
         const Vec bias = bias_vector(group, begin + c, lanes);
         for (int64_t t = 0; t < count; t++) {
           Vec y[kTile][kTile];
-          load_outputs(from + t * width_ + c, size, y);
+          load_positions<transform_output>(from + t * width_ + c, size, y);
           const Outputs at = outputs_of(first + t);
           T* to = out + at.offset + c * out_stride_[1];
           for (int64_t i = 0; i < at.rows; i++) {
@@ -440,7 +301,7 @@ class Winograd : Roles {
   template <class F>
   void for_each_row(const float* from, float bias, const F& f) const {
     Vec y[kTile][kTile];
-    load_outputs(from, block_ * width_, y);
+    load_positions<transform_output>(from, block_ * width_, y);
     alignas(64) float values[kTile][kTile][kLanes];
     for (int64_t k = 0; k < kTile * kTile; k++) {
       (y[k / kTile][k % kTile] + Vec(bias)).store(values[k / kTile][k % kTile]);
@@ -480,7 +341,7 @@ class Winograd : Roles {
         const Vec bias = bias_vector(group, begin + c, lanes);
         for (int64_t t = 0; t < count; t++) {
           Vec y[kTile][kTile];
-          load_outputs(from + t * width_ + c, block_ * width_, y);
+          load_positions<transform_output>(from + t * width_ + c, block_ * width_, y);
           for (int64_t k = 0; k < kTile * kTile; k++) {
             float* row = rows + k / kTile * row_size();
             (y[k / kTile][k % kTile] + bias).store(row + (t * kTile + k % kTile) * kLanes);
@@ -498,8 +359,8 @@ class Winograd : Roles {
       }
       int64_t neighbours;
       for (int64_t t = 0; t < count; t += neighbours) {
-        const Place at = place(first + t);
-        neighbours = std::min(count - t, tile_columns_ - at.x / kTile);
+        const Tiles::Place at = tiles_.place(first + t);
+        neighbours = std::min(count - t, tiles_.columns - at.x / kTile);
         OutputRun run{at.n, group * out_channels_ + begin + c, at.d, at.y, at.x, lanes, 0};
         run.pixels = std::min(neighbours * kTile, out_size_[2] - at.x);
         for (int64_t i = 0; i < std::min(kTile, out_size_[1] - at.y); i++, run.h++) {
@@ -531,14 +392,6 @@ class Winograd : Roles {
     }
   }
 
-  static void load_outputs(const float* from, int64_t step, Vec (&y)[kTile][kTile]) {
-    Vec m[kInput][kInput];
-    for (int64_t k = 0; k < kPositions; k++) {
-      m[k / kInput][k % kInput] = Vec::loadu(from + k * step);
-    }
-    transform_both(m, y, transform_output);
-  }
-
   const T* bias_of(int64_t group, int64_t channel) const {
     return static_cast<const T*>(p_.bias) + (group * p_.oc + channel) * p_.bias_stride;
   }
@@ -551,7 +404,7 @@ class Winograd : Roles {
 
   const Epilogue<T> epilogue_;
   const int64_t pad_[2];
-  const int64_t tile_rows_, tile_columns_, tiles_;
+  const Tiles tiles_;
   const bool lanes_are_channels_;
   const int64_t width_, panels_, block_, padded_in_, input_step_, kernel_step_;
   std::shared_ptr<const float> kernels_;
@@ -563,20 +416,27 @@ bool can_run_winograd(const ConvProblem& p) {
   const auto is_one = [](const int64_t (&list)[3]) {
     return list[0] == 1 && list[1] == 1 && list[2] == 1;
   };
-  const bool can_run = p.dtype != c10::ScalarType::Double && p.pass != ConvPass::backward_weights &&
-      p.kernel[0] == 1 && p.kernel[1] == 3 && p.kernel[2] == 3 && is_one(p.stride) &&
-      is_one(p.dilation) && p.pad[0] == 0 && p.src_size[0] == p.dst_size[0];
+  const bool can_run = p.dtype != c10::ScalarType::Double && p.kernel[0] == 1 && p.kernel[1] == 3 &&
+      p.kernel[2] == 3 && is_one(p.stride) && is_one(p.dilation) && p.pad[0] == 0 &&
+      p.src_size[0] == p.dst_size[0];
   if (!can_run || p.algorithm != ConvAlgorithm::automatic) {
     return can_run && p.algorithm == ConvAlgorithm::winograd;
   }
-  const int64_t* out = p.pass == ConvPass::forward ? p.dst_size : p.src_size;
-  const int64_t tiles = p.n * out[0] * ceil_div(out[1], kTile) * ceil_div(out[2], kTile);
+  const int64_t* out = p.pass == ConvPass::backward_data ? p.src_size : p.dst_size;
+  const int64_t tiles = Tiles(p.n, out).count, channels = std::min(p.ic, p.oc);
+  if (p.pass == ConvPass::backward_weights) {
+    // Of images of one row or column, a tile takes few of the products that it is made for.
+    return channels >= 16 && tiles >= 16 && std::min(out[1], out[2]) > 1;
+  }
   // Transformed kernels that leave the caches take more tiles to pay.
   const int64_t bytes = p.groups * p.ic * p.oc * kPositions * int64_t(sizeof(float));
-  return std::min(p.ic, p.oc) >= 32 && tiles >= (bytes <= int64_t(16) << 20 ? 32 : 64);
+  return channels >= 32 && tiles >= (bytes <= int64_t(16) << 20 ? 32 : 64);
 }
 
 void run_winograd(const ConvProblem& p) {
+  if (p.pass == ConvPass::backward_weights) {
+    return run_winograd_weights(p);
+  }
   dispatch(TypeList<float, c10::BFloat16, c10::Half>{}, p.dtype, [&](auto tag) {
     Winograd<typename decltype(tag)::type>(p).run();
   });

@@ -1,0 +1,184 @@
+// What the kernels of Winograd's F(4x4, 3x3) share: the transforms, and where the tiles of images
+// lie.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "conv/cpu/gemm.h"
+#include "conv/cpu/quads.h"
+#include "conv/reference.h"
+#include "core/numeric.h"
+
+namespace torch_dnnl {
+
+inline constexpr int64_t kTile = 4, kInput = 6, kPositions = kInput * kInput;
+
+// Keeps the matrices of positions from beginning a power of two apart, where the lines of all of
+// them would share a few places in the cache.
+inline constexpr int64_t kApart = 16;
+
+inline int64_t round_up(int64_t channels) {
+  return ceil_div(channels, kLanes) * kLanes;
+}
+
+// The transforms of one dimension; transform_both() applies them to columns and then to rows.
+// Inputs by B^T, sums of products by A^T, kernels by G. The weights gradient is the adjoint of that
+// in the kernels: gradients of outputs go by A, and their products with inputs by G^T.
+inline void transform_input(const Vec (&d)[kInput], Vec (&to)[kInput]) {
+  const Vec two(2), four(4), five(5);
+  const Vec even = d[4] - four * d[2], odd = d[3] - four * d[1];
+  const Vec near = d[4] - d[2], twice = two * (d[3] - d[1]);
+  to[0] = four * d[0] - five * d[2] + d[4];
+  to[1] = even + odd;
+  to[2] = even - odd;
+  to[3] = near + twice;
+  to[4] = near - twice;
+  to[5] = four * d[1] - five * d[3] + d[5];
+}
+
+inline void transform_output(const Vec (&m)[kInput], Vec (&to)[kTile]) {
+  const Vec two(2), four(4), eight(8);
+  const Vec sum = m[1] + m[2], difference = m[1] - m[2];
+  const Vec far_sum = m[3] + m[4], far_difference = m[3] - m[4];
+  to[0] = m[0] + sum + far_sum;
+  to[1] = difference + two * far_difference;
+  to[2] = sum + four * far_sum;
+  to[3] = difference + eight * far_difference + m[5];
+}
+
+inline void transform_kernel(const Vec (&g)[3], Vec (&to)[kInput]) {
+  const Vec fourth(1.0f / 4), sixth(1.0f / 6), twelfth(1.0f / 12), twenty_fourth(1.0f / 24);
+  const Vec outer = (g[0] + g[2]) * sixth, middle = g[1] * sixth;
+  const Vec far_outer = g[0] * twenty_fourth + g[2] * sixth, far_middle = g[1] * twelfth;
+  const Vec zero(0);
+  to[0] = g[0] * fourth;
+  to[1] = zero - (outer + middle);
+  to[2] = middle - outer;
+  to[3] = far_outer + far_middle;
+  to[4] = far_outer - far_middle;
+  to[5] = g[2];
+}
+
+inline void transform_output_gradient(const Vec (&y)[kTile], Vec (&to)[kInput]) {
+  const Vec two(2), four(4);
+  const Vec even = y[0] + y[2], odd = y[1] + y[3];
+  const Vec far_even = y[0] + four * y[2], far_odd = two * (y[1] + four * y[3]);
+  to[0] = y[0];
+  to[1] = even + odd;
+  to[2] = even - odd;
+  to[3] = far_even + far_odd;
+  to[4] = far_even - far_odd;
+  to[5] = y[3];
+}
+
+inline void transform_kernel_gradient(const Vec (&m)[kInput], Vec (&to)[3]) {
+  const Vec fourth(1.0f / 4), sixth(1.0f / 6), twelfth(1.0f / 12), twenty_fourth(1.0f / 24);
+  const Vec sum = (m[1] + m[2]) * sixth, far_sum = m[3] + m[4];
+  to[0] = m[0] * fourth - sum + far_sum * twenty_fourth;
+  to[1] = (m[2] - m[1]) * sixth + (m[3] - m[4]) * twelfth;
+  to[2] = far_sum * sixth - sum + m[5];
+}
+
+// transform(transform(from)^T)^T
+template <auto transform, int64_t n, int64_t m>
+inline void transform_both(const Vec (&from)[n][n], Vec (&to)[m][m]) {
+  Vec columns[n][m]; // transposed
+  for (int64_t j = 0; j < n; j++) {
+    Vec column[n];
+    for (int64_t i = 0; i < n; i++) {
+      column[i] = from[i][j];
+    }
+    transform(column, columns[j]);
+  }
+  for (int64_t i = 0; i < m; i++) {
+    Vec row[n];
+    for (int64_t j = 0; j < n; j++) {
+      row[j] = columns[j][i];
+    }
+    transform(row, to[i]);
+  }
+}
+
+// The transform of a square, each of its positions to a matrix of its own, `step` apart.
+template <auto transform, int64_t n>
+inline void store_positions(const Vec (&d)[n][n], float* to, int64_t step) {
+  Vec v[kInput][kInput];
+  transform_both<transform>(d, v);
+  for (int64_t k = 0; k < kPositions; k++) {
+    v[k / kInput][k % kInput].store(to + k * step);
+  }
+}
+
+// The squares of all positions, transformed back.
+template <auto transform, int64_t m>
+inline void load_positions(const float* from, int64_t step, Vec (&to)[m][m]) {
+  Vec v[kInput][kInput];
+  for (int64_t k = 0; k < kPositions; k++) {
+    v[k / kInput][k % kInput] = Vec::loadu(from + k * step);
+  }
+  transform_both<transform>(v, to);
+}
+
+// n lanes with any stride, the others 0.
+template <class T>
+inline Vec load_lanes(const T* from, int64_t stride, int64_t n) {
+  if (stride == 1 && n == kLanes) {
+    Vec x;
+    if constexpr (std::is_same_v<T, float>) {
+      x = Vec::loadu(from);
+    } else if constexpr (std::is_same_v<T, c10::BFloat16>) {
+      at::vec::load_fp32_from_bf16(from, x);
+    } else {
+      at::vec::load_fp32_from_fp16(from, x);
+    }
+    return x;
+  }
+  float lanes[kLanes] = {};
+  for (int64_t i = 0; i < n; i++) {
+    lanes[i] = static_cast<float>(from[i * stride]);
+  }
+  return Vec::loadu(lanes);
+}
+
+// Every fourth of kLanes quads as one vector. Through memory, the load would have to wait for the
+// stores.
+inline Vec join(const Quad* x) {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  const auto low = __builtin_shufflevector(x[0], x[4], 0, 1, 2, 3, 4, 5, 6, 7);
+#if defined(CPU_CAPABILITY_AVX512)
+  const auto high = __builtin_shufflevector(x[8], x[12], 0, 1, 2, 3, 4, 5, 6, 7);
+  return Vec(
+      __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+#else
+  return Vec(low);
+#endif
+#else
+  float lanes[kLanes];
+  for (int64_t i = 0; i < kLanes; i += 4) {
+    std::memcpy(lanes + i, x + i, sizeof(Quad));
+  }
+  return Vec::loadu(lanes);
+#endif
+}
+
+// Tiles of 4x4 outputs, which cover each image, or plane of a volume.
+struct Tiles {
+  Tiles(int64_t n, const int64_t* out_size) // D, H, W
+      : planes(out_size[0]),
+        rows(ceil_div(out_size[1], kTile)),
+        columns(ceil_div(out_size[2], kTile)),
+        count(n * planes * rows * columns) {}
+
+  struct Place {
+    int64_t n, d, y, x; // of the first output
+  };
+  Place place(int64_t tile) const {
+    const int64_t row = tile / columns, plane = row / rows;
+    return {plane / planes, plane % planes, row % rows * kTile, tile % columns * kTile};
+  }
+
+  int64_t planes, rows, columns, count;
+};
+
+} // namespace torch_dnnl
