@@ -199,6 +199,12 @@ CALLS = [
     bad("conv2d", IMAGE, WEIGHT, error=RuntimeError, padding=2**40),
     bad("conv2d", IMAGE, WEIGHT[:1, :1, :1, :1].expand(6, 3, 2**28, 2**28), error=RuntimeError),
     bad("conv2d", [1], WEIGHT, error=TypeError),
+    bad("conv2d", IMAGE, WEIGHT, names="stride", error=TypeError, stride=True),
+    bad("conv2d", IMAGE, WEIGHT, names="dilation", error=TypeError, dilation=[True, 1]),
+    bad("conv2d", IMAGE, WEIGHT, names="groups", error=TypeError, groups=True),
+    bad("conv2d", IMAGE, WEIGHT, names="padding", error=TypeError, padding=(1, False)),
+    bad("conv2d", IMAGE, WEIGHT, names="padding", error=TypeError, padding=((1, 2), (3,))),
+    bad("conv2d", IMAGE.bool(), WEIGHT.bool(), names="input", error=NotImplementedError),
     # convolution
     bad("convolution", NXC, XIO, names="strides", strides=0),
     bad("convolution", NXC, XIO, names="dilations", dilations=-1),

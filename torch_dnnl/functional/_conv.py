@@ -141,6 +141,8 @@ def _conv(
     groups: int,
 ) -> Tensor:
     try:
+        for value in (stride, padding, dilation, groups):
+            _check_no_bools(value)
         strides = () if stride == 1 else _per_dimension("stride", stride, n)
         dilations = () if dilation == 1 else _per_dimension("dilation", dilation, n)
         auto_pad = "none"
@@ -168,6 +170,13 @@ def _conv(
         _explain_conv(error, n, input, weight, bias, stride, padding, dilation, groups)
 
 
+def _check_no_bools(value: Any) -> None:
+    """A TypeError, explained by the caller, for what the schema would take for an int."""
+    entries = value if isinstance(value, (list, tuple)) else (value,)
+    if any(isinstance(entry, bool) for entry in entries):
+        raise TypeError
+
+
 def _per_dimension(name: str, value: Any, n: int) -> Any:
     """One entry per dimension from a number or, as torch allows, from a list of one number.
 
@@ -187,7 +196,7 @@ def _explain_conv(
     n: int,
     input: Tensor,
     weight: Tensor,
-    bias: object,
+    bias: Tensor | None,
     stride: object,
     padding: Any,
     dilation: object,
@@ -216,7 +225,7 @@ def _explain_conv(
         entries = padding if isinstance(padding, (list, tuple)) else [padding]
         pairs = [entry for entry in entries if isinstance(entry, (list, tuple))]
         if pairs and (len(pairs) < len(entries) or any(len(pair) != 2 for pair in pairs)):
-            raise RuntimeError(
+            raise TypeError(
                 f"{function}: expected padding to be ints or (begin, end) pairs, got {padding}"
             )
         for entry in entries:
@@ -235,7 +244,11 @@ def _explain_conv(
             "pads_begin": "padding",
             "pads_end": "padding",
         }
-        raise RuntimeError(in_words_of(function, error, names)) from error
+        # In torch a type without a kernel is not a RuntimeError alone, as types that differ are.
+        has_one_type = weight.dtype == input.dtype and (bias is None or bias.dtype == input.dtype)
+        is_type = isinstance(error, TypeError) and has_one_type
+        refusal = NotImplementedError if is_type else RuntimeError
+        raise refusal(in_words_of(function, error, names)) from error
     raise error
 
 
