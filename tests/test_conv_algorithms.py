@@ -168,6 +168,28 @@ def test_automatic_choice_is_winograd_for_wide_layers():
 
 
 @pytest.mark.parametrize(
+    "n, size, name",
+    [
+        (2, (3, 64), "winograd"),
+        (2, (2, 64), "direct"),  # tiles are half full
+        (2, (64, 2), "direct"),
+        (2, (3, 60), "direct"),  # 30 tiles
+        (40, (3, 3), "winograd"),
+        (40, (2, 3), "direct"),
+    ],
+)
+def test_automatic_choice_for_results(n, size, name):
+    """At the edges of what Winograd takes."""
+    src, weight = torch.randn(n, 32, *size), torch.randn(34, 32, 3, 3)
+    results = {}
+    for algorithm in ("auto", "winograd", "direct"):
+        with torch_dnnl.conv_algorithm(algorithm):
+            results[algorithm] = D.conv2d(src, weight, padding=1)
+    assert torch.equal(results["auto"], results[name])
+    assert not torch.equal(results["winograd"], results["direct"])
+
+
+@pytest.mark.parametrize(
     "n, ic, size, name",
     [
         (16, 16, (2, 4), "winograd"),

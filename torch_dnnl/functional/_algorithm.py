@@ -30,8 +30,9 @@ def conv_algorithm(algorithm: str) -> Iterator[None]:
             - "auto", the default: a rule that depends on types, sizes and attributes alone, never
               on timings. On the CPU, unless in float64, Winograd's F(4x4, 3x3) for 3x3 kernels
               with stride and dilation 1, at least 32 input and output channels in each group and
-              32 tiles of 4x4 outputs in the batch (64 for weights of many channels); for gradients
-              of weights at least 16 of each, and no single rows or columns; else as "direct".
+              32 tiles of 4x4 outputs in the batch (64 for weights of many channels), more than half
+              full; for gradients of weights at least 16 of each, and no single rows or columns;
+              else as "direct".
             - "direct": sums of products as the definition has them, in kernels for the case.
             - "winograd": Winograd's wherever it is possible, else as "direct".
             - "reference": one loop for everything, to compare with. Slow.

@@ -428,9 +428,11 @@ bool can_run_winograd(const ConvProblem& p) {
     // Of images of one row or column, a tile takes few of the products that it is made for.
     return channels >= 16 && tiles >= 16 && std::min(out[1], out[2]) > 1;
   }
+  // Of one or two rows, say, a tile computes more outputs for nothing than it saves products.
+  const bool are_filled = 2 * p.n * out[0] * out[1] * out[2] > tiles * kTile * kTile;
   // Transformed kernels that leave the caches take more tiles to pay.
   const int64_t bytes = p.groups * p.ic * p.oc * kPositions * int64_t(sizeof(float));
-  return channels >= 32 && tiles >= (bytes <= int64_t(16) << 20 ? 32 : 64);
+  return channels >= 32 && are_filled && tiles >= (bytes <= int64_t(16) << 20 ? 32 : 64);
 }
 
 void run_winograd(const ConvProblem& p) {
