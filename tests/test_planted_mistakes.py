@@ -40,10 +40,15 @@ DENSE_TESTS = ("test_conv_dense.py", "bfloat16 and dense_matches and (aligned or
 DEPTHWISE_TESTS = ("test_cuda_depthwise.py", "float32 and problem and 3x3")
 
 
+def mistake_in(file: str, right: str, wrong: str) -> Mistake:
+    """In the file that is compiled, not in a header."""
+    return Mistake(file, file, right, wrong)
+
+
 def one_worker_more(file: str, then: str = "") -> Mistake:
     """`then`: what sets the kernel apart from others of the file."""
     test = "worker {} job.workers)\n    return;\n  const Place at = place(job, worker);\n" + then
-    return Mistake(file, file, test.format(">="), test.format(">"))
+    return mistake_in(file, test.format(">="), test.format(">"))
 
 
 # What is left out or goes too far: the mistake, the sanitizer, what must be reported, the tests.
@@ -53,7 +58,7 @@ MISTAKES = {
         *("address", OVERRUN, RESAMPLE_TESTS),
     ),
     "resample, sliding window: the column behind the row": (
-        Mistake(WINDOW, WINDOW, "job.src_row - 1);", "job.src_row);"),
+        mistake_in(WINDOW, "job.src_row - 1);", "job.src_row);"),
         *(None, WRONG, RESAMPLE_TESTS),
     ),
     "resample, copy: one worker more": (
@@ -65,12 +70,11 @@ MISTAKES = {
         *("address", OVERRUN, RESAMPLE_TESTS),
     ),
     "resample, sums of rows: without the barrier": (
-        Mistake(OPEN_SUMS, OPEN_SUMS, "    __syncthreads();\n", ""),
+        mistake_in(OPEN_SUMS, "    __syncthreads();\n", ""),
         *("thread", RACE + "sum_rows.cu", RESAMPLE_TESTS),
     ),
     "resample, sums of rows: one element more in a tile": (
-        Mistake(
-            OPEN_SUMS,
+        mistake_in(
             OPEN_SUMS,
             "job.elements_per_tile, job.row);",
             "job.elements_per_tile, job.row) + 1;",
@@ -78,21 +82,19 @@ MISTAKES = {
         *("address", OVERRUN, RESAMPLE_TESTS),
     ),
     "reorder, packs: one pack more": (
-        Mistake(PACKS, PACKS, "if (index >= box_.packs)", "if (index > box_.packs)"),
+        mistake_in(PACKS, "if (index >= box_.packs)", "if (index > box_.packs)"),
         *("address", OVERRUN, PACK_TESTS),
     ),
     "reorder, tiles: without the barrier": (
-        Mistake(TILES, TILES, "  __syncthreads();\n", ""),
+        mistake_in(TILES, "  __syncthreads();\n", ""),
         *("thread", RACE + "transpose.cu", TILE_TESTS),
     ),
     "reorder, tiles: one element more than the box has": (
-        Mistake(
-            TILES, TILES, "if (!inside || first >= left_[0])", "if (!inside || first > left_[0])"
-        ),
+        mistake_in(TILES, "if (!inside || first >= left_[0])", "if (!inside || first > left_[0])"),
         *("address", OVERRUN, TILE_TESTS),
     ),
     "fake_reorder: one pack more": (
-        Mistake(FAKE, FAKE, "if (pack < plan.box.packs)", "if (pack <= plan.box.packs)"),
+        mistake_in(FAKE, "if (pack < plan.box.packs)", "if (pack <= plan.box.packs)"),
         *("address", OVERRUN, FAKE_TESTS),
     ),
     "convolution, dense: without the barrier between stages": (
@@ -140,8 +142,7 @@ MISTAKES = {
         *(None, WRONG, DENSE_TESTS),
     ),
     "convolution, NXC: without the barrier": (
-        Mistake(
-            NXC,
+        mistake_in(
             NXC,
             """done, width, shared);
               __syncthreads();""",
@@ -150,12 +151,11 @@ MISTAKES = {
         *("thread", RACE + "depthwise_nxc.cu", DEPTHWISE_TESTS),
     ),
     "convolution, NXC: the pixel behind the row": (
-        Mistake(NXC, NXC, "position < a.in, position", "position <= a.in, position"),
+        mistake_in(NXC, "position < a.in, position", "position <= a.in, position"),
         *(None, WRONG, DEPTHWISE_TESTS),
     ),
     "convolution, NCX: without the barrier": (
-        Mistake(
-            NCX,
+        mistake_in(
             NCX,
             """channel, d, weights);
         __syncthreads();""",
@@ -164,12 +164,11 @@ MISTAKES = {
         *("thread", RACE + "depthwise_ncx.cu", DEPTHWISE_TESTS),
     ),
     "convolution, NCX: the column behind the row": (
-        Mistake(NCX, NCX, "w < p.axis[2].in\n", "w <= p.axis[2].in\n"),
+        mistake_in(NCX, "w < p.axis[2].in\n", "w <= p.axis[2].in\n"),
         *(None, WRONG, DEPTHWISE_TESTS),
     ),
     "convolution, weights: without the barrier": (
-        Mistake(
-            WEIGHTS,
+        mistake_in(
             WEIGHTS,
             """= sum;
     __syncthreads();""",
@@ -178,13 +177,11 @@ MISTAKES = {
         *("thread", RACE + "depthwise_weights.cu", DEPTHWISE_TESTS),
     ),
     "convolution, weights: one output more of a row of NXC": (
-        Mistake(
-            WEIGHTS, WEIGHTS, "min(first + kSegment, width);", "min(first + kSegment, width + 1);"
-        ),
+        mistake_in(WEIGHTS, "min(first + kSegment, width);", "min(first + kSegment, width + 1);"),
         *(None, WRONG, DEPTHWISE_TESTS),
     ),
     "convolution, weights: one slice more": (
-        Mistake(WEIGHTS, WEIGHTS, "s < slices; s += kAdders", "s <= slices; s += kAdders"),
+        mistake_in(WEIGHTS, "s < slices; s += kAdders", "s <= slices; s += kAdders"),
         *("address", OVERRUN, DEPTHWISE_TESTS),
     ),
 }
@@ -202,8 +199,7 @@ def test_planted_mistake_is_found(name):
 # An offset that is cut to 32 bits: the mistake, and which tensors far apart are then wrong.
 CUT_OFFSETS = {
     "resample, sliding window": (
-        Mistake(
-            WINDOW,
+        mistake_in(
             WINDOW,
             "(dst + y * job.dst_stride[3], out);",
             "(dst + static_cast<int>(y * job.dst_stride[3]), out);",
@@ -211,8 +207,7 @@ CUT_OFFSETS = {
         "resample, window",
     ),
     "reorder, tiles": (
-        Mistake(
-            TILES,
+        mistake_in(
             TILES,
             "at[kDst] += count * box_.axis[a].stride[kDst];",
             "at[kDst] += static_cast<int>(count * box_.axis[a].stride[kDst]);",
@@ -220,19 +215,19 @@ CUT_OFFSETS = {
         "reorder, tiles",
     ),
     "fake_reorder": (
-        Mistake(FAKE, FAKE, "(steps.dst + position", "(steps.dst + (int)position"),
+        mistake_in(FAKE, "(steps.dst + position", "(steps.dst + (int)position"),
         "fake_reorder",
     ),
     "convolution, NXC": (
-        Mistake(NXC, NXC, "int64_t offset = run.offset", "int offset = run.offset"),
+        mistake_in(NXC, "int64_t offset = run.offset", "int offset = run.offset"),
         "depthwise, channels innermost",
     ),
     "convolution, NCX": (
-        Mistake(NCX, NCX, "int64_t offset = first.offset", "int offset = first.offset"),
+        mistake_in(NCX, "int64_t offset = first.offset", "int offset = first.offset"),
         "depthwise, rows innermost",
     ),
     "convolution, weights": (
-        Mistake(WEIGHTS, WEIGHTS, "[o * layout.stride[0]", "[int(o * layout.stride[0])"),
+        mistake_in(WEIGHTS, "[o * layout.stride[0]", "[int(o * layout.stride[0])"),
         "depthwise, channels innermost",
     ),
     "convolution, dense": (

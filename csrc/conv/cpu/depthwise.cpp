@@ -137,6 +137,7 @@ class Gather {
       for (const PixelBlock& pixels : lists.blocks) {
         for (int64_t vector = first, count; vector < first + vectors; vector += count) {
           count = plan_.vectors_at_once(vector, first + vectors);
+          // Whole vectors, or in an image, where vectors are n apart, any number of channels.
           const int64_t shift = plan_.first_channel(vector) - channel;
           gather_taps<C>(
               pixels,
