@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from oracles import conv as oracle
 from torch import Tensor
 
+import torch_dnnl
 import torch_dnnl.functional as D
 
 OPS = torch.ops.torch_dnnl
@@ -177,6 +178,58 @@ def test_narrow_images_of_many_channels(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_planes_of_contiguous_rows(dtype):
+    """Rows of one vector, of several images at once, and of several; more columns, rows, or rows of
+    taps than are taken at once; strides, of which the last rows of taps meet fewer outputs; taps that
+    all outputs miss; groups of several channels."""
+    choose = random.Random(4)
+    torch.manual_seed(4)
+    for n, groups, ic, oc, size, kernel, strides, pads, dilations in [
+        (5, 6, 1, 1, [14, 14], [3, 3], [1, 1], [[1, 1], [1, 1]], [1, 1]),
+        (2, 3, 1, 1, [29, 28], [7, 7], [1, 1], [[3, 3], [3, 3]], [1, 1]),
+        (1, 2, 1, 1, [9, 2100], [2, 5], [1, 1], [[0, 4], [1, 0]], [1, 1]),
+        (1, 3, 1, 1, [150, 60], [4, 2], [1, 1], [[2, 0], [0, 3]], [1, 1]),
+        (2, 3, 1, 1, [31, 57], [5, 5], [2, 2], [[2, 2], [2, 2]], [1, 1]),
+        (2, 3, 1, 1, [31, 57], [3, 3], [3, 1], [[1, 0], [0, 1]], [1, 1]),
+        (2, 3, 1, 1, [31, 28], [3, 3], [1, 1], [[2, 6], [2, 6]], [2, 3]),
+        (2, 3, 1, 1, [13, 30], [3, 3], [1, 1], [[9, 40], [8, 0]], [1, 1]),
+        (1, 4, 1, 1, [3000], [9], [1], [[8]] * 2, [2]),
+        (1, 4, 1, 1, [6, 15, 16], [3, 3, 3], [2, 1, 1], [[1, 1, 1], [2, 1, 1]], [1, 1, 1]),
+        (1, 3, 1, 1, [7, 20, 30], [2, 3, 3], [1, 1, 1], [[4, 1, 1], [3, 1, 1]], [3, 1, 1]),
+        (2, 5, 4, 4, [19, 29], [3, 3], [1, 1], [[1, 1], [1, 1]], [1, 1]),
+        (2, 3, 5, 9, [17, 30], [3, 2], [2, 2], [[1, 0], [0, 1]], [1, 2]),
+        (1, 1, 1, 15, [40, 40], [11, 3], [1, 1], [[5, 1], [5, 1]], [1, 1]),
+        (1, 2, 15, 1, [40, 40], [5, 3], [1, 1], [[5, 1], [0, 1]], [1, 1]),
+    ]:
+        for _ in range(2):
+            check(choose, dtype, (n, groups, ic, oc), size, kernel, strides, pads, dilations)
+
+
+@pytest.mark.parametrize("value", [torch.inf, torch.nan])
+def test_planes_keep_infinities_where_they_are(value):
+    """Zeros around an image, and behind a row of a vector, are not multiplied by them."""
+    attributes = ([1, 1], [1, 1], [1, 1], [1, 1], "none", 3, "NCX", "OIX")
+    x, w, g = torch.randn(2, 3, 9, 13), torch.randn(3, 1, 3, 3), torch.randn(2, 3, 9, 13)
+    infinite = w.clone()
+    infinite[1, 0, 0, 2] = value
+    gradient, image = g.clone(), x.clone()
+    gradient[0, 2, 3, 12] = image[1, 0, 4, 0] = value
+    for name, args in [
+        ("convolution", (x, infinite, None)),
+        ("convolution", (image, w, None)),
+        ("convolution_backward_data", (g, infinite, [9, 13])),
+        ("convolution_backward_data", (gradient, w, [9, 13])),
+        ("convolution_backward_weights", (gradient, x, [3, 3])),
+        ("convolution_backward_weights", (g, image, [3, 3])),
+    ]:
+        actual = getattr(OPS, name)(*args, *attributes)
+        with torch_dnnl.conv_algorithm("reference"):
+            expected = getattr(OPS, name)(*args, *attributes)
+        assert not expected.isfinite().all() and expected.isfinite().any()
+        torch.testing.assert_close(actual, expected, equal_nan=True, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_kernels_split_into_tiles(dtype):
     """Rows longer than a tile, taps further apart than a tile, more taps than pixels."""
     choose = random.Random(0)
@@ -201,6 +254,7 @@ def test_kernels_and_threads_change_no_bit(channels_last):
             (40, 1, (37, 41), (5, 5), ([1], [2], [2], [1])),
             (72, 1, (37, 41), (3, 3), ([2], [1], [0], [1])),
             (10, 4, (37, 41), (3, 3), ([1], [1], [1], [1])),
+            (3, 1, (200, 29), (3, 3), ([1], [1], [1], [1])),
             (1, 90, (37, 41), (1, 1), ([1], [0], [0], [1])),
             (2, 40, (37, 41), (2, 2), ([2], [0], [0], [1])),
             (1, 290, (7, 7), (3, 3), ([1], [1], [1], [1])),

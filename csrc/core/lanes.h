@@ -34,12 +34,6 @@ namespace lanes_detail {
 template <class E>
 using Bits = std::conditional_t<sizeof(E) == 8, uint64_t, uint32_t>;
 
-// n elements of memory, the others 0, where there is no masked load.
-template <class T>
-struct Buffer {
-  alignas(64) T values[64] = {};
-};
-
 // n elements, at most `most`: in two pieces of constant size that may overlap, which is faster than
 // a call of memcpy.
 template <int64_t most, class T>
@@ -126,9 +120,9 @@ inline Lanes<E> load_lanes(const T* from, int64_t n) {
     return _mm256_maskload_ps(from, _mm256_loadu_si256(mask));
   }
 #endif
-  lanes_detail::Buffer<T> part;
-  lanes_detail::copy_part<kLanes<E>>(part.values, from, n);
-  return load_lanes<E, T>(part.values);
+  alignas(64) T part[kLanes<E>] = {};
+  lanes_detail::copy_part<kLanes<E>>(part, from, n);
+  return load_lanes<E, T>(part);
 }
 
 template <class E>
@@ -230,9 +224,9 @@ inline void store_lanes(U* to, const Lanes<E>& lanes, int64_t n) {
       return lanes.store(to, static_cast<int>(n));
   }
 #endif
-  lanes_detail::Buffer<U> part;
-  store_lanes<E, U>(part.values, lanes);
-  lanes_detail::copy_part<kLanes<E>>(to, part.values, n);
+  alignas(64) U part[kLanes<E>];
+  store_lanes<E, U>(part, lanes);
+  lanes_detail::copy_part<kLanes<E>>(to, part, n);
 }
 
 // Past the caches, where the memory is aligned to a vector: for images that no cache would keep.

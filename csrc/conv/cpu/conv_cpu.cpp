@@ -5,6 +5,7 @@
 #include "conv/cpu/direct.h"
 #include "conv/cpu/narrow.h"
 #include "conv/cpu/patches.h"
+#include "conv/cpu/planes.h"
 #include "conv/cpu/tasks.h"
 #include "conv/cpu/winograd.h"
 #include "conv/reference.h"
@@ -30,6 +31,7 @@ struct Kernel {
 
 // The first that can run a problem runs it.
 constexpr Kernel kernels[] = {
+    {"planes", can_run_planes, run_planes},
     {"depthwise", can_run_depthwise, run_depthwise},
     {"patches", can_run_patches, run_patches},
     {"narrow", can_run_narrow, run_narrow},

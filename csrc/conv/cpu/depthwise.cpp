@@ -47,7 +47,7 @@ class Gather {
         vector_weights_(plan_.taps * plan_.inner * n),
         weights_(plan_.vectors * vector_weights_),
         bias_(plan_.vectors * n),
-        phases_(plan_.phases(2)) {}
+        phases_(phases_of(p, 2)) {}
 
   void run() {
     pack_weights();

@@ -2,22 +2,16 @@
 // they lie as vectors of channels: in the image, or in scratch memory with zeros around them.
 #pragma once
 
-#include <numeric>
 #include <vector>
 
 #include "conv/conv.h"
+#include "conv/cpu/phases.h"
 #include "conv/cpu/pixels.h"
 #include "conv/cpu/tap_kernels.h"
 #include "conv/cpu/tasks.h"
 #include "conv/reference.h"
 
 namespace torch_dnnl {
-
-// Outputs of one axis that meet the same taps, in a regular pattern: output out + j * out_step
-// meets tap + m * tap_step, for m in [0, taps), at in + j * in_step + m * tap_in_step.
-struct Phase {
-  int64_t out, out_step, in, in_step, tap, tap_step, taps, tap_in_step;
-};
 
 // What forward, backward data and backward weights have in common: outputs that meet inputs. The
 // "outputs" of backward weights are the gradients. Vectors may be where they are in a channels-last
@@ -138,26 +132,6 @@ struct DepthwisePlan {
     return last >= 0 ? last / p.stride[axis] : -ceil_div(-last, p.stride[axis]);
   }
 
-  // The phases of an axis; output o is in phase o % phases.
-  std::vector<Phase> phases(int axis) const {
-    const int64_t s = p.stride[axis], d = p.dilation[axis], k = p.kernel[axis], pad = p.pad[axis];
-    if (!backward_data())
-      return {{0, 1, -pad, s, 0, 1, k, d}};
-    // Tap t meets output o at (o + pad - t d) / s, if that is an integer.
-    const int64_t period = s / std::gcd(s, d);
-    std::vector<Phase> result;
-    for (int64_t out = 0; out < std::min(s, out_size[axis]); out++) {
-      int64_t first = 0;
-      while (first < std::min(period, k) && (out + pad - first * d) % s != 0)
-        first++;
-      const int64_t count = first < std::min(period, k) ? (k - 1 - first) / period + 1 : 0;
-      const int64_t last = first + (count - 1) * period;
-      const int64_t in = count > 0 ? (out + pad - last * d) / s : 0;
-      result.push_back({out, s, in, 1, last, -period, count, d * period / s});
-    }
-    return result;
-  }
-
   // Outputs are dealt out in units: a tile of some rows of a plane.
   struct Unit {
     int64_t n, tile, d, h;
@@ -236,7 +210,7 @@ class InputRows {
         index_(plan.is_plain() ? 0 : plan.block * pixel_),
         first_(plan.block) {
     for (int axis = 0; axis < 2; axis++)
-      phases_[axis] = plan.phases(axis);
+      phases_[axis] = phases_of(plan.p, axis);
   }
 
   void select_block(int64_t block) {
