@@ -1,5 +1,5 @@
 // The matrix product that the CPU kernels of convolution are made of, in float32:
-// c += a b for a narrow b, held in registers while it runs.
+// c += a b, or c = start + a b, for a narrow b; c is held in registers while it runs.
 #pragma once
 
 #include <ATen/cpu/vec/vec.h>
@@ -21,29 +21,43 @@ inline constexpr int kGemmVectors = 2;
 // The most columns that b may have.
 inline constexpr int64_t kPanel = kGemmVectors * kLanes;
 
-// a: any strides. b: rows of whole vectors, `b_row` apart. c: the same, `c_row` apart.
-struct GemmOperands {
+// Where the columns of a or the rows of b begin: at any stride, or at offsets in a list.
+struct Strided {
+  int64_t step;
+  int64_t operator[](int64_t i) const {
+    return i * step;
+  }
+};
+using Listed = const int64_t*;
+
+// c = start + a b. Rows of b, c and start are whole vectors; those of a and c are at any stride,
+// and start may have rows, or vectors of a row, that are one and the same.
+template <class Columns, class Rows>
+struct GemmProduct {
   const float* a;
-  int64_t a_row, a_column;
+  int64_t a_row;
+  Columns a_columns;
   const float* b;
-  int64_t b_row;
+  Rows b_rows;
+  const float* start;
+  int64_t start_row, start_vector;
   float* c;
   int64_t c_row;
 };
 
 namespace gemm_detail {
 
-template <int rows, int vectors>
-void multiply_tile(int64_t k, const GemmOperands& o) {
+template <int rows, int vectors, class Columns, class Rows>
+void multiply_tile(int64_t k, const GemmProduct<Columns, Rows>& o) {
   Vec sum[rows][vectors];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++)
-      sum[r][v] = Vec::loadu(o.c + r * o.c_row + v * kLanes);
+      sum[r][v] = Vec::loadu(o.start + r * o.start_row + v * o.start_vector);
   }
-  const float *a = o.a, *b = o.b;
-  for (int64_t i = 0; i < k; i++, a += o.a_column, b += o.b_row) {
+  for (int64_t i = 0; i < k; i++) {
+    const float *a = o.a + o.a_columns[i], *b = o.b + o.b_rows[i];
     Vec row[vectors];
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++)
@@ -64,8 +78,8 @@ void multiply_tile(int64_t k, const GemmOperands& o) {
   }
 }
 
-template <int vectors>
-void multiply_rows(int64_t rows, int64_t k, const GemmOperands& o) {
+template <int vectors, class Columns, class Rows>
+void multiply_rows(int64_t rows, int64_t k, const GemmProduct<Columns, Rows>& o) {
   switch (rows) {
     case 1:
       return multiply_tile<1, vectors>(k, o);
@@ -84,9 +98,10 @@ void multiply_rows(int64_t rows, int64_t k, const GemmOperands& o) {
 
 } // namespace gemm_detail
 
-// c[m x vectors] += a[m x k] b[k x vectors]. Tiles of rows are made as equal as can be: a tile of
-// few rows has too few independent sums to keep the multipliers busy.
-inline void gemm(int64_t m, int64_t vectors, int64_t k, GemmOperands o) {
+// c[m x vectors] = start[m x vectors] + a[m x k] b[k x vectors]. Tiles of rows are made as equal as
+// can be: a tile of few rows has too few independent sums to keep the multipliers busy.
+template <class Columns, class Rows>
+void multiply(int64_t m, int64_t vectors, int64_t k, GemmProduct<Columns, Rows> o) {
   for (int64_t left = m; left > 0;) {
     const int64_t tiles = (left + kGemmRows - 1) / kGemmRows;
     const int64_t rows = (left + tiles - 1) / tiles;
@@ -106,9 +121,29 @@ inline void gemm(int64_t m, int64_t vectors, int64_t k, GemmOperands o) {
 #endif
     }
     o.a += rows * o.a_row;
+    o.start += rows * o.start_row;
     o.c += rows * o.c_row;
     left -= rows;
   }
+}
+
+// a: any strides. b: rows of whole vectors, `b_row` apart. c: the same, `c_row` apart.
+struct GemmOperands {
+  const float* a;
+  int64_t a_row, a_column;
+  const float* b;
+  int64_t b_row;
+  float* c;
+  int64_t c_row;
+};
+
+// c += a b
+inline void gemm(int64_t m, int64_t vectors, int64_t k, const GemmOperands& o) {
+  multiply<Strided, Strided>(
+      m,
+      vectors,
+      k,
+      {o.a, o.a_row, {o.a_column}, o.b, {o.b_row}, o.c, o.c_row, kLanes, o.c, o.c_row});
 }
 
 } // namespace torch_dnnl
