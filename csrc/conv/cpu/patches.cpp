@@ -84,7 +84,11 @@ class Patches {
       chunks_ = std::clamp<int64_t>(
           std::min(kTasks / blocks(), depth_ / kTaskPixels), 1, ceil_div(depth_, kDepth));
     } else {
-      // Smaller blocks change no sum.
+      // Smaller blocks change no sum. As many blocks of rows for each thread are as much work.
+      const int64_t threads = at::get_num_threads(), blocks_of_rows = ceil_div(rows_, row_block_);
+      const int64_t equal = ceil_div(blocks_of_rows, threads) * threads;
+      if (rows_ >= equal * 16 * kGemmRows)
+        row_block_ = round_up(ceil_div(rows_, equal), kGemmRows);
       const int64_t enough = at::get_num_threads() == 1 ? 1 : 4 * at::get_num_threads();
       while (blocks() < enough && column_block_ > kPanel)
         column_block_ = round_up(column_block_ / 2, kPanel);
@@ -201,12 +205,12 @@ class Patches {
     const int64_t row_blocks = ceil_div(part.rows, row_block_);
     const int64_t column_blocks = ceil_div(part.columns, column_block_);
     Block block;
-    block.row = part.row + index % row_blocks * row_block_;
-    block.rows = std::min(row_block_, rows_ - block.row);
-    index /= row_blocks;
     block.column = part.column + index % column_blocks * column_block_;
     block.columns = std::min(column_block_, columns_ - block.column);
-    block.group = index / column_blocks;
+    index /= column_blocks;
+    block.row = part.row + index % row_blocks * row_block_;
+    block.rows = std::min(row_block_, rows_ - block.row);
+    block.group = index / row_blocks;
     block.index = (block.group * ceil_div(columns_, column_block_) + block.column / column_block_) *
             ceil_div(rows_, row_block_) +
         block.row / row_block_;
