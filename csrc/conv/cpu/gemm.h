@@ -47,24 +47,31 @@ struct GemmProduct {
 
 namespace gemm_detail {
 
+// A tile begins at a, start and c. These are arguments, not a copy of the product for each tile: to
+// read a copy in vectors may wait until all stores before it have reached the cache.
 template <int rows, int vectors, class Columns, class Rows>
-void multiply_tile(int64_t k, const GemmProduct<Columns, Rows>& o) {
+void multiply_tile(
+    int64_t k,
+    const float* a,
+    const float* start,
+    float* c,
+    const GemmProduct<Columns, Rows>& o) {
   Vec sum[rows][vectors];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++)
-      sum[r][v] = Vec::loadu(o.start + r * o.start_row + v * o.start_vector);
+      sum[r][v] = Vec::loadu(start + r * o.start_row + v * o.start_vector);
   }
   for (int64_t i = 0; i < k; i++) {
-    const float *a = o.a + o.a_columns[i], *b = o.b + o.b_rows[i];
+    const float *column = a + o.a_columns[i], *b = o.b + o.b_rows[i];
     Vec row[vectors];
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++)
       row[v] = Vec::loadu(b + v * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
-      const Vec value(a[r * o.a_row]);
+      const Vec value(column[r * o.a_row]);
 #pragma GCC unroll 8
       for (int v = 0; v < vectors; v++)
         sum[r][v] = at::vec::fmadd(value, row[v], sum[r][v]);
@@ -74,25 +81,31 @@ void multiply_tile(int64_t k, const GemmProduct<Columns, Rows>& o) {
   for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++)
-      sum[r][v].store(o.c + r * o.c_row + v * kLanes);
+      sum[r][v].store(c + r * o.c_row + v * kLanes);
   }
 }
 
 template <int vectors, class Columns, class Rows>
-void multiply_rows(int64_t rows, int64_t k, const GemmProduct<Columns, Rows>& o) {
+void multiply_rows(
+    int64_t rows,
+    int64_t k,
+    const float* a,
+    const float* start,
+    float* c,
+    const GemmProduct<Columns, Rows>& o) {
   switch (rows) {
     case 1:
-      return multiply_tile<1, vectors>(k, o);
+      return multiply_tile<1, vectors>(k, a, start, c, o);
     case 2:
-      return multiply_tile<2, vectors>(k, o);
+      return multiply_tile<2, vectors>(k, a, start, c, o);
     case 3:
-      return multiply_tile<3, vectors>(k, o);
+      return multiply_tile<3, vectors>(k, a, start, c, o);
     case 4:
-      return multiply_tile<4, vectors>(k, o);
+      return multiply_tile<4, vectors>(k, a, start, c, o);
     case 5:
-      return multiply_tile<5, vectors>(k, o);
+      return multiply_tile<5, vectors>(k, a, start, c, o);
     default:
-      return multiply_tile<kGemmRows, vectors>(k, o);
+      return multiply_tile<kGemmRows, vectors>(k, a, start, c, o);
   }
 }
 
@@ -101,28 +114,30 @@ void multiply_rows(int64_t rows, int64_t k, const GemmProduct<Columns, Rows>& o)
 // c[m x vectors] = start[m x vectors] + a[m x k] b[k x vectors]. Tiles of rows are made as equal as
 // can be: a tile of few rows has too few independent sums to keep the multipliers busy.
 template <class Columns, class Rows>
-void multiply(int64_t m, int64_t vectors, int64_t k, GemmProduct<Columns, Rows> o) {
+void multiply(int64_t m, int64_t vectors, int64_t k, const GemmProduct<Columns, Rows>& o) {
+  const float *a = o.a, *start = o.start;
+  float* c = o.c;
   for (int64_t left = m; left > 0;) {
     const int64_t tiles = (left + kGemmRows - 1) / kGemmRows;
     const int64_t rows = (left + tiles - 1) / tiles;
     switch (vectors) {
       case 1:
-        gemm_detail::multiply_rows<1>(rows, k, o);
+        gemm_detail::multiply_rows<1>(rows, k, a, start, c, o);
         break;
       case 2:
-        gemm_detail::multiply_rows<2>(rows, k, o);
+        gemm_detail::multiply_rows<2>(rows, k, a, start, c, o);
         break;
 #if defined(CPU_CAPABILITY_AVX512)
       case 3:
-        gemm_detail::multiply_rows<3>(rows, k, o);
+        gemm_detail::multiply_rows<3>(rows, k, a, start, c, o);
         break;
       default:
-        gemm_detail::multiply_rows<4>(rows, k, o);
+        gemm_detail::multiply_rows<4>(rows, k, a, start, c, o);
 #endif
     }
-    o.a += rows * o.a_row;
-    o.start += rows * o.start_row;
-    o.c += rows * o.c_row;
+    a += rows * o.a_row;
+    start += rows * o.start_row;
+    c += rows * o.c_row;
     left -= rows;
   }
 }
