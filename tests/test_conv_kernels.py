@@ -178,6 +178,27 @@ def test_narrow_images_of_many_channels(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_images_of_few_channels(dtype):
+    """Rows of the result share copies of the image or not, taps share one or have their own, all
+    are one product or several, results are whole vectors or not."""
+    choose = random.Random(3)
+    torch.manual_seed(3)
+    for groups, ic, oc, size, kernel, strides, pads, dilations in [
+        (1, 3, 64, [45, 67], [7, 7], [2, 2], [[3, 3], [3, 3]], [1, 1]),
+        (1, 3, 64, [21, 130], [3, 3], [1, 1], [[1, 1], [1, 1]], [1, 1]),
+        (2, 5, 33, [30, 35], [5, 3], [4, 3], [[2, 0], [1, 4]], [2, 1]),
+        (1, 2, 70, [17, 33], [3, 3], [2, 1], [[4, 3], [0, 3]], [2, 3]),
+        (1, 4, 17, [19, 29], [3, 2], [1, 5], [[1, 1], [1, 1]], [1, 1]),
+        (1, 15, 100, [12, 40], [6, 7], [1, 2], [[3, 3], [2, 3]], [1, 1]),
+        (1, 1, 80, [900], [600], [3], [[20], [7]], [1]),
+        (1, 7, 48, [5, 9, 20], [3, 3, 3], [2, 1, 1], [[1, 1, 1], [1, 0, 1]], [1, 1, 1]),
+        (3, 9, 600, [4, 16], [2, 2], [1, 1], [[0, 0], [1, 1]], [1, 1]),
+    ]:
+        for _ in range(3):
+            check(choose, dtype, (2, groups, ic, oc), size, kernel, strides, pads, dilations)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_planes_of_contiguous_rows(dtype):
     """Rows of one vector, of several images at once, and of several; more columns, rows, or rows of
     taps than are taken at once; strides, of which the last rows of taps meet fewer outputs; taps that
@@ -258,6 +279,7 @@ def test_kernels_and_threads_change_no_bit(channels_last):
             (1, 90, (37, 41), (1, 1), ([1], [0], [0], [1])),
             (2, 40, (37, 41), (2, 2), ([2], [0], [0], [1])),
             (1, 290, (7, 7), (3, 3), ([1], [1], [1], [1])),
+            (3, 6, (37, 41), (5, 5), ([2], [2], [2], [1])),
         ]:
             attributes = ([value * 2 for value in attributes]) + ["none", groups, "NCX", "OIX"]
             x = torch.randn(2, groups * ic, *size)

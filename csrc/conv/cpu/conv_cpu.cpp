@@ -6,6 +6,7 @@
 #include "conv/cpu/narrow.h"
 #include "conv/cpu/patches.h"
 #include "conv/cpu/planes.h"
+#include "conv/cpu/shallow.h"
 #include "conv/cpu/tasks.h"
 #include "conv/cpu/winograd.h"
 #include "conv/reference.h"
@@ -36,6 +37,7 @@ constexpr Kernel kernels[] = {
     {"patches", can_run_patches, run_patches},
     {"narrow", can_run_narrow, run_narrow},
     {"winograd", can_run_winograd, run_winograd},
+    {"shallow", can_run_shallow, run_shallow},
     {"direct", can_run_direct, run_direct},
     {"reference", [](const ConvProblem&) { return true; }, run_reference},
 };

@@ -1,5 +1,5 @@
 // The matrix product that the CPU kernels of convolution are made of, in float32:
-// c += a b for a narrow b, held in registers while it runs.
+// c += a b, or c = start + a b, for a narrow b; c is held in registers while it runs.
 #pragma once
 
 #include <ATen/cpu/vec/vec.h>
@@ -21,6 +21,127 @@ inline constexpr int kGemmVectors = 2;
 // The most columns that b may have.
 inline constexpr int64_t kPanel = kGemmVectors * kLanes;
 
+// Where the columns of a or the rows of b begin: at any stride, or at offsets in a list.
+struct Strided {
+  int64_t step;
+  int64_t operator[](int64_t i) const {
+    return i * step;
+  }
+};
+using Listed = const int64_t*;
+
+// c = start + a b. Rows of b, c and start are whole vectors; those of a and c are at any stride,
+// and start may have rows, or vectors of a row, that are one and the same.
+template <class Columns, class Rows>
+struct GemmProduct {
+  const float* a;
+  int64_t a_row;
+  Columns a_columns;
+  const float* b;
+  Rows b_rows;
+  const float* start;
+  int64_t start_row, start_vector;
+  float* c;
+  int64_t c_row;
+};
+
+namespace gemm_detail {
+
+// A tile begins at a, start and c. These are arguments, not a copy of the product for each tile: to
+// read a copy in vectors may wait until all stores before it have reached the cache.
+template <int rows, int vectors, class Columns, class Rows>
+void multiply_tile(
+    int64_t k,
+    const float* a,
+    const float* start,
+    float* c,
+    const GemmProduct<Columns, Rows>& o) {
+  Vec sum[rows][vectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; v++)
+      sum[r][v] = Vec::loadu(start + r * o.start_row + v * o.start_vector);
+  }
+  for (int64_t i = 0; i < k; i++) {
+    const float *column = a + o.a_columns[i], *b = o.b + o.b_rows[i];
+    Vec row[vectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; v++)
+      row[v] = Vec::loadu(b + v * kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+      const Vec value(column[r * o.a_row]);
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; v++)
+        sum[r][v] = at::vec::fmadd(value, row[v], sum[r][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; v++)
+      sum[r][v].store(c + r * o.c_row + v * kLanes);
+  }
+}
+
+template <int vectors, class Columns, class Rows>
+void multiply_rows(
+    int64_t rows,
+    int64_t k,
+    const float* a,
+    const float* start,
+    float* c,
+    const GemmProduct<Columns, Rows>& o) {
+  switch (rows) {
+    case 1:
+      return multiply_tile<1, vectors>(k, a, start, c, o);
+    case 2:
+      return multiply_tile<2, vectors>(k, a, start, c, o);
+    case 3:
+      return multiply_tile<3, vectors>(k, a, start, c, o);
+    case 4:
+      return multiply_tile<4, vectors>(k, a, start, c, o);
+    case 5:
+      return multiply_tile<5, vectors>(k, a, start, c, o);
+    default:
+      return multiply_tile<kGemmRows, vectors>(k, a, start, c, o);
+  }
+}
+
+} // namespace gemm_detail
+
+// c[m x vectors] = start[m x vectors] + a[m x k] b[k x vectors]. Tiles of rows are made as equal as
+// can be: a tile of few rows has too few independent sums to keep the multipliers busy.
+template <class Columns, class Rows>
+void multiply(int64_t m, int64_t vectors, int64_t k, const GemmProduct<Columns, Rows>& o) {
+  const float *a = o.a, *start = o.start;
+  float* c = o.c;
+  for (int64_t left = m; left > 0;) {
+    const int64_t tiles = (left + kGemmRows - 1) / kGemmRows;
+    const int64_t rows = (left + tiles - 1) / tiles;
+    switch (vectors) {
+      case 1:
+        gemm_detail::multiply_rows<1>(rows, k, a, start, c, o);
+        break;
+      case 2:
+        gemm_detail::multiply_rows<2>(rows, k, a, start, c, o);
+        break;
+#if defined(CPU_CAPABILITY_AVX512)
+      case 3:
+        gemm_detail::multiply_rows<3>(rows, k, a, start, c, o);
+        break;
+      default:
+        gemm_detail::multiply_rows<4>(rows, k, a, start, c, o);
+#endif
+    }
+    a += rows * o.a_row;
+    start += rows * o.start_row;
+    c += rows * o.c_row;
+    left -= rows;
+  }
+}
+
 // a: any strides. b: rows of whole vectors, `b_row` apart. c: the same, `c_row` apart.
 struct GemmOperands {
   const float* a;
@@ -31,84 +152,13 @@ struct GemmOperands {
   int64_t c_row;
 };
 
-namespace gemm_detail {
-
-template <int rows, int vectors>
-void multiply_tile(int64_t k, const GemmOperands& o) {
-  Vec sum[rows][vectors];
-#pragma GCC unroll 8
-  for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 8
-    for (int v = 0; v < vectors; v++)
-      sum[r][v] = Vec::loadu(o.c + r * o.c_row + v * kLanes);
-  }
-  const float *a = o.a, *b = o.b;
-  for (int64_t i = 0; i < k; i++, a += o.a_column, b += o.b_row) {
-    Vec row[vectors];
-#pragma GCC unroll 8
-    for (int v = 0; v < vectors; v++)
-      row[v] = Vec::loadu(b + v * kLanes);
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; r++) {
-      const Vec value(a[r * o.a_row]);
-#pragma GCC unroll 8
-      for (int v = 0; v < vectors; v++)
-        sum[r][v] = at::vec::fmadd(value, row[v], sum[r][v]);
-    }
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 8
-    for (int v = 0; v < vectors; v++)
-      sum[r][v].store(o.c + r * o.c_row + v * kLanes);
-  }
-}
-
-template <int vectors>
-void multiply_rows(int64_t rows, int64_t k, const GemmOperands& o) {
-  switch (rows) {
-    case 1:
-      return multiply_tile<1, vectors>(k, o);
-    case 2:
-      return multiply_tile<2, vectors>(k, o);
-    case 3:
-      return multiply_tile<3, vectors>(k, o);
-    case 4:
-      return multiply_tile<4, vectors>(k, o);
-    case 5:
-      return multiply_tile<5, vectors>(k, o);
-    default:
-      return multiply_tile<kGemmRows, vectors>(k, o);
-  }
-}
-
-} // namespace gemm_detail
-
-// c[m x vectors] += a[m x k] b[k x vectors]. Tiles of rows are made as equal as can be: a tile of
-// few rows has too few independent sums to keep the multipliers busy.
-inline void gemm(int64_t m, int64_t vectors, int64_t k, GemmOperands o) {
-  for (int64_t left = m; left > 0;) {
-    const int64_t tiles = (left + kGemmRows - 1) / kGemmRows;
-    const int64_t rows = (left + tiles - 1) / tiles;
-    switch (vectors) {
-      case 1:
-        gemm_detail::multiply_rows<1>(rows, k, o);
-        break;
-      case 2:
-        gemm_detail::multiply_rows<2>(rows, k, o);
-        break;
-#if defined(CPU_CAPABILITY_AVX512)
-      case 3:
-        gemm_detail::multiply_rows<3>(rows, k, o);
-        break;
-      default:
-        gemm_detail::multiply_rows<4>(rows, k, o);
-#endif
-    }
-    o.a += rows * o.a_row;
-    o.c += rows * o.c_row;
-    left -= rows;
-  }
+// c += a b
+inline void gemm(int64_t m, int64_t vectors, int64_t k, const GemmOperands& o) {
+  multiply<Strided, Strided>(
+      m,
+      vectors,
+      k,
+      {o.a, o.a_row, {o.a_column}, o.b, {o.b_row}, o.c, o.c_row, kLanes, o.c, o.c_row});
 }
 
 } // namespace torch_dnnl

@@ -39,6 +39,15 @@ inline int64_t run_length(const int64_t* offsets, int64_t n) {
   return length;
 }
 
+// Whether they are at one distance from each other.
+inline bool are_even(const int64_t* offsets, int64_t n) {
+  for (int64_t i = 2; i < n; i++) {
+    if (offsets[i] - offsets[i - 1] != offsets[1] - offsets[0])
+      return false;
+  }
+  return true;
+}
+
 namespace matrices_detail {
 
 template <class T>

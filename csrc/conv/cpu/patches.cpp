@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "conv/cpu/epilogue.h"
 #include "conv/cpu/matrices.h"
@@ -29,10 +30,11 @@ constexpr int64_t kTaskPixels = 1024;
 // of the result, and what a pixel of the result is computed from, which is input channels and taps.
 //
 // A task computes a block of the product, one block of the depth after the other. What it reads is
-// copied into panels: by each task, or once for all if it is weights, or read by many tasks. Of an
-// image, which may be large, only a part is copied at a time. Sums are made in the order of the
-// depth: in chunks that depend on the problem alone for the weights' gradient, and in one chunk
-// otherwise.
+// copied into panels: by each task, or once for all if it is weights, or read by many tasks. Rows
+// that few tasks read are not copied where they lie as products read them. Of an image, which may
+// be large, only a part is copied at a time. Sums are made in the order of the depth: in chunks
+// that depend on the problem alone for the weights' gradient, and in one chunk otherwise; the last
+// of them go from registers to the result, if it can hold them.
 template <class T>
 class Patches {
  public:
@@ -84,7 +86,11 @@ class Patches {
       chunks_ = std::clamp<int64_t>(
           std::min(kTasks / blocks(), depth_ / kTaskPixels), 1, ceil_div(depth_, kDepth));
     } else {
-      // Smaller blocks change no sum.
+      // Smaller blocks change no sum. As many blocks of rows for each thread are as much work.
+      const int64_t threads = at::get_num_threads(), blocks_of_rows = ceil_div(rows_, row_block_);
+      const int64_t equal = ceil_div(blocks_of_rows, threads) * threads;
+      if (rows_ >= equal * 16 * kGemmRows)
+        row_block_ = round_up(ceil_div(rows_, equal), kGemmRows);
       const int64_t enough = at::get_num_threads() == 1 ? 1 : 4 * at::get_num_threads();
       while (blocks() < enough && column_block_ > kPanel)
         column_block_ = round_up(column_block_ / 2, kPanel);
@@ -95,13 +101,14 @@ class Patches {
     right_.is_shared |= ceil_div(rows_, row_block_) > 2;
     sums_size_ = row_block_ * column_block_;
     choose_part();
+    adds_up_ = chunks_ > 1 || part_.depth < depth_;
+    fill_starts();
   }
 
   void run() {
     clear_uncovered();
     const Scratch<float> left(shared_size(left_)), right(shared_size(right_));
-    const bool adds_up = chunks_ > 1 || part_.depth < depth_;
-    const Scratch<float> partial(adds_up ? p_.groups * blocks() * chunks_ * sums_size_ : 0);
+    const Scratch<float> partial(adds_up_ ? p_.groups * blocks() * chunks_ * sums_size_ : 0);
     for (int64_t d = 0; d < depth_; d += part_.depth) {
       for (int64_t column = 0; column < columns_; column += part_.columns) {
         for (int64_t row = 0; row < rows_; row += part_.rows) {
@@ -114,11 +121,11 @@ class Patches {
               std::min(part_.depth, depth_ - d)};
           pack_shared(left_, {row, part.rows, d, part.depth}, left.data());
           pack_shared(right_, {column, part.columns, d, part.depth}, right.data());
-          multiply(part, adds_up ? partial.data() : nullptr);
+          multiply(part, partial.data());
         }
       }
     }
-    if (adds_up)
+    if (adds_up_)
       store_sums(partial.data());
   }
 
@@ -156,15 +163,18 @@ class Patches {
           left(product.size(product.left_, product.row_block_, kDepth)),
           right(product.size(product.right_, product.column_block_, kDepth)),
           across(std::max(product.row_block_, product.column_block_)),
-          depth(std::max(kDepth, product.column_block_)) {}
+          depth(kDepth),
+          rows(product.row_block_),
+          columns(product.column_block_) {}
     Scratch<float> sums, left, right;
     Scratch<int64_t> across, depth; // offsets
+    Scratch<int64_t> rows, columns; // of a block in the result
   };
 
-  // Panels of one side of a block, `step` apart.
+  // Panels of one side of a block, `step` apart. Those of the left may be the matrix itself.
   struct PanelList {
     const float* data;
-    int64_t step;
+    int64_t step, row = 1, column = kGemmRows;
   };
 
   // How much of the product: that no more of an image has to be copied, whatever its size.
@@ -201,16 +211,43 @@ class Patches {
     const int64_t row_blocks = ceil_div(part.rows, row_block_);
     const int64_t column_blocks = ceil_div(part.columns, column_block_);
     Block block;
-    block.row = part.row + index % row_blocks * row_block_;
-    block.rows = std::min(row_block_, rows_ - block.row);
-    index /= row_blocks;
     block.column = part.column + index % column_blocks * column_block_;
     block.columns = std::min(column_block_, columns_ - block.column);
-    block.group = index / column_blocks;
+    index /= column_blocks;
+    block.row = part.row + index % row_blocks * row_block_;
+    block.rows = std::min(row_block_, rows_ - block.row);
+    block.group = index / row_blocks;
     block.index = (block.group * ceil_div(columns_, column_block_) + block.column / column_block_) *
             ceil_div(rows_, row_block_) +
         block.row / row_block_;
     return block;
+  }
+
+  // Sums begin at the bias, of their row or of their column.
+  void fill_starts() {
+    const T* bias = static_cast<const T*>(p_.bias);
+    starts_.assign(kPanel, 0.0f);
+    if (bias == nullptr)
+      return;
+    const int64_t copies = is_turned_ ? 1 : kLanes;
+    start_group_ = round_up(p_.oc, kPanel) * copies;
+    start_row_ = is_turned_ ? 0 : kLanes;
+    start_vector_ = is_turned_ ? kLanes : 0;
+    starts_.assign(p_.groups * start_group_, 0.0f);
+    for (int64_t group = 0; group < p_.groups; group++) {
+      for (int64_t c = 0; c < p_.oc; c++) {
+        std::fill_n(
+            starts_.data() + group * start_group_ + c * copies,
+            copies,
+            static_cast<float>(bias[(group * p_.oc + c) * p_.bias_stride]));
+      }
+    }
+  }
+
+  const float* start_of(const Block& block, int64_t column) const {
+    const float* starts = starts_.data() + block.group * start_group_;
+    return starts +
+        (is_turned_ ? (block.column + column) * start_vector_ / kLanes : block.row * start_row_);
   }
 
   // Where a chunk of the depth begins.
@@ -301,9 +338,17 @@ class Patches {
       return {side.panels + begin, panel_step(side, held.depth)};
     }
     const int64_t step = panel_step(side, depth);
-    side.across.offsets(first, n, local.across.data());
-    side.depth.offsets(from, depth, local.depth.data());
-    pack(side, group, local.across.data(), n, local.depth.data(), depth, to, step);
+    int64_t *across = local.across.data(), *columns = local.depth.data();
+    side.across.offsets(first, n, across);
+    side.depth.offsets(from, depth, columns);
+    if constexpr (std::is_same_v<T, float>) {
+      if (&side == &left_ && are_even(across, n) && run_length(columns, depth) == depth) {
+        const int64_t row = n > 1 ? across[1] - across[0] : 0;
+        const float* data = static_cast<const float*>(side.data) + group * side.group_step;
+        return {data + across[0] + columns[0], row * kGemmRows, row, 1};
+      }
+    }
+    pack(side, group, across, n, columns, depth, to, step);
     return {to, step};
   }
 
@@ -325,12 +370,12 @@ class Patches {
         const Block block = block_of(part, task / chunks);
         const int64_t chunk = first_chunk + task % chunks;
         const int64_t first = std::max(begin_of(chunk), part.first);
-        float* sums = partial == nullptr ? local.sums.data()
-                                         : partial + (block.index * chunks_ + chunk) * sums_size_;
-        if (first == begin_of(chunk))
-          initialise(block, sums);
-        multiply(block, first, std::min(begin_of(chunk + 1), end_of_part), local, sums);
-        if (partial == nullptr)
+        float* sums =
+            adds_up_ ? partial + (block.index * chunks_ + chunk) * sums_size_ : local.sums.data();
+        locate(block, local);
+        const int64_t last = std::min(begin_of(chunk + 1), end_of_part);
+        multiply(block, first, last, first == begin_of(chunk), local, sums);
+        if (!adds_up_)
           store(block, local, sums);
       }
     });
@@ -347,15 +392,21 @@ class Patches {
           for (int64_t j = 0; j < sums_size_; j++)
             sums[j] += more[j];
         }
-        store(block_of({0, rows_, 0, columns_, 0, depth_}, i), local, sums);
+        const Block block = block_of({0, rows_, 0, columns_, 0, depth_}, i);
+        locate(block, local);
+        store(block, local, sums);
       }
     });
   }
 
-  // Sums: [panel of columns][row][column of the panel]
-  void
-  multiply(const Block& block, int64_t first, int64_t last, const Workspace& local, float* sums)
-      const {
+  // Sums: [panel of columns][row][column of the panel], or in the result.
+  void multiply(
+      const Block& block,
+      int64_t first,
+      int64_t last,
+      bool begins,
+      const Workspace& local,
+      float* sums) const {
     for (int64_t d = first; d < last; d += kDepth) {
       const int64_t depth = std::min(kDepth, last - d);
       const PanelList a =
@@ -363,54 +414,69 @@ class Patches {
       const PanelList b = panels(
           right_, block.group, block.column, block.columns, d, depth, local, local.right.data());
       for (int64_t j = 0; j < block.columns; j += kPanel) {
-        const int64_t vectors = ceil_div(std::min(kPanel, block.columns - j), kLanes);
+        float *panel = sums + j * block.rows, *to = panel;
+        int64_t to_row = kPanel;
+        if (d + depth == last && stores_at_once(block, j, local)) {
+          to = static_cast<float*>(p_.out) + block.group * out_step_ + local.rows.data()[0] +
+              local.columns.data()[j];
+          to_row = block.rows > 1 ? local.rows.data()[1] - local.rows.data()[0] : 0;
+        }
+        const bool is_first = begins && d == first;
+        const int64_t start_row = is_first ? start_row_ : kPanel;
+        const float* start = is_first ? start_of(block, j) : panel;
         for (int64_t i = 0; i < block.rows; i += kGemmRows) {
-          gemm(
+          torch_dnnl::multiply<Strided, Strided>(
               std::min<int64_t>(kGemmRows, block.rows - i),
-              vectors,
+              ceil_div(std::min(kPanel, block.columns - j), kLanes),
               depth,
               {a.data + i / kGemmRows * a.step,
-               1,
-               kGemmRows,
+               a.row,
+               {a.column},
                b.data + j / kPanel * b.step,
-               kPanel,
-               sums + j * block.rows + i * kPanel,
-               kPanel});
+               {kPanel},
+               start + i * start_row,
+               start_row,
+               is_first ? start_vector_ : kLanes,
+               to + i * to_row,
+               to_row});
         }
       }
     }
   }
 
-  void initialise(const Block& block, float* sums) const {
-    const int64_t size = round_up(block.columns, kPanel) * block.rows;
-    if (p_.bias == nullptr) {
-      std::fill(sums, sums + size, 0.0f);
-      return;
-    }
-    const T* bias = static_cast<const T*>(p_.bias) + block.group * p_.oc * p_.bias_stride;
-    for (int64_t j = 0; j < block.columns; j += kPanel) {
-      for (int64_t i = 0; i < block.rows; i++) {
-        float* row = sums + j * block.rows + i * kPanel;
-        for (int64_t c = 0; c < kPanel; c++) {
-          const int64_t channel = is_turned_ ? block.column + j + c : block.row + i;
-          row[c] = channel < p_.oc ? static_cast<float>(bias[channel * p_.bias_stride]) : 0.0f;
-        }
-      }
-    }
+  // Whether sums are results: of whole vectors, at one distance, of columns that lie next to each
+  // other.
+  bool stores_at_once(const Block& block, int64_t column, const Workspace& local) const {
+    const int64_t columns = std::min(kPanel, block.columns - column);
+    return std::is_same_v<T, float> && !adds_up_ && epilogue_.is_empty() && columns % kLanes == 0 &&
+        run_length(local.columns.data() + column, columns) == columns &&
+        are_even(local.rows.data(), block.rows);
+  }
+
+  // Where the rows and columns of a block are in the result.
+  void locate(const Block& block, const Workspace& local) const {
+    left_.out.offsets(block.row, block.rows, local.rows.data());
+    right_.out.offsets(block.column, block.columns, local.columns.data());
   }
 
   void store(const Block& block, const Workspace& local, const float* sums) const {
     if (!epilogue_.is_empty())
       return complete(block, sums);
-    int64_t *row = local.across.data(), *column = local.depth.data();
-    left_.out.offsets(block.row, block.rows, row);
-    right_.out.offsets(block.column, block.columns, column);
+    const int64_t *row = local.rows.data(), *column = local.columns.data();
     T* out = static_cast<T*>(p_.out) + block.group * out_step_;
-    for (int64_t at = 0; at < block.columns;) {
-      const int64_t run = run_length(column + at, block.columns - at);
-      for (int64_t i = 0; i < block.rows; i++)
-        store_run(sums + i * kPanel, block.rows * kPanel, at, run, out + row[i] + column[at]);
-      at += run;
+    for (int64_t end, first = 0; first < block.columns; first = end) {
+      const auto next = [&](int64_t j) { return std::min(j + kPanel, block.columns); };
+      end = next(first);
+      if (stores_at_once(block, first, local))
+        continue;
+      while (end < block.columns && !stores_at_once(block, end, local))
+        end = next(end);
+      for (int64_t at = first; at < end;) {
+        const int64_t run = run_length(column + at, end - at);
+        for (int64_t i = 0; i < block.rows; i++)
+          store_run(sums + i * kPanel, block.rows * kPanel, at, run, out + row[i] + column[at]);
+        at += run;
+      }
     }
   }
 
@@ -465,7 +531,10 @@ class Patches {
   int64_t out_step_ = 0;
   bool is_turned_ = false; // columns are output channels, or terms
   int64_t rows_, columns_, depth_, row_block_, column_block_, chunks_ = 1, sums_size_;
-  Part part_{}; // what is computed at once, the first one
+  Part part_{};               // what is computed at once, the first one
+  bool adds_up_ = false;      // sums of several chunks or parts of the depth
+  std::vector<float> starts_; // where sums begin; of groups, rows and vectors, these apart:
+  int64_t start_group_ = 0, start_row_ = 0, start_vector_ = 0;
 };
 
 } // namespace

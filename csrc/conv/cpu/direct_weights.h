@@ -1,0 +1,93 @@
+// Weights in the order in which the products of direct convolution read them: panels of output
+// channels, and in them blocks of input channels.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+#include "conv/cpu/matrices.h"
+#include "conv/cpu/packed_weights.h"
+#include "conv/cpu/roles.h"
+
+namespace torch_dnnl {
+
+// Input channels of a product.
+inline constexpr int64_t kDirectDepth = 128;
+
+template <class T>
+class DirectWeights : Roles {
+ public:
+  explicit DirectWeights(const ConvProblem& p)
+      : Roles(p), panels_(out_channels_), taps_(product(p.kernel)) {}
+
+  void pack() {
+    weights_ = packed_weights(
+        p_,
+        Packing::direct,
+        panels_.width,
+        p_.groups * panels_.count * panels_.width * in_channels_ * taps_,
+        [&](const void* weights, float* to) { pack(static_cast<const T*>(weights), to); });
+  }
+
+  // Of a tap and the rest of a block of input channels: [channel][output channel of the panel]. The
+  // next tap of the block follows.
+  const float* at(int64_t group, int64_t panel, int64_t channel, int64_t tap) const {
+    return weights_.get() + offset(group, panel, channel, tap);
+  }
+
+ private:
+  // [group][panel][block of input channels][tap][channel][width]
+  int64_t offset(int64_t group, int64_t panel, int64_t channel, int64_t tap) const {
+    const int64_t block = std::min(kDirectDepth, in_channels_ - channel);
+    return ((group * panels_.count + panel) * in_channels_ * taps_ + channel * taps_ +
+            tap * block) *
+        panels_.width;
+  }
+
+  void pack(const T* weights, float* packed) const {
+    constexpr int64_t terms_at_once = 128; // of an output channel
+    const int64_t blocks = ceil_div(in_channels_, kDirectDepth);
+    const int64_t* ws = p_.weights_stride;
+    const Axis across{{1, 1, 1, out_channels_}, {0, 0, 0, weights_out_stride_}};
+    const Axis terms{
+        {in_channels_, p_.kernel[0], p_.kernel[1], p_.kernel[2]},
+        {weights_in_stride_, ws[2], ws[3], ws[4]}};
+    const int64_t at_once = std::max<int64_t>(terms_at_once / taps_ / 4 * 4, 4); // channels
+    const int64_t tasks = p_.groups * panels_.count * blocks;
+    const int64_t operations = taps_ * std::min(in_channels_, kDirectDepth) * panels_.width * 32;
+    parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
+      const Scratch<int64_t> rows(kPanel), columns(at_once * taps_);
+      const Buffer part(at_once * taps_ * kPanel);
+      for (int64_t task = begin; task < end; task++) {
+        const int64_t channel = task % blocks * kDirectDepth;
+        const int64_t panel = task / blocks % panels_.count, group = task / blocks / panels_.count;
+        const int64_t block = std::min(kDirectDepth, in_channels_ - channel);
+        across.offsets(panel * panels_.width, panels_.size(panel), rows.data());
+        for (int64_t c = 0; c < block; c += at_once) {
+          const int64_t count = std::min(at_once, block - c);
+          terms.offsets((channel + c) * taps_, count * taps_, columns.data());
+          pack_panels<kPanel>(
+              weights + group * p_.oc * ws[0],
+              rows.data(),
+              panels_.size(panel),
+              columns.data(),
+              count * taps_,
+              part.data(),
+              0);
+          // From the order that they lie in to that of products.
+          for (int64_t tap = 0; tap < taps_; tap++) {
+            float* to = packed + offset(group, panel, channel, tap) + c * panels_.width;
+            for (int64_t i = 0; i < count; i++, to += panels_.width)
+              std::copy_n(part.data() + (i * taps_ + tap) * kPanel, panels_.width, to);
+          }
+        }
+      }
+    });
+  }
+
+  const Panels panels_;
+  const int64_t taps_;
+  std::shared_ptr<const float> weights_;
+};
+
+} // namespace torch_dnnl
