@@ -75,7 +75,7 @@ class Gather {
   struct Lists {
     std::vector<std::vector<TapRow<C>>> rows; // for each row of outputs
     std::vector<PixelBlock> blocks;           // for all of them
-    std::vector<BlockTap> taps;               // of the blocks
+    std::vector<TapRun> runs;                 // of the blocks
     int64_t first = -1;                       // the tile that the blocks are for
   };
   static constexpr int64_t n = kLanes<C>;
@@ -135,22 +135,18 @@ class Gather {
     for (int64_t r = 0; r < unit.rows; r++) {
       const auto& rows = lists.rows[r];
       for (const PixelBlock& pixels : lists.blocks) {
-        for (int64_t vector = first, count; vector < first + vectors; vector += count) {
-          count = plan_.vectors_at_once(vector, first + vectors);
+        for (int64_t vector = first; vector < first + vectors; vector++) {
           // Whole vectors, or in an image, where vectors are n apart, any number of channels.
           const int64_t shift = plan_.first_channel(vector) - channel;
-          gather_taps<C>(
+          gather_taps(
               pixels,
-              {lists.taps.data(),
-               count,
+              {lists.runs.data(),
                rows.data(),
                static_cast<int64_t>(rows.size()),
                shift,
-               vector * vector_weights_,
-               vector_weights_,
-               bias_.data() + vector * n,
-               out + shift / n * vector_stride + shift % n + r * row_stride,
-               vector_stride});
+               vector * vector_weights_},
+              bias_.data() + vector * n,
+              out + shift / n * vector_stride + shift % n + r * row_stride);
         }
       }
     }
@@ -177,53 +173,58 @@ class Gather {
   void list_blocks(const DepthwisePlan::Unit& unit, Lists& lists) const {
     const int64_t origin = plan_.reads_image ? 0 : plan_.first_in(2, unit.first);
     const int64_t out_step = plan_.uses_outputs ? plan_.out_stride[4] : n;
-    const int64_t most = most_block_pixels(plan_.block);
     lists.blocks.clear();
-    lists.taps.clear();
+    lists.runs.clear();
     for (const Phase& phase : phases_) {
       const auto outputs_before = [&](int64_t x) {
         return ceil_div(std::max<int64_t>(x - phase.out, 0), phase.out_step);
       };
       const int64_t end = outputs_before(unit.first + unit.width);
-      bool was_inside = false;
+      const bool has_runs = phase.tap_in_step == 1 && phase.in_step <= kMostRunStride;
       int64_t count;
       for (int64_t j = outputs_before(unit.first); j < end; j += count) {
-        count = ceil_div(end - j, ceil_div(end - j, most)); // blocks of equal size
+        count = ceil_div(end - j, ceil_div(end - j, kBlockPixels)); // blocks of equal size
         const int64_t in = phase.in + j * phase.in_step;
         PixelBlock b;
-        b.pixels = count;
+        b.outputs = count;
+        b.stride = has_runs ? phase.in_step : 1;
         b.first_pixel = (in - origin) * plan_.in_step;
         b.first_out = (phase.out + j * phase.out_step - unit.first) * out_step;
-        b.pixel_step = phase.in_step * plan_.in_step;
+        b.pixel_step = (has_runs ? 1 : phase.in_step) * plan_.in_step;
         b.out_step = phase.out_step * out_step;
-        const int64_t last =
-            in + (count - 1) * phase.in_step + (phase.taps - 1) * phase.tap_in_step;
-        const bool is_inside = in >= 0 && last < plan_.in_size[2];
-        if (is_inside && was_inside && lists.blocks.back().pixels == count) {
-          b.first_tap = lists.blocks.back().first_tap; // the same
-          b.taps = lists.blocks.back().taps;
-        } else {
-          b.first_tap = static_cast<int64_t>(lists.taps.size());
-          list_taps(phase, in, count, lists.taps);
-          b.taps = static_cast<int64_t>(lists.taps.size()) - b.first_tap;
-        }
+        b.weight_step = phase.tap_step * plan_.inner * n;
+        b.first_run = static_cast<int64_t>(lists.runs.size());
+        list_runs(phase, in, count, has_runs, lists.runs);
+        b.runs = static_cast<int64_t>(lists.runs.size()) - b.first_run;
         lists.blocks.push_back(b);
-        was_inside = is_inside;
       }
     }
   }
 
-  // Appends the taps of a row that meet a pixel of the image from any of `count` outputs, of which
-  // the first one meets its first tap at `in`.
-  void list_taps(const Phase& phase, int64_t in, int64_t count, std::vector<BlockTap>& taps) const {
-    for (int64_t m = 0; m < phase.taps; m++) {
+  // Appends the runs of a row of taps that meet a pixel of the image from any of `count` outputs,
+  // of which the first one meets its first tap at `in`.
+  void
+  list_runs(const Phase& phase, int64_t in, int64_t count, bool has_runs, std::vector<TapRun>& runs)
+      const {
+    for (int64_t m = 0, taps; m < phase.taps; m += taps) {
+      taps = 1;
+      if (has_runs)
+        taps = *std::find_if(std::begin(kRunTaps), std::end(kRunTaps), [&](int64_t t) {
+          return t <= phase.taps - m;
+        });
       const int64_t shift = m * phase.tap_in_step, tap = phase.tap + m * phase.tap_step;
-      const Range met = within(in + shift, phase.in_step, plan_.in_size[2], count);
+      const int64_t step = taps == 1 ? phase.in_step : 1;
+      const Range met = within(
+          in + shift,
+          step,
+          plan_.in_size[2],
+          taps == 1 ? count : (count - 1) * phase.in_step + taps);
       for (int64_t i = 0; i < plan_.inner && met.begin < met.end; i++) {
-        taps.push_back(
-            {shift * plan_.in_step + i * plan_.block * n,
+        runs.push_back(
+            {taps,
+             shift * plan_.in_step + i * plan_.block * n,
              (tap * plan_.inner + i) * n,
-             (1u << met.end) - (1u << met.begin)});
+             (1ull << met.end) - (1ull << met.begin)});
       }
     }
   }

@@ -41,17 +41,15 @@ struct DepthwisePlan {
         taps(product(p.kernel)) {
     const int64_t most = (in_stride[1] == 1 ? kWideBlock : kBlock) / (inner * lanes * element_size);
     block = ceil_div(vectors, ceil_div(vectors, std::max<int64_t>(1, most))); // of equal size
-    if (block > kBlockVectors)
-      block = std::min(ceil_div(block, kBlockVectors) * kBlockVectors, vectors);
-    reads_image = may_read_image && is_plain() && in_stride[1] == 1;
+    // Pixels at such distances compete for the same lines of the first-level cache.
+    const bool is_aliased = in_stride[4] * element_size % 4096 == 0 && taps > p.kernel[2];
+    reads_image = may_read_image && is_plain() && in_stride[1] == 1 && !is_aliased;
     uses_outputs = may_use_outputs && out_stride[1] == 1;
     overlap_from = vectors;
     if (channels() % lanes != 0) {
-      // The last kernel of the last task takes whole vectors that end with the last channel.
-      const int64_t last = (vectors - 1) % block; // of a task
-      const int64_t first = last >= kBlockVectors ? last / kBlockVectors * kBlockVectors : last;
-      if (reads_image && uses_outputs && last > 0) {
-        overlap_from = vectors - 1 - last + first;
+      // The last vector ends with the last channel, and overlaps the one before, of the same task.
+      if (reads_image && uses_outputs && (vectors - 1) % block > 0) {
+        overlap_from = vectors - 1;
       } else {
         reads_image = uses_outputs = false;
       }
@@ -64,6 +62,7 @@ struct DepthwisePlan {
     };
     tile = out_size[2];
     rows = std::clamp<int64_t>(kUnitPixels / (tile * inner), 1, out_size[1]);
+    rows = ceil_div(out_size[1], ceil_div(out_size[1], rows)); // of equal size
     slots[0] = std::min(reach(0, 1), in_size[0]);
     slots[1] = std::min(reach(1, rows), in_size[1]);
     const auto size = [&] { // in floating point, which does not overflow
@@ -84,7 +83,7 @@ struct DepthwisePlan {
       }
       slots[1] = in_size[1];
     }
-    in_step = reads_image ? in_stride[4] : block * inner * lanes;
+    in_step = reads_image ? in_stride[4] : (block * inner + (block * inner % 8 == 0)) * lanes;
     blocks = ceil_div(vectors, block);
     tiles = ceil_div(out_size[2], tile);
     row_blocks = ceil_div(out_size[1], rows);
@@ -124,12 +123,6 @@ struct DepthwisePlan {
     return vector < overlap_from ? vector * lanes : channels() - (vectors - vector) * lanes;
   }
 
-  // How many of the vectors from this one to `end` one kernel takes: their channels lie together.
-  int64_t vectors_at_once(int64_t vector, int64_t end) const {
-    return std::min(
-        (vector < overlap_from ? std::min(overlap_from, end) : end) - vector, kBlockVectors);
-  }
-
   // The first input that outputs from `out` on meet.
   int64_t first_in(int axis, int64_t out) const {
     if (!backward_data())
@@ -164,12 +157,16 @@ struct DepthwisePlan {
     int64_t first, width, rows; // of the outputs in the tile
   };
   Unit unit(int64_t index) const {
-    const int64_t h = index % row_blocks * rows, plane = index / row_blocks;
-    const int64_t t = plane / out_size[0] % tiles, first = t * tile;
+    // In an image the same rows of all planes follow one another: the next plane meets most of the
+    // same planes, of which only so many rows need to stay in the cache. In scratch memory all do.
+    const int64_t planes = out_size[0], tile_index = index / (row_blocks * planes);
+    const int64_t d = reads_image ? index % planes : index / row_blocks % planes;
+    const int64_t h = (reads_image ? index / planes % row_blocks : index % row_blocks) * rows;
+    const int64_t t = tile_index % tiles, first = t * tile;
     return {
-        plane / out_size[0] / tiles,
+        tile_index / tiles,
         t,
-        plane % out_size[0],
+        d,
         h,
         first,
         std::min(tile, out_size[2] - first),
