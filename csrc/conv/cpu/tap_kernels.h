@@ -113,6 +113,8 @@ template <size_t n, class F>
 template <size_t taps, size_t stride, size_t outputs, class C, class F>
 [[gnu::always_inline]] inline void
 for_each_product(const C* pixels, int64_t step, uint64_t inside, const F& f) {
+  if constexpr (taps == 1 && stride > 1) // the pixels between are not met
+    return for_each_product<taps, 1, outputs>(pixels, step * stride, inside, f);
   for_constants<(outputs - 1) * stride + taps>([&](auto i) __attribute__((always_inline)) {
     constexpr size_t at = decltype(i)::value;
     if (inside >> at & 1) [[likely]] {
@@ -129,7 +131,7 @@ for_each_product(const C* pixels, int64_t step, uint64_t inside, const F& f) {
   });
 }
 
-// f(run, row, taps) for all runs of all rows, with a constant number of taps.
+// f(taps, pixels, weights, inside) for all runs of all rows, with a constant number of taps.
 template <class C, class F>
 [[gnu::always_inline]] inline void
 for_each_run(const PixelBlock& b, const TapOperands<C>& o, const F& f) {
@@ -152,7 +154,6 @@ for_each_run(const PixelBlock& b, const TapOperands<C>& o, const F& f) {
 
 template <class C, size_t outputs, size_t stride>
 void gather_taps(const PixelBlock& b, const TapOperands<C>& o, const C* bias, C* out) {
-  const int64_t step = b.pixel_step, weight_step = b.weight_step;
   Vector<C> sums[outputs];
   for_constants<outputs>([&](auto p)
                              __attribute__((always_inline)) { sums[p] = load_vector(bias); });
@@ -164,12 +165,11 @@ void gather_taps(const PixelBlock& b, const TapOperands<C>& o, const C* bias, C*
             constexpr size_t taps = decltype(count)::value;
             Vector<C> weight[taps];
             for_constants<taps>([&](auto k) __attribute__((always_inline)) {
-              weight[k] = load_vector(weights + k * weight_step);
+              weight[k] = load_vector(weights + k * b.weight_step);
             });
-            constexpr size_t apart = taps == 1 ? 1 : stride; // of pixels that are met
-            for_each_product<taps, apart, outputs>(
+            for_each_product<taps, stride, outputs>(
                 pixels,
-                step * (stride / apart),
+                b.pixel_step,
                 inside,
                 [&](const Vector<C>& pixel, auto k, auto p) __attribute__((always_inline)) {
                   sums[p] = multiply_add<C>(pixel, weight[k], sums[p]);
@@ -180,90 +180,64 @@ void gather_taps(const PixelBlock& b, const TapOperands<C>& o, const C* bias, C*
       [&](auto p) __attribute__((always_inline)) { store_vector(out + p * b.out_step, sums[p]); });
 }
 
+template <class C, size_t outputs, size_t stride>
+void sum_pixels(const PixelBlock& b, const TapOperands<C>& o, const C* grad) {
+  Vector<C> grads[outputs];
+  grad += b.first_out;
+  for_constants<outputs>([&](auto p) __attribute__((always_inline)) {
+    grads[p] = load_vector(grad + p * b.out_step);
+  });
+  for_each_run(
+      b,
+      o,
+      [&](auto count, const C* pixels, C* to, uint64_t inside) __attribute__((always_inline)) {
+        constexpr size_t taps = decltype(count)::value;
+        constexpr size_t parts =
+            taps < 4 ? 2 : 1; // of a sum, so that additions wait less for others
+        Vector<C> sums[taps * parts] = {};
+        for_each_product<taps, stride, outputs>(
+            pixels,
+            b.pixel_step,
+            inside,
+            [&](const Vector<C>& pixel, auto k, auto p) __attribute__((always_inline)) {
+              constexpr size_t i = decltype(k)::value + decltype(p)::value % parts * taps;
+              sums[i] = multiply_add<C>(pixel, grads[p], sums[i]);
+            });
+        for_constants<taps>([&](auto k) __attribute__((always_inline)) {
+          if constexpr (parts == 2)
+            sums[k] += sums[taps + k];
+          C* const total = to + k * b.weight_step;
+          store_vector(total, load_vector(total) + sums[k]);
+        });
+      });
+}
+
+// The kernels for each stride and number of outputs.
 template <class C, size_t stride, size_t... i>
-constexpr auto gathers_of_stride(std::index_sequence<i...>) {
-  return std::array{&gather_taps<C, i + 1, stride>...};
+constexpr auto kernels_of_stride(std::index_sequence<i...>) {
+  return std::array{std::pair{&gather_taps<C, i + 1, stride>, &sum_pixels<C, i + 1, stride>}...};
 }
 
 template <class C, size_t... i>
-constexpr auto gathers_of(std::index_sequence<i...>) {
-  return std::array{gathers_of_stride<C, i + 1>(std::make_index_sequence<kBlockPixels>())...};
+constexpr auto kernels_of(std::index_sequence<i...>) {
+  return std::array{kernels_of_stride<C, i + 1>(std::make_index_sequence<kBlockPixels>())...};
 }
 
 template <class C>
-constexpr auto gathers = gathers_of<C>(std::make_index_sequence<kMostRunStride>());
+constexpr auto kernels = kernels_of<C>(std::make_index_sequence<kMostRunStride>());
 
 } // namespace tap_kernels_detail
 
 // out[p] = bias + sum over rows, taps of pixel * weight, for each output p of the block.
 template <class C>
 void gather_taps(const PixelBlock& b, const TapOperands<C>& o, const C* bias, C* out) {
-  tap_kernels_detail::gathers<C>[b.stride - 1][b.outputs - 1](b, o, bias, out);
+  tap_kernels_detail::kernels<C>[b.stride - 1][b.outputs - 1].first(b, o, bias, out);
 }
 
-// A tap, where the pixels that it meets begin and where its sums are.
+// weight += sum over p of pixel * grad[p], for each tap of all rows.
 template <class C>
-struct TapSum {
-  const C* pixels;
-  C* sum;
-};
-
-inline constexpr int kBlockTaps = 9;
-namespace tap_kernels_detail {
-
-template <class C, int taps>
-void sum_pixels(
-    const TapSum<C>* list,
-    int64_t pixels,
-    int64_t pixel_step,
-    const C* grad,
-    int64_t grad_step,
-    int64_t shift,
-    int64_t sum_shift) {
-  const C* x[taps];
-  Lanes<C> sums[taps];
-#pragma GCC unroll 16
-  for (int t = 0; t < taps; t++) {
-    x[t] = list[t].pixels + shift;
-    sums[t] = Lanes<C>(0);
-  }
-  for (int64_t p = 0, at = 0; p < pixels; p++, at += pixel_step) {
-    const auto y = Lanes<C>::loadu(grad + p * grad_step);
-#pragma GCC unroll 16
-    for (int t = 0; t < taps; t++)
-      sums[t] = at::vec::fmadd(Lanes<C>::loadu(x[t] + at), y, sums[t]);
-  }
-#pragma GCC unroll 16
-  for (int t = 0; t < taps; t++) {
-    C* to = list[t].sum + sum_shift;
-    (Lanes<C>::loadu(to) + sums[t]).store(to);
-  }
-}
-
-template <class C, size_t... i>
-constexpr auto sums(std::index_sequence<i...>) {
-  return std::array{&sum_pixels<C, static_cast<int>(i) + 1>...};
-}
-
-template <class C>
-constexpr auto sums_by_taps = sums<C>(std::make_index_sequence<kBlockTaps>());
-
-} // namespace tap_kernels_detail
-
-// sum += sum over pixels of pixel * grad, for each of at most kBlockTaps taps; `shift` and
-// `sum_shift` are added to the pointers of every tap.
-template <class C>
-void sum_pixels(
-    const TapSum<C>* list,
-    int64_t taps,
-    int64_t pixels,
-    int64_t pixel_step,
-    const C* grad,
-    int64_t grad_step,
-    int64_t shift,
-    int64_t sum_shift) {
-  tap_kernels_detail::sums_by_taps<C>[taps - 1](
-      list, pixels, pixel_step, grad, grad_step, shift, sum_shift);
+void sum_pixels(const PixelBlock& b, const TapOperands<C>& o, const C* grad) {
+  tap_kernels_detail::kernels<C>[b.stride - 1][b.outputs - 1].second(b, o, grad);
 }
 
 } // namespace torch_dnnl
