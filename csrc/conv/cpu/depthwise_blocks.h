@@ -52,7 +52,8 @@ class RowBlocks {
 
  private:
   void list_blocks(const DepthwisePlan::Unit& unit, const Phase& phase) {
-    const int64_t origin = plan_.reads_image ? 0 : plan_.first_in(2, unit.first);
+    const bool begins_at_tile = !plan_.reads_image && !plan_.has_planes; // the row in memory
+    const int64_t origin = begins_at_tile ? plan_.first_in(2, unit.first) : 0;
     const int64_t out_step = plan_.uses_outputs ? plan_.out_stride[4] : plan_.lanes;
     const bool has_runs = phase.tap_in_step == 1 && phase.in_step <= kMostRunStride;
     const auto outputs_before = [&](int64_t x) {
