@@ -359,11 +359,11 @@ def test_few_channels_in_any_number_of_threads():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_vectors_of_channels_in_place(dtype: torch.dtype) -> None:
-    """Channels-last images of whole vectors of channels, one to five and many of them, whose edges
-    are met by some of the taps only: results and data gradients."""
+    """Channels-last images of whole vectors of channels, of vectors that overlap, and of so many
+    that pixels are pages apart, whose edges are met by some of the taps only."""
     choose = random.Random(0)
     torch.manual_seed(0)
-    for channels in (16, 32, 48, 64, 80, 240):
+    for channels in (16, 28, 48, 80, 108, 240, 1024):
         for _ in range(6):
             kernel = [choose.randint(1, 5), choose.randint(1, 9)]
             stride, pad, dilation = (
@@ -376,14 +376,35 @@ def test_vectors_of_channels_in_place(dtype: torch.dtype) -> None:
             src = torch.randn(2, channels, *size, dtype=dtype)
             weights = torch.randn(channels, 1, *kernel, dtype=dtype)
             arguments = {"stride": stride, "padding": pad, "dilation": dilation, "groups": channels}
-            exact_src = src.double().clone().requires_grad_()
-            exact = F.conv2d(exact_src, weights.double(), **arguments)
+            exact_inputs = [t.double().requires_grad_() for t in (src, weights)]
+            exact = F.conv2d(*exact_inputs, **arguments)
             grad = torch.randn(exact.shape, dtype=dtype)
-            exact.backward(grad.double())
-            ours_src = src.clone(memory_format=torch.channels_last).requires_grad_()
-            ours = D.conv2d(ours_src, weights, **arguments)
-            ours.backward(grad.contiguous(memory_format=torch.channels_last))
-            for got, expected in ((ours, exact), (ours_src.grad, exact_src.grad)):
-                assert got is not None and expected is not None
+            exact_grads = torch.autograd.grad(exact, exact_inputs, grad.double())
+            inputs = [src.contiguous(memory_format=torch.channels_last), weights]
+            ours = D.conv2d(*(t.requires_grad_() for t in inputs), **arguments)
+            grad = grad.contiguous(memory_format=torch.channels_last)
+            ours_grads = torch.autograd.grad(ours, inputs, grad)
+            for got, expected in zip((ours, *ours_grads), (exact, *exact_grads)):
                 error = (got.double() - expected).norm() / expected.norm().clamp(min=1e-9)
                 assert error <= TOLERANCE[dtype], (channels, kernel, stride, pad, dilation, size)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", [(7, 9), (40, 33)], ids=str)
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_depthwise_kernels_leave_pads_out(dtype, size, channels_last):
+    """Infinite taps and gradients make no NaN of the pixels outside the image."""
+    src = torch.randn(2, 20, *size).to(dtype).abs() + 1
+    if channels_last:
+        src = src.contiguous(memory_format=torch.channels_last)
+    for stride in (1, 2):
+        attributes = ([stride] * 2, [3] * 2, [3] * 2, [1] * 2, "none", 20, "NCX", "OIX")
+        weights = torch.ones(20, 1, 7, 7, dtype=dtype)
+        weights[:, :, 0, 0] = torch.inf
+        y = OPS.convolution(src, weights, None, *attributes)
+        before = -(-3 // stride)  # outputs that the first tap meets outside the image
+        assert y[:, :, before:, before:].isinf().all()
+        assert y[:, :, :before].isfinite().all() and y[..., :before].isfinite().all()
+        grad = torch.full_like(y, torch.inf)
+        grads = OPS.convolution_backward_weights(grad, src, (7, 7), *attributes)
+        assert (grads == torch.inf).all()

@@ -1,5 +1,6 @@
 #include "conv/cpu/depthwise.h"
 
+#include "conv/cpu/depthwise_blocks.h"
 #include "conv/cpu/depthwise_rows.h"
 #include "conv/cpu/epilogue.h"
 #include "core/dispatch.h"
@@ -10,17 +11,46 @@ namespace {
 // Limits of what is worth a list of phases and rows in scratch memory: strides and elements.
 constexpr int64_t kMostPhases = 256;
 constexpr double kMostScratch = 1 << 22;
+// Bytes of weights that stay in the second-level cache, and of their sums in the first.
+constexpr int64_t kCachedWeights = 256 * 1024, kCachedSums = 16 * 1024;
+// Bytes of the sums of all chunks, unless these are few.
+constexpr int64_t kMostSums = 16 << 20, kFewChunks = 8;
 
-// f(lane, offset, index) for the weights of a vector of output channels: where a weight is in the
-// tensor, and where in a packed array [tap][inner][lane].
+// The rows of taps that each row of a unit of outputs meets.
+template <class C>
+using TapRows = std::vector<std::vector<TapRow<C>>>;
+
+// `weights`: [tap][inner][lane] of a vector.
+template <class T, class C>
+void list_rows(
+    const DepthwisePlan::Unit& unit,
+    InputRows<T, C>& input,
+    C* weights,
+    int64_t tap_weights,
+    TapRows<C>& rows) {
+  for (int64_t r = 0; r < unit.rows; r++) {
+    rows[r].clear();
+    input.for_each(unit, unit.h + r, [&](const C* pixels, int64_t tap) {
+      rows[r].push_back({pixels, weights + tap * tap_weights});
+    });
+  }
+}
+
+// f(offset, index) for the weights of a vector of output channels, from the channel `begin` on:
+// where a weight is in the tensor, and where in a packed array [tap][inner][lane].
 template <class F>
-void for_each_weight(const DepthwisePlan& plan, int64_t vector, int64_t lanes, const F& f) {
+void for_each_weight(
+    const DepthwisePlan& plan,
+    int64_t vector,
+    int64_t begin,
+    int64_t lanes,
+    const F& f) {
   const ConvProblem& p = plan.p;
   const int64_t* ws = p.weights_stride;
   const int64_t in_stride = ws[plan.backward_data() ? 0 : 1];
   const int64_t first = plan.first_channel(vector);
   const int64_t last = std::min(first + lanes, plan.channels());
-  for (int64_t c = first; c < last; c++) {
+  for (int64_t c = begin; c < last; c++) {
     const int64_t group = c / plan.out_per_group, channel = c - group * plan.out_per_group;
     int64_t index = c - first;
     for (int64_t d = 0; d < p.kernel[0]; d++) {
@@ -46,8 +76,7 @@ class Gather {
         plan_(p, n, sizeof(T), std::is_same_v<T, C>, std::is_same_v<T, C> && epilogue_.is_empty()),
         vector_weights_(plan_.taps * plan_.inner * n),
         weights_(plan_.vectors * vector_weights_),
-        bias_(plan_.vectors * n),
-        phases_(phases_of(p, 2)) {}
+        bias_(plan_.vectors * n) {}
 
   void run() {
     pack_weights();
@@ -57,27 +86,20 @@ class Gather {
         plan_.units / chunks * plan_.rows * plan_.tile * plan_.taps * plan_.inner * plan_.block * n;
     parallel_tasks(chunks * plan_.blocks, operations, [&](int64_t begin, int64_t end) {
       InputRows<T, C> input(plan_);
-      Lists lists{std::vector<std::vector<TapRow<C>>>(plan_.rows)};
+      TapRows<C> rows(plan_.rows);
+      RowBlocks blocks(plan_);
       const Scratch<C> out(plan_.uses_outputs ? 0 : plan_.block * plan_.rows * plan_.tile * n);
       for (int64_t task = begin; task < end; task++) {
         const int64_t block = task % plan_.blocks, chunk = task / plan_.blocks;
         input.select_block(block);
         for (int64_t i = plan_.units * chunk / chunks; i < plan_.units * (chunk + 1) / chunks; i++)
-          compute(plan_.unit(i), block, input, lists, out.data());
+          compute(plan_.unit(i), block, input, rows, blocks, out.data());
       }
     });
   }
 
  private:
   using C = compute_t<T>;
-
-  // What a unit is computed from.
-  struct Lists {
-    std::vector<std::vector<TapRow<C>>> rows; // for each row of outputs
-    std::vector<PixelBlock> blocks;           // for all of them
-    std::vector<BlockTap> taps;               // of the blocks
-    int64_t first = -1;                       // the tile that the blocks are for
-  };
   static constexpr int64_t n = kLanes<C>;
 
   void pack_weights() {
@@ -87,7 +109,7 @@ class Gather {
         C* packed = weights_.data() + v * vector_weights_;
         if (plan_.first_channel(v) + n > plan_.channels())
           std::fill(packed, packed + vector_weights_, C(0));
-        for_each_weight(plan_, v, n, [&](int64_t offset, int64_t index) {
+        for_each_weight(plan_, v, plan_.first_channel(v), n, [&](int64_t offset, int64_t index) {
           packed[index] = static_cast<C>(weights[offset]);
         });
       }
@@ -107,18 +129,11 @@ class Gather {
       const DepthwisePlan::Unit& unit,
       int64_t block,
       InputRows<T, C>& input,
-      Lists& lists,
+      TapRows<C>& rows,
+      RowBlocks& blocks,
       C* scratch) const {
-    if (unit.first != lists.first) {
-      lists.first = unit.first;
-      list_blocks(unit, lists);
-    }
-    for (int64_t r = 0; r < unit.rows; r++) {
-      lists.rows[r].clear();
-      input.for_each(unit, unit.h + r, [&](const C* pixels, int64_t tap) {
-        lists.rows[r].push_back({pixels, weights_.data() + tap * plan_.inner * n});
-      });
-    }
+    blocks.select_tile(unit);
+    list_rows(unit, input, weights_.data(), plan_.inner * n, rows);
     const int64_t* ys = plan_.out_stride;
     const int64_t first = block * plan_.block, channel = first * n;
     const int64_t vectors = std::min(plan_.block, plan_.vectors - first);
@@ -131,29 +146,17 @@ class Gather {
         vector_stride = n, row_stride = ys[3];
       }
     }
-    // All channels of some pixels, which lie together in the image, before the next pixels.
-    for (int64_t r = 0; r < unit.rows; r++) {
-      const auto& rows = lists.rows[r];
-      for (const PixelBlock& pixels : lists.blocks) {
-        for (int64_t vector = first, count; vector < first + vectors; vector += count) {
-          count = plan_.vectors_at_once(vector, first + vectors);
-          // Whole vectors, or in an image, where vectors are n apart, any number of channels.
-          const int64_t shift = plan_.first_channel(vector) - channel;
-          gather_taps<C>(
-              pixels,
-              {lists.taps.data(),
-               count,
-               rows.data(),
-               static_cast<int64_t>(rows.size()),
-               shift,
-               vector * vector_weights_,
-               vector_weights_,
-               bias_.data() + vector * n,
-               out + shift / n * vector_stride + shift % n + r * row_stride,
-               vector_stride});
-        }
-      }
-    }
+    const bool by_pixels = vectors * vector_weights_ * sizeof(C) <= kCachedWeights;
+    blocks.for_each(unit, vectors, by_pixels, [&](int64_t r, const PixelBlock& pixels, int64_t v) {
+      const int64_t vector = first + v;
+      // Whole vectors, or in an image, where vectors are n apart, any number of channels.
+      const int64_t shift = plan_.first_channel(vector) - channel;
+      gather_taps(
+          pixels,
+          blocks.operands(rows[r], shift, vector * vector_weights_),
+          bias_.data() + vector * n,
+          out + shift / n * vector_stride + shift % n + r * row_stride);
+    });
     if (plan_.uses_outputs)
       return;
     const int64_t channels = std::min(vectors * n, plan_.channels() - channel);
@@ -173,67 +176,11 @@ class Gather {
     });
   }
 
-  // The blocks of a row of outputs.
-  void list_blocks(const DepthwisePlan::Unit& unit, Lists& lists) const {
-    const int64_t origin = plan_.reads_image ? 0 : plan_.first_in(2, unit.first);
-    const int64_t out_step = plan_.uses_outputs ? plan_.out_stride[4] : n;
-    const int64_t most = most_block_pixels(plan_.block);
-    lists.blocks.clear();
-    lists.taps.clear();
-    for (const Phase& phase : phases_) {
-      const auto outputs_before = [&](int64_t x) {
-        return ceil_div(std::max<int64_t>(x - phase.out, 0), phase.out_step);
-      };
-      const int64_t end = outputs_before(unit.first + unit.width);
-      bool was_inside = false;
-      int64_t count;
-      for (int64_t j = outputs_before(unit.first); j < end; j += count) {
-        count = ceil_div(end - j, ceil_div(end - j, most)); // blocks of equal size
-        const int64_t in = phase.in + j * phase.in_step;
-        PixelBlock b;
-        b.pixels = count;
-        b.first_pixel = (in - origin) * plan_.in_step;
-        b.first_out = (phase.out + j * phase.out_step - unit.first) * out_step;
-        b.pixel_step = phase.in_step * plan_.in_step;
-        b.out_step = phase.out_step * out_step;
-        const int64_t last =
-            in + (count - 1) * phase.in_step + (phase.taps - 1) * phase.tap_in_step;
-        const bool is_inside = in >= 0 && last < plan_.in_size[2];
-        if (is_inside && was_inside && lists.blocks.back().pixels == count) {
-          b.first_tap = lists.blocks.back().first_tap; // the same
-          b.taps = lists.blocks.back().taps;
-        } else {
-          b.first_tap = static_cast<int64_t>(lists.taps.size());
-          list_taps(phase, in, count, lists.taps);
-          b.taps = static_cast<int64_t>(lists.taps.size()) - b.first_tap;
-        }
-        lists.blocks.push_back(b);
-        was_inside = is_inside;
-      }
-    }
-  }
-
-  // Appends the taps of a row that meet a pixel of the image from any of `count` outputs, of which
-  // the first one meets its first tap at `in`.
-  void list_taps(const Phase& phase, int64_t in, int64_t count, std::vector<BlockTap>& taps) const {
-    for (int64_t m = 0; m < phase.taps; m++) {
-      const int64_t shift = m * phase.tap_in_step, tap = phase.tap + m * phase.tap_step;
-      const Range met = within(in + shift, phase.in_step, plan_.in_size[2], count);
-      for (int64_t i = 0; i < plan_.inner && met.begin < met.end; i++) {
-        taps.push_back(
-            {shift * plan_.in_step + i * plan_.block * n,
-             (tap * plan_.inner + i) * n,
-             (1u << met.end) - (1u << met.begin)});
-      }
-    }
-  }
-
   const ConvProblem& p_;
   const Epilogue<T> epilogue_;
   const DepthwisePlan plan_;
   const int64_t vector_weights_;
   const Scratch<C> weights_, bias_;
-  const std::vector<Phase> phases_;
 };
 
 // Backward weights: each tap's products, summed over the pixels of a chunk and then over chunks.
@@ -243,9 +190,14 @@ class WeightsGradient {
  public:
   explicit WeightsGradient(const ConvProblem& p)
       : p_(p),
-        plan_(p, n, sizeof(T), false, std::is_same_v<T, C>),
-        chunks_(plan_.chunks()),
+        plan_(p, n, sizeof(T), std::is_same_v<T, C>, std::is_same_v<T, C>),
         vector_weights_(plan_.taps * plan_.inner * n),
+        chunks_(
+            std::min(
+                plan_.chunks(),
+                std::max<int64_t>(
+                    kFewChunks,
+                    kMostSums / (plan_.vectors * vector_weights_ * sizeof(C))))),
         sums_(chunks_ * plan_.vectors * vector_weights_) {}
 
   void run() {
@@ -253,10 +205,11 @@ class WeightsGradient {
         plan_.inner * plan_.block * n;
     parallel_tasks(chunks_ * plan_.blocks, operations, [&](int64_t begin, int64_t end) {
       InputRows<T, C> input(plan_);
-      std::vector<TapSum<C>> list(plan_.taps * plan_.inner);
-      const Scratch<C> grads(plan_.block * plan_.rows * plan_.tile * n);
+      TapRows<C> rows(plan_.rows);
+      RowBlocks blocks(plan_);
+      const Scratch<C> grads(plan_.uses_outputs ? 0 : plan_.block * plan_.rows * plan_.tile * n);
       for (int64_t task = begin; task < end; task++)
-        accumulate(task % plan_.blocks, task / plan_.blocks, input, list.data(), grads.data());
+        accumulate(task % plan_.blocks, task / plan_.blocks, input, rows, blocks, grads.data());
     });
     parallel_tasks(plan_.vectors, (chunks_ + 8) * vector_weights_, [&](int64_t begin, int64_t end) {
       for (int64_t vector = begin; vector < end; vector++)
@@ -272,68 +225,48 @@ class WeightsGradient {
     return sums_.data() + (chunk * plan_.vectors + vector) * vector_weights_;
   }
 
-  void accumulate(int64_t block, int64_t chunk, InputRows<T, C>& input, TapSum<C>* list, C* grads)
-      const {
+  void accumulate(
+      int64_t block,
+      int64_t chunk,
+      InputRows<T, C>& input,
+      TapRows<C>& rows,
+      RowBlocks& blocks,
+      C* grads) const {
     const int64_t vectors = std::min(plan_.block, plan_.vectors - block * plan_.block);
     C* const total = sums(chunk, block * plan_.block);
     std::fill(total, total + vectors * vector_weights_, C(0));
     input.select_block(block);
-    const int64_t channel = block * plan_.block * n;
+    const int64_t first = block * plan_.block, channel = first * n;
     const int64_t channels = std::min(vectors * n, plan_.channels() - channel);
     const int64_t* ys = p_.dst_stride;
     for (int64_t i = plan_.units * chunk / chunks_; i < plan_.units * (chunk + 1) / chunks_; i++) {
       const auto unit = plan_.unit(i);
       const T* from = static_cast<const T*>(p_.dst) + plan_.out_offset(unit, channel);
       const C* grad = grads; // [vector][row][pixel][lane]
-      int64_t vector = unit.rows * unit.width * n, row = unit.width * n, pixel = n;
+      int64_t vector_stride = unit.rows * unit.width * n, row_stride = unit.width * n;
       if (plan_.uses_outputs) {
         if constexpr (std::is_same_v<T, C>)
           grad = from;
-        vector = n, row = ys[3], pixel = ys[4];
+        vector_stride = n, row_stride = ys[3];
       } else {
         plan_.for_each_run(unit, [&](int64_t first, int64_t pixels, int64_t offset) {
           load_pixels(
               ImageRun<const T>{from + offset, channels, pixels, ys[1], ys[4]},
-              LaneRun<C>{grads + first * n, vector, n});
+              LaneRun<C>{grads + first * n, vector_stride, n});
         });
       }
-      for (int64_t r = 0; r < unit.rows; r++) {
-        const int64_t count = list_taps(unit, unit.h + r, input, total, list);
-        for (int64_t v = 0; v < vectors; v++) {
-          for (int64_t t = 0, taps; t < count; t += taps) {
-            taps = ceil_div(count - t, ceil_div(count - t, kBlockTaps)); // blocks of equal size
+      blocks.select_tile(unit);
+      list_rows(unit, input, total, plan_.inner * n, rows);
+      const bool by_pixels = vectors * vector_weights_ * sizeof(C) <= kCachedSums;
+      blocks.for_each(
+          unit, vectors, by_pixels, [&](int64_t r, const PixelBlock& pixels, int64_t v) {
+            const int64_t shift = plan_.first_channel(first + v) - channel;
             sum_pixels(
-                list + t,
-                taps,
-                unit.width,
-                p_.stride[2] * plan_.in_step,
-                grad + v * vector + r * row,
-                pixel,
-                v * n,
-                v * vector_weights_);
-          }
-        }
-      }
+                pixels,
+                blocks.operands(rows[r], shift, v * vector_weights_),
+                grad + shift / n * vector_stride + shift % n + r * row_stride);
+          });
     }
-  }
-
-  int64_t list_taps(
-      const DepthwisePlan::Unit& unit,
-      int64_t h,
-      InputRows<T, C>& input,
-      C* sums,
-      TapSum<C>* list) const {
-    const int64_t pixel = plan_.inner * n;
-    int64_t count = 0;
-    input.for_each(unit, h, [&](const C* pixels, int64_t tap) {
-      for (int64_t k = 0; k < p_.kernel[2]; k++) {
-        for (int64_t i = 0; i < pixel; i += n)
-          list[count++] = {
-              pixels + k * p_.dilation[2] * plan_.in_step + i * plan_.block,
-              sums + (tap + k) * pixel + i};
-      }
-    });
-    return count;
   }
 
   void store(int64_t vector) const {
@@ -344,14 +277,14 @@ class WeightsGradient {
         total[i] += part[i];
     }
     auto* out = static_cast<T*>(p_.out);
-    for_each_weight(plan_, vector, n, [&](int64_t offset, int64_t index) {
+    for_each_weight(plan_, vector, vector * n, n, [&](int64_t offset, int64_t index) {
       out[offset] = convert<T>(total[index]);
     });
   }
 
   const ConvProblem& p_;
   const DepthwisePlan plan_;
-  const int64_t chunks_, vector_weights_;
+  const int64_t vector_weights_, chunks_;
   const Scratch<C> sums_;
 };
 

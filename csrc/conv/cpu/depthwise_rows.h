@@ -1,5 +1,5 @@
 // Rows of the images of a depthwise convolution: which rows and pixels an output meets, and where
-// they lie as vectors of channels: in the image, or in scratch memory with zeros around them.
+// they lie as vectors of channels: in the image, or in scratch memory.
 #pragma once
 
 #include <vector>
@@ -35,17 +35,15 @@ struct DepthwisePlan {
         taps(product(p.kernel)) {
     const int64_t most = (in_stride[1] == 1 ? kWideBlock : kBlock) / (inner * lanes * element_size);
     block = ceil_div(vectors, ceil_div(vectors, std::max<int64_t>(1, most))); // of equal size
-    if (block > kBlockVectors)
-      block = std::min(ceil_div(block, kBlockVectors) * kBlockVectors, vectors);
-    reads_image = may_read_image && is_plain() && in_stride[1] == 1;
+    // Pixels at such distances compete for the same lines of the first-level cache.
+    const bool is_aliased = in_stride[4] * element_size % 4096 == 0 && taps > p.kernel[2];
+    reads_image = may_read_image && is_plain() && in_stride[1] == 1 && !is_aliased;
     uses_outputs = may_use_outputs && out_stride[1] == 1;
     overlap_from = vectors;
     if (channels() % lanes != 0) {
-      // The last kernel of the last task takes whole vectors that end with the last channel.
-      const int64_t last = (vectors - 1) % block; // of a task
-      const int64_t first = last >= kBlockVectors ? last / kBlockVectors * kBlockVectors : last;
-      if (reads_image && uses_outputs && last > 0) {
-        overlap_from = vectors - 1 - last + first;
+      // The last vector ends with the last channel, and overlaps the one before, of the same task.
+      if (reads_image && uses_outputs && (vectors - 1) % block > 0) {
+        overlap_from = vectors - 1;
       } else {
         reads_image = uses_outputs = false;
       }
@@ -58,6 +56,7 @@ struct DepthwisePlan {
     };
     tile = out_size[2];
     rows = std::clamp<int64_t>(kUnitPixels / (tile * inner), 1, out_size[1]);
+    rows = ceil_div(out_size[1], ceil_div(out_size[1], rows)); // of equal size
     slots[0] = std::min(reach(0, 1), in_size[0]);
     slots[1] = std::min(reach(1, rows), in_size[1]);
     const auto size = [&] { // in floating point, which does not overflow
@@ -71,14 +70,21 @@ struct DepthwisePlan {
     scratch = size();
     // The next plane of outputs meets most of the same planes, if all of their rows stay.
     const auto planes = [&] { return scratch / slots[1] * in_size[1]; };
-    if (!reads_image && slots[0] > 1 && planes() / block <= kPlanes) {
+    const int64_t plane = in_size[1] * in_size[2];
+    has_planes = !reads_image && tile == out_size[2] && plane <= kUnitPixels && in_stride[1] != 1 &&
+        in_stride[3] == in_size[2] * in_stride[4] &&
+        1.0 * slots[0] * (plane + margin) * inner * block * lanes <= kPlanes;
+    if (has_planes) {
+      slots[1] = 1;
+      width = plane + margin;
+    } else if (!reads_image && slots[0] > 1 && planes() / block <= kPlanes) {
       while (block > 1 && planes() > kPlanes) {
         block = ceil_div(block, 2);
         scratch = size();
       }
       slots[1] = in_size[1];
     }
-    in_step = reads_image ? in_stride[4] : block * inner * lanes;
+    in_step = reads_image ? in_stride[4] : (block * inner + (block * inner % 8 == 0)) * lanes;
     blocks = ceil_div(vectors, block);
     tiles = ceil_div(out_size[2], tile);
     row_blocks = ceil_div(out_size[1], rows);
@@ -88,7 +94,7 @@ struct DepthwisePlan {
   // How many parts the units of a block are dealt out in. Each loads the rows that it meets itself:
   // it should compute no fewer.
   int64_t chunks() const {
-    const int64_t loads = reads_image ? 0 : slots[0] * slots[1];
+    const int64_t loads = reads_image ? 0 : slots[0] * (has_planes ? in_size[1] : slots[1]);
     const int64_t most = ceil_div(units * rows, std::max(loads, rows));
     return std::max<int64_t>(1, std::min(kTasks / blocks, most));
   }
@@ -118,12 +124,6 @@ struct DepthwisePlan {
     return vector < overlap_from ? vector * lanes : channels() - (vectors - vector) * lanes;
   }
 
-  // How many of the vectors from this one to `end` one kernel takes: their channels lie together.
-  int64_t vectors_at_once(int64_t vector, int64_t end) const {
-    return std::min(
-        (vector < overlap_from ? std::min(overlap_from, end) : end) - vector, kBlockVectors);
-  }
-
   // The first input that outputs from `out` on meet.
   int64_t first_in(int axis, int64_t out) const {
     if (!backward_data())
@@ -138,12 +138,16 @@ struct DepthwisePlan {
     int64_t first, width, rows; // of the outputs in the tile
   };
   Unit unit(int64_t index) const {
-    const int64_t h = index % row_blocks * rows, plane = index / row_blocks;
-    const int64_t t = plane / out_size[0] % tiles, first = t * tile;
+    // In an image the same rows of all planes follow one another: the next plane meets most of the
+    // same planes, of which only so many rows need to stay in the cache. In scratch memory all do.
+    const int64_t planes = out_size[0], tile_index = index / (row_blocks * planes);
+    const int64_t d = reads_image ? index % planes : index / row_blocks % planes;
+    const int64_t h = (reads_image ? index / planes % row_blocks : index % row_blocks) * rows;
+    const int64_t t = tile_index % tiles, first = t * tile;
     return {
-        plane / out_size[0] / tiles,
+        tile_index / tiles,
         t,
-        plane % out_size[0],
+        d,
         h,
         first,
         std::min(tile, out_size[2] - first),
@@ -172,15 +176,16 @@ struct DepthwisePlan {
   int64_t vectors;       // of output channels
   const int64_t *in_size, *out_size, *in_stride, *out_stride;
   int64_t taps;
-  bool reads_image;         // rows of inputs lie in the image, not in scratch memory
-  bool uses_outputs;        // so do outputs
-  int64_t overlap_from;     // the first vector that does not begin behind the one before, or none
-  int64_t in_step;          // from one pixel of such a row to the next one
-  int64_t block, blocks;    // vectors that a task computes
-  int64_t slots[2];         // planes, and rows of a plane, that scratch memory holds
-  int64_t tile, tiles;      // outputs of a row that a task computes at once
+  bool reads_image;      // rows of inputs lie in the image, not in scratch memory
+  bool uses_outputs;     // so do outputs
+  bool has_planes;       // planes in scratch memory are loaded as one row, as they are that small
+  int64_t overlap_from;  // the first vector that does not begin behind the one before, or none
+  int64_t in_step;       // from one pixel of such a row to the next one
+  int64_t block, blocks; // vectors that a task computes
+  int64_t slots[2];      // planes, and rows of a plane, that scratch memory holds
+  int64_t tile, tiles;   // outputs of a row that a task computes at once
   int64_t rows, row_blocks; // rows of outputs that a task computes at once
-  int64_t width, margin;    // pixels of a row in scratch memory; those that are not of the image
+  int64_t width, margin;    // pixels of a row in scratch memory; those behind its end
   int64_t units;
   double scratch; // elements of all slots
 
@@ -275,48 +280,52 @@ class InputRows {
         return image_ + n_ * xs[0] + channel_ + d * xs[2] + h * xs[3];
     }
     const int64_t slot = d % plan_.slots[0] * plan_.slots[1] + h % plan_.slots[1];
-    const int64_t tag = d * plan_.in_size[1] + h;
+    const int64_t tag = plan_.has_planes ? d : d * plan_.in_size[1] + h;
     C* to = rows_.data() + slot * row_size();
     if (tags_[slot] != tag) {
       load(d, h, to);
       tags_[slot] = tag;
     }
-    return to;
+    return plan_.has_planes ? to + h * plan_.in_size[2] * plan_.in_step : to;
   }
 
+  // Pixels outside the image are left as they are: no tap is multiplied by them.
   void load(int64_t d, int64_t h, C* to) {
-    const int64_t *xs = plan_.in_stride, begin = plan_.first_in(2, tile_ * plan_.tile);
-    const int64_t left = std::clamp<int64_t>(-begin, 0, plan_.width - plan_.margin);
-    const int64_t right = std::clamp(plan_.in_size[2] - begin, left, plan_.width - plan_.margin);
-    const T* from = image_ + n_ * xs[0] + d * xs[2] + h * xs[3] + (begin + left) * xs[4];
+    const int64_t* xs = plan_.in_stride;
+    const T* from = image_ + n_ * xs[0] + d * xs[2];
+    int64_t pixels = plan_.in_size[1] * plan_.in_size[2];
+    if (!plan_.has_planes) {
+      const int64_t begin = plan_.first_in(2, tile_ * plan_.tile);
+      const int64_t left = std::clamp<int64_t>(-begin, 0, plan_.width - plan_.margin);
+      pixels = std::clamp(plan_.in_size[2] - begin, left, plan_.width - plan_.margin) - left;
+      from += h * xs[3] + (begin + left) * xs[4];
+      to += left * plan_.in_step;
+    }
     const int64_t vectors = std::min(plan_.block, plan_.vectors - channel_ / n);
-    C* const first = to + left * plan_.in_step;
     const auto load_channels = [&](int64_t channel, int64_t most, const LaneRun<C>& lanes) {
       const int64_t channels = std::min(most, plan_.p.groups * plan_.inner - channel);
       const T* run = from + channel * xs[1];
-      const bool may_exceed = right > left && run + (channels - 1) * xs[1] + n <= image_end_;
-      load_pixels(ImageRun<const T>{run, channels, right - left, xs[1], xs[4]}, lanes, may_exceed);
+      const bool may_exceed = pixels > 0 && run + (channels - 1) * xs[1] + n <= image_end_;
+      load_pixels(ImageRun<const T>{run, channels, pixels, xs[1], xs[4]}, lanes, may_exceed);
     };
     if (plan_.is_plain()) {
-      load_channels(channel_, vectors * n, {first, n, plan_.in_step});
+      load_channels(channel_, vectors * n, {to, n, plan_.in_step});
     } else {
       for (int64_t v = 0; v < vectors; v++) {
         load_channels(first_[v], window_vectors_ * n, {window_.data(), n, window_vectors_ * n});
         const int32_t* index = index_.data() + v * pixel_;
-        C* lanes = first + v * n;
+        C* lanes = to + v * n;
         if (window_vectors_ == 1) {
-          spread<1>(index, right - left, lanes);
+          spread<1>(index, pixels, lanes);
         } else if (window_vectors_ == 2) {
-          spread<2>(index, right - left, lanes);
+          spread<2>(index, pixels, lanes);
         } else if (window_vectors_ == 4) {
-          spread<4>(index, right - left, lanes);
+          spread<4>(index, pixels, lanes);
         } else {
-          spread<0>(index, right - left, lanes);
+          spread<0>(index, pixels, lanes);
         }
       }
     }
-    std::fill(to, first, C(0));
-    std::fill(to + right * plan_.in_step, to + row_size(), C(0));
   }
 
   // To each lane of an output channel the input channels of its group.

@@ -1,6 +1,10 @@
-// The inner loops of depthwise convolution, with all sums in registers: a block of pixels that
-// gathers its taps, and a block of taps that is summed over pixels. A pixel is vectors whose lanes
-// are channels. Where several input channels meet in an output channel, each of them is a tap.
+// The inner loops of depthwise convolution: a block of neighbouring outputs gathers its taps, and
+// the gradients of taps gather a block of gradients. A pixel is a vector whose lanes are channels.
+// Where several input channels meet in an output channel, each of them is a tap.
+//
+// Loads bound such loops, not products: a core does one of either per cycle, and a load that
+// crosses cache lines takes two. So neighbouring taps are one run: each pixel that it meets is
+// loaded once, and multiplied by all taps while the outputs' sums, or gradients, stay in registers.
 #pragma once
 
 #include <array>
@@ -10,186 +14,230 @@
 
 namespace torch_dnnl {
 
-// As many sums as fit the registers beside what is multiplied: vectors of channels of some pixels,
-// whose number divides the widths of most images, or taps.
+// As many outputs as fit the registers beside the weights of the longest run and a pixel.
 #if defined(CPU_CAPABILITY_AVX512)
-inline constexpr int64_t kBlockVectors = 4; // of 32 registers, 28 for sums
+inline constexpr int64_t kBlockPixels = 16; // of 32 registers
 #else
-inline constexpr int64_t kBlockVectors = 2; // of 16 registers, 14 for sums
+inline constexpr int64_t kBlockPixels = 7; // of 16 registers
 #endif
-constexpr int64_t most_block_pixels(int64_t vectors) {
-  return vectors <= kBlockVectors / 2 ? 14 : 7;
-}
-inline constexpr int kBlockTaps = 9;
 
-// Where the pixels that a row of taps meets begin, and the row's weights.
-template <class C>
-struct TapRow {
-  const C *pixels, *weights;
-};
+// The lengths of runs, longest first; any number of taps is a sum of them.
+inline constexpr int64_t kRunTaps[] = {7, 5, 3, 2, 1};
+// Runs of several taps have kernels for outputs that are so many pixels apart, or fewer.
+inline constexpr int64_t kMostRunStride = 2;
 
-// A tap of a row, and which outputs of a block meet a pixel of the image there.
-struct BlockTap {
-  int64_t pixel, weight; // where those of the first output are, from first_pixel and in a row
-  uint32_t met;          // a bit for each output
+// Neighbouring taps, which meet neighbouring pixels. One tap may meet pixels at any distance.
+struct TapRun {
+  int64_t taps;          // one of kRunTaps
+  int64_t pixel, weight; // where the first ones are, from first_pixel and in a row
+  uint64_t inside;       // a bit for each pixel that is met: whether it is one of the image
 };
 
 // Neighbouring outputs. All steps are in elements.
 struct PixelBlock {
-  int64_t pixels;               // outputs, <= most_block_pixels of the vectors
+  int64_t outputs;              // <= kBlockPixels
+  int64_t stride;               // of the outputs, in pixels; 1 if there are runs of one tap only
   int64_t first_pixel;          // in a row
   int64_t first_out;            // where the first output is
-  int64_t pixel_step, out_step; // from one output to the next one
-  int64_t first_tap, taps;      // which of a list
+  int64_t pixel_step, out_step; // from one pixel that a run meets to the next one, and of outputs
+  int64_t weight_step;          // from one tap of a run to the next one
+  int64_t first_run, runs;      // which of a list
 };
 
-// What a block is computed from, for some vectors of channels. The shifts are added to the pointers
-// of every row; the steps are from one vector to the next.
+// Where the pixels that a row of taps meets begin, and the row's weights, or their sums.
 template <class C>
-struct GatherOperands {
-  const BlockTap* taps;
-  int64_t vectors; // <= kBlockVectors; in a pixel they lie side by side
+struct TapRow {
+  const C* pixels;
+  C* weights;
+};
+
+// What a block is computed from. The shifts are added to the pointers of every row.
+template <class C>
+struct TapOperands {
+  const TapRun* runs;
   const TapRow<C>* rows;
   int64_t count;
-  int64_t pixel_shift, weight_shift, weight_step;
-  const C* bias;
-  C* out;
-  int64_t out_step;
+  int64_t pixel_shift, weight_shift;
 };
 
 namespace tap_kernels_detail {
 
-// Sum i is of pixel i / vectors and vector v = i % vectors. All sums are named by constants: of an
-// array that a loop runs over the compiler may keep a copy in memory, even if the loop is unrolled.
-template <class C, size_t... i, size_t... v>
-void gather_block(
-    const PixelBlock& b,
-    const GatherOperands<C>& o,
-    std::index_sequence<i...>,
-    std::index_sequence<v...>) {
-  constexpr int64_t n = kLanes<C>;
-  constexpr size_t vectors = sizeof...(v);
-  constexpr uint32_t all = (1u << sizeof...(i) / vectors) - 1;
-  const BlockTap *const first = o.taps + b.first_tap, *const last = first + b.taps;
-  // Copies, which a store to the image cannot change.
-  const int64_t step = b.pixel_step, weight_step = o.weight_step;
-  const int64_t out_step = b.out_step, vector_step = o.out_step;
-  Lanes<C> sums[] = {Lanes<C>::loadu(o.bias + i % vectors * n)...};
+// Lanes as the compiler's own type, since an array of a class it keeps in memory.
+template <class C>
+struct VectorOf {
+  typedef C type __attribute__((vector_size(sizeof(Lanes<C>))));
+};
+template <class C>
+using Vector = typename VectorOf<C>::type;
+
+template <class C>
+inline Vector<C> load_vector(const C* from) {
+  Vector<C> vector;
+  std::memcpy(&vector, from, sizeof(vector));
+  return vector;
+}
+
+template <class C>
+inline void store_vector(C* to, const Vector<C>& vector) {
+  std::memcpy(to, &vector, sizeof(vector));
+}
+
+template <class C>
+inline Vector<C> multiply_add(const Vector<C>& a, const Vector<C>& b, const Vector<C>& c) {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  return at::vec::fmadd(Lanes<C>(a), Lanes<C>(b), Lanes<C>(c));
+#else
+  return a * b + c;
+#endif
+}
+
+// Keeps the compiler from loading a vector again for each product: to it that is one instruction
+// less.
+template <class C>
+[[gnu::always_inline]] inline void keep_in_register([[maybe_unused]] Vector<C>& vector) {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  asm("" : "+v"(vector));
+#endif
+}
+
+// f(0), ..., f(n - 1), with constants. Vectors are named by constants: of an array that a loop runs
+// over the compiler may keep a copy in memory, even if the loop is unrolled.
+template <size_t n, class F>
+[[gnu::always_inline]] inline void for_constants(const F& f) {
+  [&]<size_t... i>(std::index_sequence<i...>) __attribute__((always_inline)) {
+    (f(std::integral_constant<size_t, i>()), ...);
+  }(std::make_index_sequence<n>());
+}
+
+// f(pixel, tap, output) for all products of a run.
+template <size_t taps, size_t stride, size_t outputs, class C, class F>
+[[gnu::always_inline]] inline void
+for_each_product(const C* pixels, int64_t step, uint64_t inside, const F& f) {
+  if constexpr (taps == 1 && stride > 1) // the pixels between are not met
+    return for_each_product<taps, 1, outputs>(pixels, step * stride, inside, f);
+  for_constants<(outputs - 1) * stride + taps>([&](auto i) __attribute__((always_inline)) {
+    constexpr size_t at = decltype(i)::value;
+    if (inside >> at & 1) [[likely]] {
+      auto pixel = load_vector(pixels);
+      if constexpr (taps > 1)
+        keep_in_register<C>(pixel);
+      for_constants<taps>([&](auto k) __attribute__((always_inline)) {
+        constexpr size_t tap = decltype(k)::value;
+        if constexpr (at >= tap && (at - tap) % stride == 0 && (at - tap) / stride < outputs)
+          f(pixel, k, std::integral_constant<size_t, (at - tap) / stride>());
+      });
+    }
+    pixels += step;
+  });
+}
+
+// f(taps, pixels, weights, inside) for all runs of all rows, with a constant number of taps.
+template <class C, class F>
+[[gnu::always_inline]] inline void
+for_each_run(const PixelBlock& b, const TapOperands<C>& o, const F& f) {
+  const TapRun *const first = o.runs + b.first_run, *const last = first + b.runs;
   for (const TapRow<C>*row = o.rows, *end = row + o.count; row != end; row++) {
     const C* const pixels = row->pixels + b.first_pixel + o.pixel_shift;
-    const C* const weights = row->weights + o.weight_shift;
-    for (const BlockTap* tap = first; tap != last; tap++) {
-      const C *x = pixels + tap->pixel, *w = weights + tap->weight;
-      const Lanes<C> weight[] = {Lanes<C>::loadu(w + v * weight_step)...};
-      const C* const fours[] = {x, x + 4 * step, x + 8 * step, x + 12 * step};
-      const auto pixel = [&](size_t at) {
-        const size_t p = at / vectors;
-        return Lanes<C>::loadu(fours[p / 4] + p % 4 * step + at % vectors * n);
-      };
-      const uint32_t met = tap->met;
-      if (met == all) {
-        ((sums[i] = at::vec::fmadd(pixel(i), weight[i % vectors], sums[i])), ...);
-      } else {
-        ((met >> i / vectors & 1
-              ? void(sums[i] = at::vec::fmadd(pixel(i), weight[i % vectors], sums[i]))
-              : void()),
-         ...);
-      }
+    C* const weights = row->weights + o.weight_shift;
+    for (const TapRun* run = first; run != last; run++) {
+      for_constants<std::size(kRunTaps)>([&](auto i) __attribute__((always_inline)) {
+        constexpr size_t taps = kRunTaps[decltype(i)::value];
+        if (run->taps == taps)
+          f(std::integral_constant<size_t, taps>(),
+            pixels + run->pixel,
+            weights + run->weight,
+            run->inside);
+      });
     }
   }
-  C* const out = o.out + b.first_out;
-  (sums[i].store(out + i / vectors * out_step + i % vectors * vector_step), ...);
 }
 
-template <class C, size_t pixels, size_t vectors>
-void gather_taps(const PixelBlock& b, const GatherOperands<C>& o) {
-  gather_block<C>(
-      b, o, std::make_index_sequence<pixels * vectors>(), std::make_index_sequence<vectors>());
+template <class C, size_t outputs, size_t stride>
+void gather_taps(const PixelBlock& b, const TapOperands<C>& o, const C* bias, C* out) {
+  Vector<C> sums[outputs];
+  for_constants<outputs>([&](auto p)
+                             __attribute__((always_inline)) { sums[p] = load_vector(bias); });
+  for_each_run(
+      b,
+      o,
+      [&](auto count, const C* pixels, const C* weights, uint64_t inside)
+          __attribute__((always_inline)) {
+            constexpr size_t taps = decltype(count)::value;
+            Vector<C> weight[taps];
+            for_constants<taps>([&](auto k) __attribute__((always_inline)) {
+              weight[k] = load_vector(weights + k * b.weight_step);
+            });
+            for_each_product<taps, stride, outputs>(
+                pixels,
+                b.pixel_step,
+                inside,
+                [&](const Vector<C>& pixel, auto k, auto p) __attribute__((always_inline)) {
+                  sums[p] = multiply_add<C>(pixel, weight[k], sums[p]);
+                });
+          });
+  out += b.first_out;
+  for_constants<outputs>(
+      [&](auto p) __attribute__((always_inline)) { store_vector(out + p * b.out_step, sums[p]); });
 }
 
-template <class C, size_t vectors, size_t... i>
-constexpr auto gathers_by_pixels(std::index_sequence<i...>) {
-  return std::array{&gather_taps<C, i + 1, vectors>...};
+template <class C, size_t outputs, size_t stride>
+void sum_pixels(const PixelBlock& b, const TapOperands<C>& o, const C* grad) {
+  Vector<C> grads[outputs];
+  grad += b.first_out;
+  for_constants<outputs>([&](auto p) __attribute__((always_inline)) {
+    grads[p] = load_vector(grad + p * b.out_step);
+  });
+  for_each_run(
+      b,
+      o,
+      [&](auto count, const C* pixels, C* to, uint64_t inside) __attribute__((always_inline)) {
+        constexpr size_t taps = decltype(count)::value;
+        constexpr size_t parts =
+            taps < 4 ? 2 : 1; // of a sum, so that additions wait less for others
+        Vector<C> sums[taps * parts] = {};
+        for_each_product<taps, stride, outputs>(
+            pixels,
+            b.pixel_step,
+            inside,
+            [&](const Vector<C>& pixel, auto k, auto p) __attribute__((always_inline)) {
+              constexpr size_t i = decltype(k)::value + decltype(p)::value % parts * taps;
+              sums[i] = multiply_add<C>(pixel, grads[p], sums[i]);
+            });
+        for_constants<taps>([&](auto k) __attribute__((always_inline)) {
+          if constexpr (parts == 2)
+            sums[k] += sums[taps + k];
+          C* const total = to + k * b.weight_step;
+          store_vector(total, load_vector(total) + sums[k]);
+        });
+      });
 }
 
-template <class C, size_t vectors>
-constexpr auto gathers =
-    gathers_by_pixels<C, vectors>(std::make_index_sequence<most_block_pixels(vectors)>());
+// The kernels for each stride and number of outputs.
+template <class C, size_t stride, size_t... i>
+constexpr auto kernels_of_stride(std::index_sequence<i...>) {
+  return std::array{std::pair{&gather_taps<C, i + 1, stride>, &sum_pixels<C, i + 1, stride>}...};
+}
+
+template <class C, size_t... i>
+constexpr auto kernels_of(std::index_sequence<i...>) {
+  return std::array{kernels_of_stride<C, i + 1>(std::make_index_sequence<kBlockPixels>())...};
+}
+
+template <class C>
+constexpr auto kernels = kernels_of<C>(std::make_index_sequence<kMostRunStride>());
 
 } // namespace tap_kernels_detail
 
 // out[p] = bias + sum over rows, taps of pixel * weight, for each output p of the block.
-template <class C, size_t vectors = kBlockVectors>
-void gather_taps(const PixelBlock& b, const GatherOperands<C>& o) {
-  if constexpr (vectors > 1) {
-    if (o.vectors < static_cast<int64_t>(vectors))
-      return gather_taps<C, vectors - 1>(b, o);
-  }
-  tap_kernels_detail::gathers<C, vectors>[b.pixels - 1](b, o);
+template <class C>
+void gather_taps(const PixelBlock& b, const TapOperands<C>& o, const C* bias, C* out) {
+  tap_kernels_detail::kernels<C>[b.stride - 1][b.outputs - 1].first(b, o, bias, out);
 }
 
-// A tap, where the pixels that it meets begin and where its sums are.
+// weight += sum over p of pixel * grad[p], for each tap of all rows.
 template <class C>
-struct TapSum {
-  const C* pixels;
-  C* sum;
-};
-
-namespace tap_kernels_detail {
-
-template <class C, int taps>
-void sum_pixels(
-    const TapSum<C>* list,
-    int64_t pixels,
-    int64_t pixel_step,
-    const C* grad,
-    int64_t grad_step,
-    int64_t shift,
-    int64_t sum_shift) {
-  const C* x[taps];
-  Lanes<C> sums[taps];
-#pragma GCC unroll 16
-  for (int t = 0; t < taps; t++) {
-    x[t] = list[t].pixels + shift;
-    sums[t] = Lanes<C>(0);
-  }
-  for (int64_t p = 0, at = 0; p < pixels; p++, at += pixel_step) {
-    const auto y = Lanes<C>::loadu(grad + p * grad_step);
-#pragma GCC unroll 16
-    for (int t = 0; t < taps; t++)
-      sums[t] = at::vec::fmadd(Lanes<C>::loadu(x[t] + at), y, sums[t]);
-  }
-#pragma GCC unroll 16
-  for (int t = 0; t < taps; t++) {
-    C* to = list[t].sum + sum_shift;
-    (Lanes<C>::loadu(to) + sums[t]).store(to);
-  }
-}
-
-template <class C, size_t... i>
-constexpr auto sums(std::index_sequence<i...>) {
-  return std::array{&sum_pixels<C, static_cast<int>(i) + 1>...};
-}
-
-template <class C>
-constexpr auto sums_by_taps = sums<C>(std::make_index_sequence<kBlockTaps>());
-
-} // namespace tap_kernels_detail
-
-// sum += sum over pixels of pixel * grad, for each of at most kBlockTaps taps; `shift` and
-// `sum_shift` are added to the pointers of every tap.
-template <class C>
-void sum_pixels(
-    const TapSum<C>* list,
-    int64_t taps,
-    int64_t pixels,
-    int64_t pixel_step,
-    const C* grad,
-    int64_t grad_step,
-    int64_t shift,
-    int64_t sum_shift) {
-  tap_kernels_detail::sums_by_taps<C>[taps - 1](
-      list, pixels, pixel_step, grad, grad_step, shift, sum_shift);
+void sum_pixels(const PixelBlock& b, const TapOperands<C>& o, const C* grad) {
+  tap_kernels_detail::kernels<C>[b.stride - 1][b.outputs - 1].second(b, o, grad);
 }
 
 } // namespace torch_dnnl
