@@ -5,15 +5,9 @@
 #include <array>
 #include <utility>
 
-#include "core/lanes.h"
+#include "conv/cpu/vectors.h"
 
 namespace torch_dnnl {
-
-#if defined(CPU_CAPABILITY_AVX512)
-inline constexpr int kRegisters = 32;
-#else
-inline constexpr int kRegisters = 16;
-#endif
 
 // Outputs that a pixel is multiplied for: channels, or rows.
 inline constexpr int kPlaneOutputs = 7;
@@ -56,17 +50,11 @@ struct PlaneOperands {
 
 namespace plane_kernels_detail {
 
-// A vector in a register, which the compiler would load again for each product it is used in.
 template <class C>
-inline Lanes<C> load_once(const C* from) {
-#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
-  typedef C Register __attribute__((vector_size(sizeof(Lanes<C>))));
-  Register lanes = Lanes<C>::loadu(from);
-  asm("" : "+v"(lanes));
-  return lanes;
-#else
-  return Lanes<C>::loadu(from);
-#endif
+inline Vector<C> load_once(const C* from) {
+  Vector<C> vector = load_vector(from);
+  keep_in_register<C>(vector);
+  return vector;
 }
 
 // Outputs are the channels of a group; or, if it slides, rows: a step takes in rows of the image
@@ -89,20 +77,20 @@ void gather(
   const C* const bias = o.bias;
   C* out = o.out;
   const auto bias_of = [&](int at) __attribute__((always_inline)) {
-    return Lanes<C>(bias[slides ? 0 : at / vectors]);
+    return broadcast(bias[slides ? 0 : at / vectors]);
   };
-  Lanes<C> sums[] = {bias_of(i)...};
+  Vector<C> sums[] = {bias_of(i)...};
   // Adds the taps of a row to the sums of all outputs from `from` on.
   const auto add_row =
       [&](const C* pixels, const C* weights, auto from) __attribute__((always_inline)) {
         for (int64_t tap = 0; tap < tap_count; tap++, weights += outputs) {
           const C* const x = pixels + taps[tap];
-          const Lanes<C> pixel[] = {load_once(x + v * pixel_step)...};
+          const Vector<C> pixel[] = {load_once(x + v * pixel_step)...};
           ((i / vectors < from()
                 ? void()
                 : void(
-                      sums[i] = at::vec::fmadd(
-                          pixel[i % vectors], Lanes<C>(weights[i / vectors]), sums[i]))),
+                      sums[i] = multiply_add<C>(
+                          pixel[i % vectors], broadcast(weights[i / vectors]), sums[i]))),
            ...);
         }
       };
@@ -122,9 +110,9 @@ void gather(
         return out + at % vectors * o.out_step + at / vectors * o.out_channel;
       };
       if (o.is_whole) {
-        ((i / vectors < complete ? sums[i].store(to(i)) : void()), ...);
+        ((i / vectors < complete ? store_vector(to(i), sums[i]) : void()), ...);
       } else {
-        ((i / vectors < complete ? store_lanes<C>(to(i), sums[i], o.pixels[i % vectors]) : void()),
+        ((i / vectors < complete ? store_vector(to(i), sums[i], o.pixels[i % vectors]) : void()),
          ...);
       }
       out += o.out_row;
@@ -164,11 +152,11 @@ void gather_planes(const PlaneOperands<C>& o, bool slides, int64_t outputs) {
   (slides ? gathers<C, true> : gathers<C, false>)[outputs - 1](o);
 }
 
-// Taps of a row that are summed at once: their pixels, a gradient of each output and a sum for each
-// tap and output are in registers.
+// Taps of a row that are summed at once: a pixel, a gradient of each output and a sum for each tap
+// and output are in registers.
 inline constexpr int kPlaneTaps = 7;
 constexpr int most_plane_taps(int outputs) {
-  return std::min(kPlaneTaps, kRegisters / (outputs + 1) - 1);
+  return std::min(kPlaneTaps, (kRegisters - 2) / outputs - 1);
 }
 
 // A row of taps, the gradients of the same outputs, and the products of both, summed over pixels.
@@ -187,25 +175,33 @@ struct PlaneSums {
 namespace plane_kernels_detail {
 
 // Sum i is of tap i / outputs and output i % outputs.
-template <class C, int... i, int... t, int... m>
-void sum(
-    const PlaneSums<C>& o,
-    std::integer_sequence<int, i...>,
-    std::integer_sequence<int, t...>,
-    std::integer_sequence<int, m...>) {
+template <class C, size_t outputs, size_t taps>
+void sum(const PlaneSums<C>& o) {
   constexpr int64_t n = kLanes<C>;
-  constexpr int outputs = sizeof...(m);
-  const int64_t taps[] = {o.taps[t]...}, grad_step = o.grad_step;
-  Lanes<C> sums[] = {Lanes<C>::loadu(o.sums + i * n)...};
+  const int64_t grad_step = o.grad_step;
+  int64_t at[taps];
+  std::copy_n(o.taps, taps, at);
+  Vector<C> sums[taps * outputs];
+  for_constants<taps * outputs>(
+      [&](auto i) __attribute__((always_inline)) { sums[i] = load_vector(o.sums + i * n); });
   for (int64_t row = 0; row < o.rows; row++) {
     const C *x = o.pixels + row * o.row_pitch, *grads = o.grads + row * o.grad_pitch;
     for (int64_t vector = 0; vector < o.vectors; vector++, x += n, grads += n) {
-      const Lanes<C> pixel[] = {load_once(x + taps[t])...};
-      const Lanes<C> grad[] = {load_once(grads + m * grad_step)...};
-      ((sums[i] = at::vec::fmadd(pixel[i / outputs], grad[i % outputs], sums[i])), ...);
+      Vector<C> grad[outputs];
+      for_constants<outputs>([&](auto m) __attribute__((always_inline)) {
+        grad[m] = load_once(grads + m * grad_step);
+      });
+      for_constants<taps>([&](auto t) __attribute__((always_inline)) {
+        const auto pixel = load_once(x + at[t]);
+        for_constants<outputs>([&](auto m) __attribute__((always_inline)) {
+          constexpr size_t i = decltype(t)::value * outputs + decltype(m)::value;
+          sums[i] = multiply_add<C>(pixel, grad[m], sums[i]);
+        });
+      });
     }
   }
-  (sums[i].store(o.sums + i * n), ...);
+  for_constants<taps * outputs>(
+      [&](auto i) __attribute__((always_inline)) { store_vector(o.sums + i * n, sums[i]); });
 }
 
 template <class C, int outputs, int taps>
@@ -214,11 +210,7 @@ void sum_at_most(const PlaneSums<C>& o) {
     if (o.tap_count < taps)
       return sum_at_most<C, outputs, taps - 1>(o);
   }
-  sum<C>(
-      o,
-      std::make_integer_sequence<int, outputs * taps>(),
-      std::make_integer_sequence<int, taps>(),
-      std::make_integer_sequence<int, outputs>());
+  sum<C, outputs, taps>(o);
 }
 
 template <class C, int... i>

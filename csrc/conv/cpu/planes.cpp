@@ -467,25 +467,31 @@ bool can_run_planes(const ConvProblem& p) {
     return false;
   const int64_t lanes = p.dtype == c10::ScalarType::Double ? kLanes<double> : kLanes<float>;
   const PlanesPlan plan(p, lanes);
-  const auto& rows = plan.phases[1];
+  if (plan.scratch > kMostScratch || plan.block * plan.rows * plan.tile < kLeastPixels)
+    return false;
+  const auto filled = [&](int64_t n) { return 1.0 * n / plan.round_up(n); };
+  const double pixels = filled(plan.tile), channels = filled(p.groups * plan.outer);
+  if (pixels >= 4 * channels) // vectors of channels would be all but empty
+    return true;
+  const bool is_strided = p.stride[2] > 1, has_few_taps = p.kernel[1] * p.kernel[2] <= kFewTaps;
+  const bool is_forward = p.pass == ConvPass::forward;
+  const bool is_summed = p.pass == ConvPass::backward_weights;
   if (plan.outer == 1) {
-    // Taking a stride's pixels apart and together again costs what is saved, other than forward.
-    if (p.stride[2] > 1 && p.pass != ConvPass::forward)
-      return false;
-    // A vector that is loaded is multiplied for several rows, or there are few products.
+    // A vector that is loaded should be multiplied for several rows, or there be few products.
+    const auto& rows = plan.phases[1];
     const bool has_few_rows = std::all_of(rows.begin(), rows.end(), [](const Phase& row) {
       return outputs_of_step(row) <= kPlaneOutputs;
     });
     const bool is_reused = std::any_of(rows.begin(), rows.end(), can_slide);
-    if (!has_few_rows || (!is_reused && product(p.kernel) > kFewTaps))
+    if (!has_few_rows || !(is_reused || has_few_taps))
+      return false;
+    // It takes long to take the pixels of strides apart and together, and to add up many sums.
+    if ((is_strided && !is_forward) || (is_summed && !has_few_taps))
       return false;
   }
-  // Vectors should be full: more so where they are also taken apart, or summed in each plane.
-  const bool is_costly =
-      p.stride[2] > 1 || (p.pass == ConvPass::backward_weights && plan.vectors == 1);
-  const int64_t filled = plan.tile * (is_costly ? 4 : 6);
-  return filled >= 3 * plan.vectors * lanes && plan.scratch <= kMostScratch &&
-      plan.block * plan.rows * plan.tile >= kLeastPixels;
+  if (is_summed && plan.vectors == 1)
+    return false;
+  return pixels >= (is_strided || is_summed ? 0.75 : 0.625);
 }
 
 void run_planes(const ConvProblem& p) {

@@ -10,16 +10,12 @@
 #include <array>
 #include <utility>
 
-#include "core/lanes.h"
+#include "conv/cpu/vectors.h"
 
 namespace torch_dnnl {
 
 // As many outputs as fit the registers beside the weights of the longest run and a pixel.
-#if defined(CPU_CAPABILITY_AVX512)
-inline constexpr int64_t kBlockPixels = 16; // of 32 registers
-#else
-inline constexpr int64_t kBlockPixels = 7; // of 16 registers
-#endif
+inline constexpr int64_t kBlockPixels = kRegisters == 32 ? 16 : 7;
 
 // The lengths of runs, longest first; any number of taps is a sum of them.
 inline constexpr int64_t kRunTaps[] = {7, 5, 3, 2, 1};
@@ -61,53 +57,6 @@ struct TapOperands {
 };
 
 namespace tap_kernels_detail {
-
-// Lanes as the compiler's own type, since an array of a class it keeps in memory.
-template <class C>
-struct VectorOf {
-  typedef C type __attribute__((vector_size(sizeof(Lanes<C>))));
-};
-template <class C>
-using Vector = typename VectorOf<C>::type;
-
-template <class C>
-inline Vector<C> load_vector(const C* from) {
-  Vector<C> vector;
-  std::memcpy(&vector, from, sizeof(vector));
-  return vector;
-}
-
-template <class C>
-inline void store_vector(C* to, const Vector<C>& vector) {
-  std::memcpy(to, &vector, sizeof(vector));
-}
-
-template <class C>
-inline Vector<C> multiply_add(const Vector<C>& a, const Vector<C>& b, const Vector<C>& c) {
-#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
-  return at::vec::fmadd(Lanes<C>(a), Lanes<C>(b), Lanes<C>(c));
-#else
-  return a * b + c;
-#endif
-}
-
-// Keeps the compiler from loading a vector again for each product: to it that is one instruction
-// less.
-template <class C>
-[[gnu::always_inline]] inline void keep_in_register([[maybe_unused]] Vector<C>& vector) {
-#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
-  asm("" : "+v"(vector));
-#endif
-}
-
-// f(0), ..., f(n - 1), with constants. Vectors are named by constants: of an array that a loop runs
-// over the compiler may keep a copy in memory, even if the loop is unrolled.
-template <size_t n, class F>
-[[gnu::always_inline]] inline void for_constants(const F& f) {
-  [&]<size_t... i>(std::index_sequence<i...>) __attribute__((always_inline)) {
-    (f(std::integral_constant<size_t, i>()), ...);
-  }(std::make_index_sequence<n>());
-}
 
 // f(pixel, tap, output) for all products of a run.
 template <size_t taps, size_t stride, size_t outputs, class C, class F>
