@@ -201,8 +201,8 @@ def test_images_of_few_channels(dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_planes_of_contiguous_rows(dtype):
     """Rows of one vector, of several images at once, and of several; more columns, rows, or rows of
-    taps than are taken at once; strides, of which the last rows of taps meet fewer outputs; taps that
-    all outputs miss; groups of several channels."""
+    taps than are taken at once; strides, of which the last rows of taps meet fewer outputs; taps
+    that all outputs miss; groups of several channels."""
     choose = random.Random(4)
     torch.manual_seed(4)
     for n, groups, ic, oc, size, kernel, strides, pads, dilations in [
