@@ -13,7 +13,7 @@ namespace {
 
 // What it takes to be faster than kernels whose lanes are channels.
 constexpr int64_t kFewTaps = 9;
-constexpr int64_t kLeastPixels = 192;    // of a unit
+constexpr int64_t kLeastPixels = 256;    // of a unit
 constexpr double kMostScratch = 1 << 20; // elements
 
 // Rows of outputs that a step of rows of the image is multiplied for.
@@ -467,7 +467,9 @@ bool can_run_planes(const ConvProblem& p) {
     return false;
   const int64_t lanes = p.dtype == c10::ScalarType::Double ? kLanes<double> : kLanes<float>;
   const PlanesPlan plan(p, lanes);
-  if (plan.scratch > kMostScratch || plan.block * plan.rows * plan.tile < kLeastPixels)
+  const double sums = 1.0 * plan.inner * plan.outer * product(p.kernel) * lanes; // of a gradient
+  const bool is_small = plan.block * plan.rows * plan.tile < kLeastPixels;
+  if (std::max(plan.scratch, sums) > kMostScratch || is_small)
     return false;
   const auto filled = [&](int64_t n) { return 1.0 * n / plan.round_up(n); };
   const double pixels = filled(plan.tile), channels = filled(p.groups * plan.outer);
