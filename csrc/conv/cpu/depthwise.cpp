@@ -3,7 +3,6 @@
 #include "conv/cpu/depthwise_blocks.h"
 #include "conv/cpu/depthwise_rows.h"
 #include "conv/cpu/epilogue.h"
-#include "core/dispatch.h"
 
 namespace torch_dnnl {
 namespace {
@@ -301,14 +300,7 @@ bool can_run_depthwise(const ConvProblem& p) {
 }
 
 void run_depthwise(const ConvProblem& p) {
-  dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    if (p.pass == ConvPass::backward_weights) {
-      WeightsGradient<T>(p).run();
-    } else {
-      Gather<T>(p).run();
-    }
-  });
+  run_pass<Gather, WeightsGradient>(p);
 }
 
 } // namespace torch_dnnl

@@ -43,21 +43,16 @@ class Gather : Roles {
       const Buffer sums(panels_per_task_ * tile_rows_ * tile_width_ * panels_.width);
       const Buffer inputs(tile_rows_ * tile_width_ * kDirectDepth);
       for (int64_t task = begin; task < end; task++) {
-        int64_t rest = task;
-        const auto next = [&](int64_t count) {
-          const int64_t index = rest % count;
-          rest /= count;
-          return index;
-        };
+        Digits digits{task};
         Tile tile;
-        tile.x = next(width_tiles_) * tile_width_;
+        tile.x = digits.next(width_tiles_) * tile_width_;
         tile.width = std::min(tile_width_, out_size_[2] - tile.x);
-        tile.row = next(row_tiles_) * tile_rows_;
+        tile.row = digits.next(row_tiles_) * tile_rows_;
         tile.rows = std::min(tile_rows_, out_size_[0] * out_size_[1] - tile.row);
-        tile.panel = next(panel_tasks) * panels_per_task_;
+        tile.panel = digits.next(panel_tasks) * panels_per_task_;
         tile.panels = std::min(panels_per_task_, panels_.count - tile.panel);
-        tile.group = next(p_.groups);
-        tile.n = rest;
+        tile.group = digits.next(p_.groups);
+        tile.n = digits.rest;
         compute(tile, sums.data(), inputs.data());
       }
     });

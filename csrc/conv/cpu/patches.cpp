@@ -195,10 +195,6 @@ class Patches {
     }
   }
 
-  static int64_t round_up(int64_t n, int64_t width) {
-    return ceil_div(n, width) * width;
-  }
-
   int64_t blocks() const {
     return ceil_div(rows_, row_block_) * ceil_div(columns_, column_block_);
   }

@@ -1,11 +1,11 @@
-// Which inputs the outputs along an axis meet.
+// Which inputs the outputs along an axis meet, and kernels for outputs that gather them.
 #pragma once
 
 #include <numeric>
 #include <vector>
 
 #include "conv/problem.h"
-#include "core/numeric.h"
+#include "core/dispatch.h"
 
 namespace torch_dnnl {
 
@@ -33,6 +33,19 @@ inline std::vector<Phase> phases_of(const ConvProblem& p, int axis) {
     result.push_back({out, s, in, 1, last, -period, count, d * period / s});
   }
   return result;
+}
+
+// Gather: forward and backward data.
+template <template <class> class Gather, template <class> class WeightsGradient>
+void run_pass(const ConvProblem& p) {
+  dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if (p.pass == ConvPass::backward_weights) {
+      WeightsGradient<T>(p).run();
+    } else {
+      Gather<T>(p).run();
+    }
+  });
 }
 
 } // namespace torch_dnnl

@@ -40,12 +40,12 @@ struct PlanesPlan {
     vectors = ceil_div(tile, lanes);
     // Zeros behind a row are also those in front of the next one. The last vector of a class may be
     // stored over the first pixels of the next class.
-    lead = round_up(left);
+    lead = round_up(left, lanes);
     pitch = tile + std::max(left, last_class) + left;
     if (tiles == 1)
       pitch = std::max(
           std::min(ceil_div(in_size[2], classes), tile + last_class) + left, tile + last_class);
-    pitch = round_up(pitch + (classes > 1 ? lanes - 1 : 0));
+    pitch = round_up(pitch + (classes > 1 ? lanes - 1 : 0), lanes);
     block = vectors == 1 ? std::min(kImages, p.n) : 1;
     blocks = ceil_div(p.n, block);
     const auto depth = in_reach(0, 0, 1);
@@ -91,21 +91,17 @@ struct PlanesPlan {
     int64_t group, n, images, tile, first, width, row, rows, d;
   };
   Unit unit(int64_t index) const {
-    const auto next = [&](int64_t count) {
-      const int64_t digit = index % count;
-      index /= count;
-      return digit;
-    };
+    Digits digits{index};
     Unit u;
-    u.d = next(out_size[0]);
-    u.row = next(row_blocks) * rows;
+    u.d = digits.next(out_size[0]);
+    u.row = digits.next(row_blocks) * rows;
     u.rows = std::min(rows, row_steps - u.row);
-    u.tile = next(tiles);
+    u.tile = digits.next(tiles);
     u.first = u.tile * tile;
     u.width = std::min(tile, columns - u.first);
-    u.n = next(blocks) * block;
+    u.n = digits.next(blocks) * block;
     u.images = std::min(block, p.n - u.n);
-    u.group = index;
+    u.group = digits.rest;
     return u;
   }
 
@@ -130,9 +126,6 @@ struct PlanesPlan {
     return taps;
   }
 
-  int64_t round_up(int64_t n) const {
-    return ceil_div(n, lanes) * lanes;
-  }
   static int64_t floor_div(int64_t a, int64_t b) {
     return a >= 0 ? a / b : -ceil_div(-a, b);
   }

@@ -6,7 +6,6 @@
 #include "conv/cpu/epilogue.h"
 #include "conv/cpu/plane_images.h"
 #include "conv/cpu/plane_kernels.h"
-#include "core/dispatch.h"
 
 namespace torch_dnnl {
 namespace {
@@ -31,7 +30,7 @@ bool can_slide(const Phase& row) {
 // of some channels of a group.
 struct Part {
   const Phase *row, *column;
-  int64_t channel, channels; // of a group's outputs
+  int64_t channel; // the first one, of a group's outputs
   bool slides;
   int64_t outputs;           // rows or channels that a pixel is multiplied for
   int64_t runs;              // rows of taps that it meets in a plane
@@ -39,13 +38,9 @@ struct Part {
   int64_t weights;           // where those of the part are, of all of a group
 
   Part(const PlanesPlan& plan, const Phase& row, const Phase& column, int64_t channel, int64_t end)
-      : row(&row),
-        column(&column),
-        channel(channel),
-        channels(end - channel),
-        taps(plan.column_taps(column)) {
+      : row(&row), column(&column), channel(channel), taps(plan.column_taps(column)) {
     slides = plan.outer == 1 && can_slide(row);
-    outputs = slides ? outputs_of_step(row) : channels;
+    outputs = slides ? outputs_of_step(row) : end - channel;
     runs = slides ? std::min(row.in_step, row.taps) : row.taps;
   }
 
@@ -471,7 +466,7 @@ bool can_run_planes(const ConvProblem& p) {
   const bool is_small = plan.block * plan.rows * plan.tile < kLeastPixels;
   if (std::max(plan.scratch, sums) > kMostScratch || is_small)
     return false;
-  const auto filled = [&](int64_t n) { return 1.0 * n / plan.round_up(n); };
+  const auto filled = [&](int64_t n) { return 1.0 * n / round_up(n, lanes); };
   const double pixels = filled(plan.tile), channels = filled(p.groups * plan.outer);
   if (pixels >= 4 * channels) // vectors of channels would be all but empty
     return true;
@@ -497,14 +492,7 @@ bool can_run_planes(const ConvProblem& p) {
 }
 
 void run_planes(const ConvProblem& p) {
-  dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    if (p.pass == ConvPass::backward_weights) {
-      WeightsGradient<T>(p).run();
-    } else {
-      Gather<T>(p).run();
-    }
-  });
+  run_pass<Gather, WeightsGradient>(p);
 }
 
 } // namespace torch_dnnl

@@ -44,22 +44,17 @@ class Shallow : Roles {
       const Buffer sums(panels_per_task * sums_size());
       const Buffer copies(copies_in(product_taps_) * copy_size_);
       for (int64_t task = begin; task < end; task++) {
-        int64_t rest = task;
-        const auto next = [&](int64_t count) {
-          const int64_t index = rest % count;
-          rest /= count;
-          return index;
-        };
+        Digits digits{task};
         Tile tile;
-        tile.x = next(width_tiles_) * tile_width_;
+        tile.x = digits.next(width_tiles_) * tile_width_;
         tile.width = std::min(tile_width_, out_size_[2] - tile.x);
-        tile.h = next(bands) * band_rows_;
+        tile.h = digits.next(bands) * band_rows_;
         tile.rows = std::min(band_rows_, out_size_[1] - tile.h);
-        tile.d = next(out_size_[0]);
-        tile.panel = next(panel_tasks) * panels_per_task;
+        tile.d = digits.next(out_size_[0]);
+        tile.panel = digits.next(panel_tasks) * panels_per_task;
         tile.panels = std::min(panels_per_task, panels_.count - tile.panel);
-        tile.group = next(p_.groups);
-        tile.n = rest;
+        tile.group = digits.next(p_.groups);
+        tile.n = digits.rest;
         compute(tile, sums.data(), copies.data());
       }
     });
@@ -70,20 +65,16 @@ class Shallow : Roles {
     int64_t n, group, panel, panels, d, h, rows, x, width;
   };
 
-  static int64_t round_up(int64_t n) {
-    return ceil_div(n, kLanes) * kLanes;
-  }
-
   // Vectors of pixels, if they are about as full as those of channels.
   bool choose_turned() const {
     const int64_t pixels = out_size_[2], channels = out_channels_;
     return out_stride_[4] == 1 &&
-        7 * round_up(pixels) * channels <= 8 * pixels * panels_.count * panels_.width;
+        7 * round_up(pixels, kLanes) * channels <= 8 * pixels * panels_.count * panels_.width;
   }
 
   int64_t choose_tile_width() const {
     const int64_t width = ceil_div(out_size_[2], ceil_div(out_size_[2], kPixels));
-    return is_turned_ ? round_up(width) : width;
+    return is_turned_ ? round_up(width, kLanes) : width;
   }
 
   int64_t sums_size() const {

@@ -18,6 +18,21 @@ inline int64_t product(const int64_t* size) {
   return size[0] * size[1] * size[2];
 }
 
+inline int64_t round_up(int64_t n, int64_t step) {
+  return (n + step - 1) / step * step;
+}
+
+// The digits of a number, such as that of a task; the first one runs fastest.
+struct Digits {
+  int64_t rest;
+
+  int64_t next(int64_t count) {
+    const int64_t digit = rest % count;
+    rest /= count;
+    return digit;
+  }
+};
+
 template <class C>
 struct Scratch {
   explicit Scratch(int64_t n) : memory(c10::GetCPUAllocator()->allocate(n * sizeof(C))) {
