@@ -106,8 +106,8 @@ def test_kernels_match_float64(dtype, seed):
         check(choose, dtype, channels, size, kernel, strides, pads, dilations)
 
 
-def random_problem(choose: random.Random) -> float:
-    """Any rank, groups, channels, strides, dilations and pads, in float32."""
+def random_problem(choose: random.Random, dtype: torch.dtype) -> float:
+    """Any rank, groups, channels, strides, dilations and pads."""
     rank = choose.choice([1, 2, 2, 3])
     groups, ic, oc = choose.choice([1, 1, 1, 2, 5]), choose.randint(1, 70), choose.randint(1, 70)
     kernel = [choose.randint(1, [0, 7, 4, 3][rank]) for _ in range(rank)]
@@ -119,15 +119,16 @@ def random_problem(choose: random.Random) -> float:
         for k, d, b, e in zip(kernel, dilations, *pads)
     ]
     channels = (choose.randint(1, 3), groups, ic, oc)
-    return check(choose, torch.float32, channels, size, kernel, strides, pads, dilations)
+    return check(choose, dtype, channels, size, kernel, strides, pads, dilations)
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_random_problems_match_float64(seed):
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("seed", range(4))
+def test_random_problems_match_float64(dtype, seed):
     choose = random.Random(seed)
     torch.manual_seed(seed)
-    for _ in range(10):
-        random_problem(choose)
+    for _ in range(30):
+        random_problem(choose, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

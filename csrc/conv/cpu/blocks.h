@@ -11,11 +11,10 @@
 
 namespace torch_dnnl {
 
-// Sizes of the blocks that a matrix product works on: b, kChannels x kPanel, and c,
-// kPixels x kPanel, are in the first-level cache together.
+// Sizes of the blocks that a matrix product works on: b, kChannels x kPanel<C>, and c,
+// kPixels x kPanel<C>, are in the first-level cache together.
 inline constexpr int64_t kPixels = 64;
 inline constexpr int64_t kChannels = 64;
-using Buffer = Scratch<float>;
 
 // The elements of src and dst that meet a tap along one axis: dst, dst + 1, ... and
 // src, src + stride, ...
@@ -42,22 +41,24 @@ segment_of_src(const ConvProblem& p, int axis, int64_t tap, int64_t begin, int64
   return {first * p.stride[axis] + shift, first, last - first};
 }
 
-// `channels` channels of `pixels` pixels in float32, with their strides.
+// `channels` channels of `pixels` pixels as they are computed with, and their strides.
+template <class C>
 struct Block {
-  const float* data;
+  const C* data;
   int64_t pixel_stride, channel_stride;
 };
 
-// float32 stays where it is; other types are widened into `buffer`, in the order they lie in.
-template <class T>
-Block load_block(
+// What is computed with as it is stays where it is; other types are widened into `buffer`, in the
+// order they lie in.
+template <class T, class C = compute_t<T>>
+Block<C> load_block(
     const T* src,
     int64_t pixels,
     int64_t pixel_stride,
     int64_t channels,
     int64_t channel_stride,
-    float* buffer) {
-  if constexpr (std::is_same_v<T, float>) {
+    C* buffer) {
+  if constexpr (std::is_same_v<T, C>) {
     return {src, pixel_stride, channel_stride};
   } else if (channel_stride == 1) {
     for (int64_t i = 0; i < pixels; i++) {
@@ -67,12 +68,12 @@ Block load_block(
   } else {
     for (int64_t c = 0; c < channels; c++) {
       const T* line = src + c * channel_stride;
-      float* out = buffer + c * pixels;
+      C* out = buffer + c * pixels;
       if (pixel_stride == 1) {
         at::vec::convert(line, out, pixels);
       } else {
         for (int64_t i = 0; i < pixels; i++)
-          out[i] = static_cast<float>(line[i * pixel_stride]);
+          out[i] = static_cast<C>(line[i * pixel_stride]);
       }
     }
     return {buffer, 1, pixels};
@@ -80,9 +81,9 @@ Block load_block(
 }
 
 // Rows of `channels` values, `width` apart, to a tensor of any type and strides.
-template <class T>
+template <class T, class C = compute_t<T>>
 void store_rows(
-    const float* rows,
+    const C* rows,
     int64_t width,
     int64_t pixels,
     int64_t channels,
@@ -95,7 +96,7 @@ void store_rows(
     }
     return;
   }
-  if constexpr (std::is_same_v<T, float>) {
+  if constexpr (std::is_same_v<T, C>) {
     if (pixel_stride == 1)
       return transpose(rows, width, pixels, channels, out, channel_stride);
   }
@@ -107,10 +108,11 @@ void store_rows(
 }
 
 // How the channels that a product computes are cut into panels of whole vectors.
+template <class C>
 struct Panels {
   explicit Panels(int64_t channels)
       : channels(channels),
-        width(std::min(kPanel, ceil_div(channels, kLanes) * kLanes)),
+        width(std::min(kPanel<C>, ceil_div(channels, kLanes<C>) * kLanes<C>)),
         count(ceil_div(channels, width)) {}
   int64_t channels, width, count;
 
@@ -118,7 +120,7 @@ struct Panels {
     return std::min(width, channels - panel * width);
   }
   int64_t vectors(int64_t panel) const {
-    return ceil_div(size(panel), kLanes);
+    return ceil_div(size(panel), kLanes<C>);
   }
 };
 

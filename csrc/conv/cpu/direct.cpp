@@ -18,6 +18,8 @@ constexpr int64_t kManyPanels = 4;
 // the output, and so in the steps from one pixel of a segment to the next.
 template <class T>
 class Gather : Roles {
+  using C = compute_t<T>;
+
  public:
   explicit Gather(const ConvProblem& p)
       : Roles(p),
@@ -40,8 +42,8 @@ class Gather : Roles {
     const int64_t operations =
         tile_rows_ * tile_width_ * in_channels_ * taps_ * panels_.width * panels_per_task_;
     parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
-      const Buffer sums(panels_per_task_ * tile_rows_ * tile_width_ * panels_.width);
-      const Buffer inputs(tile_rows_ * tile_width_ * kDirectDepth);
+      const Scratch<C> sums(panels_per_task_ * tile_rows_ * tile_width_ * panels_.width);
+      const Scratch<C> inputs(tile_rows_ * tile_width_ * kDirectDepth);
       for (int64_t task = begin; task < end; task++) {
         Digits digits{task};
         Tile tile;
@@ -91,7 +93,7 @@ class Gather : Roles {
     return forward_ ? s.dst : s.src;
   }
 
-  void compute(const Tile& tile, float* sums, float* inputs) const {
+  void compute(const Tile& tile, C* sums, C* inputs) const {
     const int64_t panel_size = tile.rows * tile.width * panels_.width;
     initialise(tile, sums, panel_size);
     add(tile, input<T>(tile.n, tile.group), sums, panel_size, inputs);
@@ -99,8 +101,7 @@ class Gather : Roles {
   }
 
   // A product for each block of input channels and tap.
-  void
-  add(const Tile& tile, const T* image, float* sums, int64_t panel_size, float* widened) const {
+  void add(const Tile& tile, const T* image, C* sums, int64_t panel_size, C* widened) const {
     for (int64_t channel = 0; channel < in_channels_; channel += kDirectDepth) {
       const int64_t block = std::min(kDirectDepth, in_channels_ - channel);
       int64_t tap = -1;
@@ -110,7 +111,7 @@ class Gather : Roles {
         if (w.count <= 0)
           return;
         struct Row {
-          Block inputs;
+          Block<C> inputs;
           int64_t sums;
         };
         Row rows[kPixels];
@@ -122,7 +123,7 @@ class Gather : Roles {
             continue;
           const T* from = image + channel * in_stride_[1] + in(sd) * in_stride_[2] +
               in(sh) * in_stride_[3] + in(w) * in_stride_[4];
-          float* buffer = widened + count * w.count * block;
+          C* buffer = widened + count * w.count * block;
           rows[count++] = {
               tile.panels < kManyPanels
                   ? load_block(
@@ -135,7 +136,7 @@ class Gather : Roles {
           const int64_t panel = tile.panel + i;
           for (int64_t row = 0; row < count; row++) {
             const auto& [a, sums_at] = rows[row];
-            gemm(
+            gemm<C>(
                 w.count,
                 panels_.vectors(panel),
                 block,
@@ -153,7 +154,7 @@ class Gather : Roles {
   }
 
   // Next to each other for many uses, pixels of a row of any step: [pixel][channel].
-  Block pack_block(const T* from, int64_t pixels, int64_t channels, float* to) const {
+  Block<C> pack_block(const T* from, int64_t pixels, int64_t channels, C* to) const {
     const int64_t pixel_step = in_step_ * in_stride_[4];
     if (in_stride_[1] == 1) {
       for (int64_t x = 0; x < pixels; x++)
@@ -162,30 +163,30 @@ class Gather : Roles {
     }
     for (int64_t c = 0; c < channels; c++) {
       const T* line = from + c * in_stride_[1];
-      float* row = to + c * pixels;
+      C* row = to + c * pixels;
       if (pixel_step == 1) {
         at::vec::convert(line, row, pixels);
       } else {
         for (int64_t x = 0; x < pixels; x++)
-          row[x] = static_cast<float>(line[x * pixel_step]);
+          row[x] = static_cast<C>(line[x * pixel_step]);
       }
     }
     return {to, 1, pixels};
   }
 
-  void initialise(const Tile& tile, float* sums, int64_t panel_size) const {
+  void initialise(const Tile& tile, C* sums, int64_t panel_size) const {
     if (p_.bias == nullptr) {
-      std::fill(sums, sums + tile.panels * panel_size, 0.0f);
+      std::fill(sums, sums + tile.panels * panel_size, C(0));
       return;
     }
     for (int64_t i = 0; i < tile.panels; i++) {
-      float* panel = sums + i * panel_size;
+      C* panel = sums + i * panel_size;
       const int64_t first = (tile.panel + i) * panels_.width;
       const T* bias =
           static_cast<const T*>(p_.bias) + (tile.group * p_.oc + first) * p_.bias_stride;
       const int64_t size = panels_.size(tile.panel + i);
       for (int64_t c = 0; c < panels_.width; c++) {
-        panel[c] = c < size ? static_cast<float>(bias[c * p_.bias_stride]) : 0.0f;
+        panel[c] = c < size ? static_cast<C>(bias[c * p_.bias_stride]) : C(0);
       }
       for (int64_t at = panels_.width; at < panel_size; at += panels_.width) {
         std::copy(panel, panel + panels_.width, panel + at);
@@ -193,16 +194,19 @@ class Gather : Roles {
     }
   }
 
-  void store(const Tile& tile, const float* sums, int64_t panel_size) const {
+  void store(const Tile& tile, const C* sums, int64_t panel_size) const {
     for (int64_t i = 0; i < tile.panels; i++) {
       const int64_t channel = tile.group * panels_.channels + (tile.panel + i) * panels_.width;
       for (int64_t row = 0; row < tile.rows; row++) {
         const int64_t d = (tile.row + row) / out_size_[1], h = (tile.row + row) % out_size_[1];
-        const float* rows = sums + i * panel_size + row * tile.width * panels_.width;
+        const C* rows = sums + i * panel_size + row * tile.width * panels_.width;
         const int64_t channels = panels_.size(tile.panel + i);
         if (!epilogue_.is_empty()) {
           epilogue_.store_pixels(
-              rows, kLanes, panels_.width, {tile.n, channel, d, h, tile.x, channels, tile.width});
+              rows,
+              kLanes<C>,
+              panels_.width,
+              {tile.n, channel, d, h, tile.x, channels, tile.width});
           continue;
         }
         T* to = static_cast<T*>(p_.out) + tile.n * out_stride_[0] + channel * out_stride_[1] +
@@ -213,7 +217,7 @@ class Gather : Roles {
   }
 
   const Epilogue<T> epilogue_;
-  const Panels panels_;
+  const Panels<C> panels_;
   const int64_t taps_, in_step_, out_step_, tile_width_, tile_rows_, row_tiles_, width_tiles_,
       panels_per_task_;
   DirectWeights<T> weights_;
@@ -222,16 +226,15 @@ class Gather : Roles {
 } // namespace
 
 bool can_run_direct(const ConvProblem& p) {
-  return p.dtype != c10::ScalarType::Double && p.ic * p.oc >= 16;
+  return p.ic * p.oc >= 16;
 }
 
 void run_direct(const ConvProblem& p) {
   if (p.pass == ConvPass::backward_weights) {
     return run_weights_gradient(p);
   }
-  dispatch(TypeList<float, c10::BFloat16, c10::Half>{}, p.dtype, [&](auto tag) {
-    Gather<typename decltype(tag)::type>(p).run();
-  });
+  dispatch(
+      FloatingTypes{}, p.dtype, [&](auto tag) { Gather<typename decltype(tag)::type>(p).run(); });
 }
 
 } // namespace torch_dnnl

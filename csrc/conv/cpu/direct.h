@@ -1,14 +1,13 @@
-// Direct convolution on the CPU: small matrix products over the images as they
-// lie, in float32. No image is copied; what is copied is weights (into panels,
-// which packed_weights.h may keep) and, where the type or the strides demand it,
-// tiles of a few KB.
+// Direct convolution on the CPU: small matrix products over the images as they lie. No image is
+// copied; what is copied is weights (into panels, which packed_weights.h may keep) and, where the
+// type or the strides demand it, tiles of a few KB.
 #pragma once
 
 #include "conv/conv.h"
 
 namespace torch_dnnl {
 
-// float32, bfloat16 and float16 with enough channels to fill vectors.
+// With enough channels to fill vectors.
 bool can_run_direct(const ConvProblem& p);
 
 void run_direct(const ConvProblem& p);

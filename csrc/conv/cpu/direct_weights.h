@@ -16,22 +16,24 @@ inline constexpr int64_t kDirectDepth = 128;
 
 template <class T>
 class DirectWeights : Roles {
+  using C = compute_t<T>;
+
  public:
   explicit DirectWeights(const ConvProblem& p)
       : Roles(p), panels_(out_channels_), taps_(product(p.kernel)) {}
 
   void pack() {
-    weights_ = packed_weights(
+    weights_ = packed_weights<C>(
         p_,
         Packing::direct,
         panels_.width,
         p_.groups * panels_.count * panels_.width * in_channels_ * taps_,
-        [&](const void* weights, float* to) { pack(static_cast<const T*>(weights), to); });
+        [&](const void* weights, C* to) { pack(static_cast<const T*>(weights), to); });
   }
 
   // Of a tap and the rest of a block of input channels: [channel][output channel of the panel]. The
   // next tap of the block follows.
-  const float* at(int64_t group, int64_t panel, int64_t channel, int64_t tap) const {
+  const C* at(int64_t group, int64_t panel, int64_t channel, int64_t tap) const {
     return weights_.get() + offset(group, panel, channel, tap);
   }
 
@@ -44,7 +46,7 @@ class DirectWeights : Roles {
         panels_.width;
   }
 
-  void pack(const T* weights, float* packed) const {
+  void pack(const T* weights, C* packed) const {
     constexpr int64_t terms_at_once = 128; // of an output channel
     const int64_t blocks = ceil_div(in_channels_, kDirectDepth);
     const int64_t* ws = p_.weights_stride;
@@ -56,8 +58,8 @@ class DirectWeights : Roles {
     const int64_t tasks = p_.groups * panels_.count * blocks;
     const int64_t operations = taps_ * std::min(in_channels_, kDirectDepth) * panels_.width * 32;
     parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
-      const Scratch<int64_t> rows(kPanel), columns(at_once * taps_);
-      const Buffer part(at_once * taps_ * kPanel);
+      const Scratch<int64_t> rows(kPanel<C>), columns(at_once * taps_);
+      const Scratch<C> part(at_once * taps_ * kPanel<C>);
       for (int64_t task = begin; task < end; task++) {
         const int64_t channel = task % blocks * kDirectDepth;
         const int64_t panel = task / blocks % panels_.count, group = task / blocks / panels_.count;
@@ -66,7 +68,7 @@ class DirectWeights : Roles {
         for (int64_t c = 0; c < block; c += at_once) {
           const int64_t count = std::min(at_once, block - c);
           terms.offsets((channel + c) * taps_, count * taps_, columns.data());
-          pack_panels<kPanel>(
+          pack_panels<kPanel<C>>(
               weights + group * p_.oc * ws[0],
               rows.data(),
               panels_.size(panel),
@@ -76,18 +78,18 @@ class DirectWeights : Roles {
               0);
           // From the order that they lie in to that of products.
           for (int64_t tap = 0; tap < taps_; tap++) {
-            float* to = packed + offset(group, panel, channel, tap) + c * panels_.width;
+            C* to = packed + offset(group, panel, channel, tap) + c * panels_.width;
             for (int64_t i = 0; i < count; i++, to += panels_.width)
-              std::copy_n(part.data() + (i * taps_ + tap) * kPanel, panels_.width, to);
+              std::copy_n(part.data() + (i * taps_ + tap) * kPanel<C>, panels_.width, to);
           }
         }
       }
     });
   }
 
-  const Panels panels_;
+  const Panels<C> panels_;
   const int64_t taps_;
-  std::shared_ptr<const float> weights_;
+  std::shared_ptr<const C> weights_;
 };
 
 } // namespace torch_dnnl

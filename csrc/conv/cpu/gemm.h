@@ -1,16 +1,13 @@
-// The matrix product that the CPU kernels of convolution are made of, in float32:
+// The matrix product that the CPU kernels of convolution are made of, in float32 or float64:
 // c += a b, or c = start + a b, for a narrow b; c is held in registers while it runs.
 #pragma once
 
-#include <ATen/cpu/vec/vec.h>
-
 #include <cstdint>
+
+#include "core/lanes.h"
 
 namespace torch_dnnl {
 
-using Vec = at::vec::Vectorized<float>;
-
-inline constexpr int64_t kLanes = Vec::size();
 inline constexpr int kGemmRows = 6;
 // The accumulators, kGemmRows * kGemmVectors, one row of b and one value of a are in registers.
 #if defined(CPU_CAPABILITY_AVX512)
@@ -19,7 +16,8 @@ inline constexpr int kGemmVectors = 4;
 inline constexpr int kGemmVectors = 2;
 #endif
 // The most columns that b may have.
-inline constexpr int64_t kPanel = kGemmVectors * kLanes;
+template <class C>
+inline constexpr int64_t kPanel = kGemmVectors * kLanes<C>;
 
 // Where the columns of a or the rows of b begin: at any stride, or at offsets in a list.
 struct Strided {
@@ -32,16 +30,16 @@ using Listed = const int64_t*;
 
 // c = start + a b. Rows of b, c and start are whole vectors; those of a and c are at any stride,
 // and start may have rows, or vectors of a row, that are one and the same.
-template <class Columns, class Rows>
+template <class C, class Columns, class Rows>
 struct GemmProduct {
-  const float* a;
+  const C* a;
   int64_t a_row;
   Columns a_columns;
-  const float* b;
+  const C* b;
   Rows b_rows;
-  const float* start;
+  const C* start;
   int64_t start_row, start_vector;
-  float* c;
+  C* c;
   int64_t c_row;
 };
 
@@ -49,29 +47,29 @@ namespace gemm_detail {
 
 // A tile begins at a, start and c. These are arguments, not a copy of the product for each tile: to
 // read a copy in vectors may wait until all stores before it have reached the cache.
-template <int rows, int vectors, class Columns, class Rows>
+template <int rows, int vectors, class C, class Columns, class Rows>
 void multiply_tile(
     int64_t k,
-    const float* a,
-    const float* start,
-    float* c,
-    const GemmProduct<Columns, Rows>& o) {
-  Vec sum[rows][vectors];
+    const C* a,
+    const C* start,
+    C* c,
+    const GemmProduct<C, Columns, Rows>& o) {
+  Lanes<C> sum[rows][vectors];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++)
-      sum[r][v] = Vec::loadu(start + r * o.start_row + v * o.start_vector);
+      sum[r][v] = Lanes<C>::loadu(start + r * o.start_row + v * o.start_vector);
   }
   for (int64_t i = 0; i < k; i++) {
-    const float *column = a + o.a_columns[i], *b = o.b + o.b_rows[i];
-    Vec row[vectors];
+    const C *column = a + o.a_columns[i], *b = o.b + o.b_rows[i];
+    Lanes<C> row[vectors];
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++)
-      row[v] = Vec::loadu(b + v * kLanes);
+      row[v] = Lanes<C>::loadu(b + v * kLanes<C>);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
-      const Vec value(column[r * o.a_row]);
+      const Lanes<C> value(column[r * o.a_row]);
 #pragma GCC unroll 8
       for (int v = 0; v < vectors; v++)
         sum[r][v] = at::vec::fmadd(value, row[v], sum[r][v]);
@@ -81,18 +79,18 @@ void multiply_tile(
   for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++)
-      sum[r][v].store(c + r * o.c_row + v * kLanes);
+      sum[r][v].store(c + r * o.c_row + v * kLanes<C>);
   }
 }
 
-template <int vectors, class Columns, class Rows>
+template <int vectors, class C, class Columns, class Rows>
 void multiply_rows(
     int64_t rows,
     int64_t k,
-    const float* a,
-    const float* start,
-    float* c,
-    const GemmProduct<Columns, Rows>& o) {
+    const C* a,
+    const C* start,
+    C* c,
+    const GemmProduct<C, Columns, Rows>& o) {
   switch (rows) {
     case 1:
       return multiply_tile<1, vectors>(k, a, start, c, o);
@@ -113,10 +111,10 @@ void multiply_rows(
 
 // c[m x vectors] = start[m x vectors] + a[m x k] b[k x vectors]. Tiles of rows are made as equal as
 // can be: a tile of few rows has too few independent sums to keep the multipliers busy.
-template <class Columns, class Rows>
-void multiply(int64_t m, int64_t vectors, int64_t k, const GemmProduct<Columns, Rows>& o) {
-  const float *a = o.a, *start = o.start;
-  float* c = o.c;
+template <class C, class Columns, class Rows>
+void multiply(int64_t m, int64_t vectors, int64_t k, const GemmProduct<C, Columns, Rows>& o) {
+  const C *a = o.a, *start = o.start;
+  C* c = o.c;
   for (int64_t left = m; left > 0;) {
     const int64_t tiles = (left + kGemmRows - 1) / kGemmRows;
     const int64_t rows = (left + tiles - 1) / tiles;
@@ -143,22 +141,24 @@ void multiply(int64_t m, int64_t vectors, int64_t k, const GemmProduct<Columns, 
 }
 
 // a: any strides. b: rows of whole vectors, `b_row` apart. c: the same, `c_row` apart.
+template <class C>
 struct GemmOperands {
-  const float* a;
+  const C* a;
   int64_t a_row, a_column;
-  const float* b;
+  const C* b;
   int64_t b_row;
-  float* c;
+  C* c;
   int64_t c_row;
 };
 
 // c += a b
-inline void gemm(int64_t m, int64_t vectors, int64_t k, const GemmOperands& o) {
-  multiply<Strided, Strided>(
+template <class C>
+void gemm(int64_t m, int64_t vectors, int64_t k, const GemmOperands<C>& o) {
+  multiply<C, Strided, Strided>(
       m,
       vectors,
       k,
-      {o.a, o.a_row, {o.a_column}, o.b, {o.b_row}, o.c, o.c_row, kLanes, o.c, o.c_row});
+      {o.a, o.a_row, {o.a_column}, o.b, {o.b_row}, o.c, o.c_row, kLanes<C>, o.c, o.c_row});
 }
 
 } // namespace torch_dnnl

@@ -50,56 +50,56 @@ inline bool are_even(const int64_t* offsets, int64_t n) {
 
 namespace matrices_detail {
 
-template <class T>
-inline void copy(const T* from, int64_t n, float* to) {
-  if constexpr (std::is_same_v<T, float>) {
-    std::memcpy(to, from, n * sizeof(float));
+template <class C, class T>
+inline void copy(const T* from, int64_t n, C* to) {
+  if constexpr (std::is_same_v<T, C>) {
+    std::memcpy(to, from, n * sizeof(C));
   } else {
     at::vec::convert(from, to, n);
   }
 }
 
 // Rows that lie next to each other: read in the order they lie in.
-template <int64_t width, class T>
+template <int64_t width, class C, class T>
 void pack_run(
     const T* from,
     int64_t n,
     const int64_t* columns,
     int64_t depth,
-    float* to,
+    C* to,
     int64_t step) {
   const int64_t rest = n % width;
   for (int64_t c = 0; c < depth; c++, to += width) {
     const T* row = from + columns[c];
-    float* panel = to;
+    C* panel = to;
     for (int64_t r = width; r <= n; r += width, row += width, panel += step)
       copy(row, width, panel);
     if (rest > 0) {
       copy(row, rest, panel);
-      std::fill(panel + rest, panel + width, 0.0f);
+      std::fill(panel + rest, panel + width, C(0));
     }
   }
 }
 
 // Part of a panel: to[c * width + r] = from[rows[r] + columns[c]].
-template <int64_t width, class T>
+template <int64_t width, class C, class T>
 void pack_part(
     const T* from,
     const int64_t* rows,
     int64_t n,
     const int64_t* columns,
     int64_t depth,
-    float* to) {
+    C* to) {
   if (n >= 4 && depth % 4 == 0 && run_length(columns, depth) == depth) {
     for (int64_t i = 0; i < n; i += 4) {
       const int64_t r = std::min(i, n - 4);
       for (int64_t c = 0; c < depth; c += 4) {
-        Quad square[4];
+        Quad<C> square[4];
         for (int64_t k = 0; k < 4; k++)
-          square[k] = load_quad(from + rows[r + k] + columns[c]);
+          square[k] = load_quad<C>(from + rows[r + k] + columns[c]);
         transpose(square);
         for (int64_t k = 0; k < 4; k++)
-          std::memcpy(to + (c + k) * width + r, &square[k], sizeof(Quad));
+          std::memcpy(to + (c + k) * width + r, &square[k], sizeof(Quad<C>));
       }
     }
     return;
@@ -111,7 +111,7 @@ void pack_part(
   }
   for (int64_t c = 0; c < depth; c++) {
     for (int64_t r = 0; r < n; r++)
-      to[c * width + r] = static_cast<float>(from[rows[r] + columns[c]]);
+      to[c * width + r] = static_cast<C>(from[rows[r] + columns[c]]);
   }
 }
 
@@ -119,21 +119,21 @@ void pack_part(
 
 // Panels of `width` rows each, `step` apart: to[c * width + r] = from[rows[r] + columns[c]], and 0
 // in rows from n on.
-template <int64_t width, class T>
+template <int64_t width, class C, class T>
 void pack_panels(
     const T* from,
     const int64_t* rows,
     int64_t n,
     const int64_t* columns,
     int64_t depth,
-    float* to,
+    C* to,
     int64_t step) {
   if (run_length(rows, n) == n)
     return matrices_detail::pack_run<width>(from + rows[0], n, columns, depth, to, step);
   constexpr int64_t at_once = 16; // a cache line
   for (int64_t r = 0; r < n; r += width, to += step) {
     if (n - r < width)
-      std::fill(to, to + depth * width, 0.0f);
+      std::fill(to, to + depth * width, C(0));
     for (int64_t c = 0; c < depth; c += at_once) {
       matrices_detail::pack_part<width>(
           from,

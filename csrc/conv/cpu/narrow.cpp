@@ -15,12 +15,14 @@ constexpr int64_t kTileWidth = 512;  // output pixels whose sums stay in the cac
 
 template <class T>
 class Narrow : Roles {
+  using C = compute_t<T>;
+
  public:
   explicit Narrow(const ConvProblem& p)
       : Roles(p),
         epilogue_(p),
         tap_rows_(p.kernel[0] * p.kernel[1]),
-        columns_(ceil_div(p.kernel[2] * out_channels_, kLanes) * kLanes),
+        columns_(ceil_div(p.kernel[2] * out_channels_, kLanes<C>) * kLanes<C>),
         tiles_(ceil_div(out_size_[2], kTileWidth)),
         weights_(p.groups * tap_rows_ * in_channels_ * columns_) {}
 
@@ -31,8 +33,8 @@ class Narrow : Roles {
     const int64_t operations = width * in_channels_ * tap_rows_ * columns_;
     parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
       const int64_t most = most_inputs(width);
-      const Buffer sums(width * out_channels_), products(std::max(most * columns_, width));
-      const Buffer widened(std::is_same_v<T, float> ? 0 : most * kChannels);
+      const Scratch<C> sums(width * out_channels_), products(std::max(most * columns_, width));
+      const Scratch<C> widened(std::is_same_v<T, C> ? 0 : most * kChannels);
       for (int64_t task = begin; task < end; task++) {
         const int64_t row = task / tiles_, image = row / (out_size_[0] * out_size_[1]);
         Tile tile;
@@ -56,7 +58,7 @@ class Narrow : Roles {
   };
 
   // [group][row of taps][input channel][tap, output channel]
-  float* weights(int64_t group, int64_t tap_row, int64_t channel) const {
+  C* weights(int64_t group, int64_t tap_row, int64_t channel) const {
     return weights_.data() + ((group * tap_rows_ + tap_row) * in_channels_ + channel) * columns_;
   }
 
@@ -67,11 +69,11 @@ class Narrow : Roles {
         for (int64_t c = 0; c < in_channels_; c++) {
           const T* from = static_cast<const T*>(p_.weights) + group * p_.oc * ws[0] +
               row / p_.kernel[1] * ws[2] + row % p_.kernel[1] * ws[3] + c * weights_in_stride_;
-          float* to = weights(group, row, c);
-          std::fill(to, to + columns_, 0.0f);
+          C* to = weights(group, row, c);
+          std::fill(to, to + columns_, C(0));
           for (int64_t tap = 0; tap < p_.kernel[2]; tap++) {
             for (int64_t o = 0; o < out_channels_; o++)
-              *to++ = static_cast<float>(from[tap * ws[4] + o * weights_out_stride_]);
+              *to++ = static_cast<C>(from[tap * ws[4] + o * weights_out_stride_]);
           }
         }
       }
@@ -103,12 +105,11 @@ class Narrow : Roles {
     return {first, std::max<int64_t>(std::min(end, in_size_[2]) - first, 0)};
   }
 
-  void compute(const Tile& tile, float* sums, float* products, float* widened) const {
+  void compute(const Tile& tile, C* sums, C* products, C* widened) const {
     for (int64_t c = 0; c < out_channels_; c++) {
       const T* bias = static_cast<const T*>(p_.bias);
-      const float value = bias == nullptr
-          ? 0.0f
-          : static_cast<float>(bias[(tile.group * p_.oc + c) * p_.bias_stride]);
+      const C value =
+          bias == nullptr ? C(0) : static_cast<C>(bias[(tile.group * p_.oc + c) * p_.bias_stride]);
       for (int64_t x = 0; x < tile.width; x++)
         sums[x * out_channels_ + c] = value;
     }
@@ -126,7 +127,7 @@ class Narrow : Roles {
     }
     if (!epilogue_.is_empty()) {
       for (int64_t c = 0; c < out_channels_; c++) {
-        float* line = products; // which are no longer needed
+        C* line = products; // which are no longer needed
         for (int64_t x = 0; x < tile.width; x++)
           line[x] = sums[x * out_channels_ + c];
         const int64_t channel = tile.group * out_channels_ + c;
@@ -146,17 +147,17 @@ class Narrow : Roles {
       int64_t tap_row,
       const T* line,
       int64_t pixels,
-      float* products,
-      float* widened) const {
-    std::fill(products, products + pixels * columns_, 0.0f);
+      C* products,
+      C* widened) const {
+    std::fill(products, products + pixels * columns_, C(0));
     for (int64_t channel = 0; channel < in_channels_; channel += kChannels) {
       const int64_t block = std::min(kChannels, in_channels_ - channel);
-      const Block a = load_block(
+      const Block<C> a = load_block(
           line + channel * in_stride_[1], pixels, in_stride_[4], block, in_stride_[1], widened);
-      for (int64_t column = 0; column < columns_; column += kPanel) {
-        gemm(
+      for (int64_t column = 0; column < columns_; column += kPanel<C>) {
+        gemm<C>(
             pixels,
-            std::min(kPanel, columns_ - column) / kLanes,
+            std::min(kPanel<C>, columns_ - column) / kLanes<C>,
             block,
             {a.data,
              a.pixel_stride,
@@ -170,12 +171,12 @@ class Narrow : Roles {
   }
 
   // Each output gets what belongs to it in the order of input pixels, whatever the tiles are.
-  void add(const Tile& tile, const Inputs& inputs, const float* products, float* sums) const {
+  void add(const Tile& tile, const Inputs& inputs, const C* products, C* sums) const {
     const int64_t step = forward_ ? -p_.dilation[2] : p_.dilation[2];
     for (int64_t i = 0; i < inputs.count; i++) {
       const int64_t x = inputs.first + i;
       int64_t out = (forward_ ? x + p_.pad[2] : x * p_.stride[2] - p_.pad[2]) - tile.x;
-      const float* product = products + i * columns_;
+      const C* product = products + i * columns_;
       for (int64_t tap = 0; tap < p_.kernel[2]; tap++, out += step, product += out_channels_) {
         if (out < 0 || out >= tile.width)
           continue;
@@ -187,22 +188,20 @@ class Narrow : Roles {
 
   const Epilogue<T> epilogue_;
   const int64_t tap_rows_, columns_, tiles_;
-  const Buffer weights_;
+  const Scratch<C> weights_;
 };
 
 } // namespace
 
 bool can_run_narrow(const ConvProblem& p) {
   const bool forward = p.pass == ConvPass::forward;
-  return p.dtype != c10::ScalarType::Double && p.pass != ConvPass::backward_weights &&
-      (forward ? p.oc : p.ic) <= kMostChannels && (forward ? p.ic : p.oc) >= 16 &&
-      p.kernel[2] > 1 && (!forward || p.stride[2] == 1);
+  return p.pass != ConvPass::backward_weights && (forward ? p.oc : p.ic) <= kMostChannels &&
+      (forward ? p.ic : p.oc) >= 16 && p.kernel[2] > 1 && (!forward || p.stride[2] == 1);
 }
 
 void run_narrow(const ConvProblem& p) {
-  dispatch(TypeList<float, c10::BFloat16, c10::Half>{}, p.dtype, [&](auto tag) {
-    Narrow<typename decltype(tag)::type>(p).run();
-  });
+  dispatch(
+      FloatingTypes{}, p.dtype, [&](auto tag) { Narrow<typename decltype(tag)::type>(p).run(); });
 }
 
 } // namespace torch_dnnl

@@ -92,8 +92,9 @@ struct Hash {
 // A copy of weights, and what was made of the copy: of the weights themselves it might not be, if
 // another thread writes them meanwhile.
 struct Kept {
-  Kept(const ConvProblem& p, int64_t size, const PackWeights& pack)
-      : bytes(bytes_of(p)), original(bytes), packed(size) {
+  template <class Pack>
+  Kept(const ConvProblem& p, int64_t packed_bytes, const Pack& pack)
+      : bytes(bytes_of(p)), original(bytes), packed(packed_bytes) {
     at::parallel_for(0, bytes, kGrain, [&](int64_t begin, int64_t end) {
       std::memcpy(original.data() + begin, from(p) + begin, end - begin);
     });
@@ -111,18 +112,13 @@ struct Kept {
     return is_same;
   }
 
-  static int64_t total(const ConvProblem& p, int64_t size) {
-    return bytes_of(p) + size * int64_t(sizeof(float));
-  }
-
   static constexpr int64_t kGrain = int64_t(1) << 18, kStep = int64_t(1) << 14;
   static const char* from(const ConvProblem& p) {
     return static_cast<const char*>(p.weights);
   }
 
   const int64_t bytes; // of the original
-  const Scratch<char> original;
-  const Scratch<float> packed;
+  const Scratch<char> original, packed;
 };
 
 class Store;
@@ -241,21 +237,22 @@ TORCH_LIBRARY(torch_dnnl_cpu, m) {
 
 } // namespace
 
-std::shared_ptr<const float> packed_weights(
+std::shared_ptr<const void> packed_bytes(
     const ConvProblem& p,
     Packing packing,
     int64_t width,
-    int64_t size,
-    const PackWeights& pack) {
+    int64_t bytes,
+    const std::function<void(const void*, void*)>& pack) {
   const auto pack_for_this_call = [&] {
-    const auto packed = std::make_shared<const Scratch<float>>(size);
+    const auto packed = std::make_shared<const Scratch<char>>(bytes);
     pack(p.weights, packed->data());
-    return std::shared_ptr<const float>(packed, packed->data());
+    return std::shared_ptr<const void>(packed, packed->data());
   };
   if (!may_keep(p, packing))
     return pack_for_this_call();
   const Key key = key_of(p, packing, width);
-  auto [kept, should_keep] = store().find(key, Kept::total(p, size));
+  const int64_t total = bytes_of(p) + bytes;
+  auto [kept, should_keep] = store().find(key, total);
   if (kept != nullptr && !kept->is_of(p)) {
     store().forget(key);
     return pack_for_this_call();
@@ -263,8 +260,8 @@ std::shared_ptr<const float> packed_weights(
   if (kept == nullptr) {
     if (!should_keep)
       return pack_for_this_call();
-    kept = std::make_shared<const Kept>(p, size, pack);
-    store().keep(key, kept, Kept::total(p, size));
+    kept = std::make_shared<const Kept>(p, bytes, pack);
+    store().keep(key, kept, total);
   }
   return {kept, kept->packed.data()};
 }

@@ -21,15 +21,26 @@ namespace torch_dnnl {
 
 enum class Packing { direct, winograd };
 
-using PackWeights = std::function<void(const void* weights, float* to)>;
+std::shared_ptr<const void> packed_bytes(
+    const ConvProblem& p,
+    Packing packing,
+    int64_t width,
+    int64_t bytes,
+    const std::function<void(const void* weights, void* to)>& pack);
 
-// The `size` floats that `pack` makes of the weights of a problem. They must depend on nothing but
-// the weights, their type, sizes and strides, the pass and `width`.
-std::shared_ptr<const float> packed_weights(
+// The `size` values that pack(weights, to) makes of the weights of a problem. They must depend on
+// nothing but the weights, their type, sizes and strides, the pass and `width`.
+template <class C, class Pack>
+std::shared_ptr<const C> packed_weights(
     const ConvProblem& p,
     Packing packing,
     int64_t width,
     int64_t size,
-    const PackWeights& pack);
+    const Pack& pack) {
+  return std::static_pointer_cast<const C>(packed_bytes(
+      p, packing, width, size * int64_t(sizeof(C)), [&](const void* weights, void* to) {
+        pack(weights, static_cast<C*>(to));
+      }));
+}
 
 } // namespace torch_dnnl

@@ -37,6 +37,8 @@ constexpr int64_t kTaskPixels = 1024;
 // of them go from registers to the result, if it can hold them.
 template <class T>
 class Patches {
+  using C = compute_t<T>;
+
  public:
   explicit Patches(const ConvProblem& p) : p_(p), epilogue_(p) {
     const int64_t *xs = p.src_stride, *ys = p.dst_stride, *ws = p.weights_stride;
@@ -81,7 +83,7 @@ class Patches {
     columns_ = right_.across.count();
     depth_ = left_.depth.count();
     row_block_ = round_up(ceil_div(rows_, ceil_div(rows_, kRows)), kGemmRows);
-    column_block_ = round_up(ceil_div(columns_, ceil_div(columns_, kColumns)), kPanel);
+    column_block_ = round_up(ceil_div(columns_, ceil_div(columns_, kColumns)), kPanel<C>);
     if (p.pass == ConvPass::backward_weights) {
       chunks_ = std::clamp<int64_t>(
           std::min(kTasks / blocks(), depth_ / kTaskPixels), 1, ceil_div(depth_, kDepth));
@@ -92,8 +94,8 @@ class Patches {
       if (rows_ >= equal * 16 * kGemmRows)
         row_block_ = round_up(ceil_div(rows_, equal), kGemmRows);
       const int64_t enough = at::get_num_threads() == 1 ? 1 : 4 * at::get_num_threads();
-      while (blocks() < enough && column_block_ > kPanel)
-        column_block_ = round_up(column_block_ / 2, kPanel);
+      while (blocks() < enough && column_block_ > kPanel<C>)
+        column_block_ = round_up(column_block_ / 2, kPanel<C>);
       while (blocks() < enough && row_block_ > 4 * kGemmRows)
         row_block_ = round_up(row_block_ / 2, kGemmRows);
     }
@@ -107,8 +109,8 @@ class Patches {
 
   void run() {
     clear_uncovered();
-    const Scratch<float> left(shared_size(left_)), right(shared_size(right_));
-    const Scratch<float> partial(adds_up_ ? p_.groups * blocks() * chunks_ * sums_size_ : 0);
+    const Scratch<C> left(shared_size(left_)), right(shared_size(right_));
+    const Scratch<C> partial(adds_up_ ? p_.groups * blocks() * chunks_ * sums_size_ : 0);
     for (int64_t d = 0; d < depth_; d += part_.depth) {
       for (int64_t column = 0; column < columns_; column += part_.columns) {
         for (int64_t row = 0; row < rows_; row += part_.rows) {
@@ -143,7 +145,7 @@ class Patches {
     int64_t group_step = 0;
     Axis across{}, depth{}, out{};
     bool is_shared = false;
-    const float* panels = nullptr; // [group][panel][depth][width] of `held`, if shared
+    const C* panels = nullptr; // [group][panel][depth][width] of `held`, if shared
     Panels held{};
   };
 
@@ -166,14 +168,14 @@ class Patches {
           depth(kDepth),
           rows(product.row_block_),
           columns(product.column_block_) {}
-    Scratch<float> sums, left, right;
+    Scratch<C> sums, left, right;
     Scratch<int64_t> across, depth; // offsets
     Scratch<int64_t> rows, columns; // of a block in the result
   };
 
   // Panels of one side of a block, `step` apart. Those of the left may be the matrix itself.
   struct PanelList {
-    const float* data;
+    const C* data;
     int64_t step, row = 1, column = kGemmRows;
   };
 
@@ -200,7 +202,7 @@ class Patches {
   }
 
   int64_t width(const Operand& side) const {
-    return &side == &left_ ? kGemmRows : kPanel;
+    return &side == &left_ ? kGemmRows : kPanel<C>;
   }
 
   Block block_of(const Part& part, int64_t index) const {
@@ -222,28 +224,28 @@ class Patches {
   // Sums begin at the bias, of their row or of their column.
   void fill_starts() {
     const T* bias = static_cast<const T*>(p_.bias);
-    starts_.assign(kPanel, 0.0f);
+    starts_.assign(kPanel<C>, C(0));
     if (bias == nullptr)
       return;
-    const int64_t copies = is_turned_ ? 1 : kLanes;
-    start_group_ = round_up(p_.oc, kPanel) * copies;
-    start_row_ = is_turned_ ? 0 : kLanes;
-    start_vector_ = is_turned_ ? kLanes : 0;
-    starts_.assign(p_.groups * start_group_, 0.0f);
+    const int64_t copies = is_turned_ ? 1 : kLanes<C>;
+    start_group_ = round_up(p_.oc, kPanel<C>) * copies;
+    start_row_ = is_turned_ ? 0 : kLanes<C>;
+    start_vector_ = is_turned_ ? kLanes<C> : 0;
+    starts_.assign(p_.groups * start_group_, C(0));
     for (int64_t group = 0; group < p_.groups; group++) {
       for (int64_t c = 0; c < p_.oc; c++) {
         std::fill_n(
             starts_.data() + group * start_group_ + c * copies,
             copies,
-            static_cast<float>(bias[(group * p_.oc + c) * p_.bias_stride]));
+            static_cast<C>(bias[(group * p_.oc + c) * p_.bias_stride]));
       }
     }
   }
 
-  const float* start_of(const Block& block, int64_t column) const {
-    const float* starts = starts_.data() + block.group * start_group_;
+  const C* start_of(const Block& block, int64_t column) const {
+    const C* starts = starts_.data() + block.group * start_group_;
     return starts +
-        (is_turned_ ? (block.column + column) * start_vector_ / kLanes : block.row * start_row_);
+        (is_turned_ ? (block.column + column) * start_vector_ / kLanes<C> : block.row * start_row_);
   }
 
   // Where a chunk of the depth begins.
@@ -273,13 +275,13 @@ class Patches {
       int64_t n,
       const int64_t* columns,
       int64_t depth,
-      float* to,
+      C* to,
       int64_t step) const {
     const T* from = static_cast<const T*>(side.data) + group * side.group_step;
     if (&side == &left_) {
       pack_panels<kGemmRows>(from, rows, n, columns, depth, to, step);
     } else {
-      pack_panels<kPanel>(from, rows, n, columns, depth, to, step);
+      pack_panels<kPanel<C>>(from, rows, n, columns, depth, to, step);
     }
   }
 
@@ -297,7 +299,7 @@ class Patches {
     return side.is_shared ? p_.groups * size(side, rows, part_.depth) : 0;
   }
 
-  void pack_shared(Operand& side, const Panels& part, float* to) const {
+  void pack_shared(Operand& side, const Panels& part, C* to) const {
     if (!side.is_shared || side.held == part)
       return;
     const int64_t panel = width(side), rows = part.rows;
@@ -309,7 +311,7 @@ class Patches {
         const int64_t group = task / tasks, first = task % tasks * at_once;
         const int64_t n = std::min(at_once, rows - first);
         side.across.offsets(part.row + first, n, across.data());
-        float* panels = to + group * size(side, rows, part.depth) + size(side, first, part.depth);
+        C* panels = to + group * size(side, rows, part.depth) + size(side, first, part.depth);
         const int64_t step = panel_step(side, part.depth);
         pack(side, group, across.data(), n, depth.data(), part.depth, panels, step);
       }
@@ -326,7 +328,7 @@ class Patches {
       int64_t from,
       int64_t depth,
       const Workspace& local,
-      float* to) const {
+      C* to) const {
     if (side.is_shared) {
       const Panels& held = side.held;
       const int64_t begin = group * size(side, held.rows, held.depth) +
@@ -337,10 +339,10 @@ class Patches {
     int64_t *across = local.across.data(), *columns = local.depth.data();
     side.across.offsets(first, n, across);
     side.depth.offsets(from, depth, columns);
-    if constexpr (std::is_same_v<T, float>) {
+    if constexpr (std::is_same_v<T, C>) {
       if (&side == &left_ && are_even(across, n) && run_length(columns, depth) == depth) {
         const int64_t row = n > 1 ? across[1] - across[0] : 0;
-        const float* data = static_cast<const float*>(side.data) + group * side.group_step;
+        const C* data = static_cast<const C*>(side.data) + group * side.group_step;
         return {data + across[0] + columns[0], row * kGemmRows, row, 1};
       }
     }
@@ -349,7 +351,7 @@ class Patches {
   }
 
   // Stores the product, or adds it to the sums of blocks and chunks.
-  void multiply(const Part& part, float* partial) const {
+  void multiply(const Part& part, C* partial) const {
     const int64_t end_of_part = part.first + part.depth;
     int64_t first_chunk = 0, last_chunk = 0; // that have some of the part's depth
     while (begin_of(first_chunk + 1) <= part.first)
@@ -366,7 +368,7 @@ class Patches {
         const Block block = block_of(part, task / chunks);
         const int64_t chunk = first_chunk + task % chunks;
         const int64_t first = std::max(begin_of(chunk), part.first);
-        float* sums =
+        C* sums =
             adds_up_ ? partial + (block.index * chunks_ + chunk) * sums_size_ : local.sums.data();
         locate(block, local);
         const int64_t last = std::min(begin_of(chunk + 1), end_of_part);
@@ -377,14 +379,14 @@ class Patches {
     });
   }
 
-  void store_sums(float* partial) const {
+  void store_sums(C* partial) const {
     const int64_t outputs = p_.groups * blocks();
     parallel_tasks(outputs, chunks_ * sums_size_, [&](int64_t begin, int64_t end) {
       Workspace local(*this);
       for (int64_t i = begin; i < end; i++) {
-        float* sums = partial + i * chunks_ * sums_size_;
+        C* sums = partial + i * chunks_ * sums_size_;
         for (int64_t chunk = 1; chunk < chunks_; chunk++) {
-          const float* more = sums + chunk * sums_size_;
+          const C* more = sums + chunk * sums_size_;
           for (int64_t j = 0; j < sums_size_; j++)
             sums[j] += more[j];
         }
@@ -402,37 +404,37 @@ class Patches {
       int64_t last,
       bool begins,
       const Workspace& local,
-      float* sums) const {
+      C* sums) const {
     for (int64_t d = first; d < last; d += kDepth) {
       const int64_t depth = std::min(kDepth, last - d);
       const PanelList a =
           panels(left_, block.group, block.row, block.rows, d, depth, local, local.left.data());
       const PanelList b = panels(
           right_, block.group, block.column, block.columns, d, depth, local, local.right.data());
-      for (int64_t j = 0; j < block.columns; j += kPanel) {
-        float *panel = sums + j * block.rows, *to = panel;
-        int64_t to_row = kPanel;
+      for (int64_t j = 0; j < block.columns; j += kPanel<C>) {
+        C *panel = sums + j * block.rows, *to = panel;
+        int64_t to_row = kPanel<C>;
         if (d + depth == last && stores_at_once(block, j, local)) {
-          to = static_cast<float*>(p_.out) + block.group * out_step_ + local.rows.data()[0] +
+          to = static_cast<C*>(p_.out) + block.group * out_step_ + local.rows.data()[0] +
               local.columns.data()[j];
           to_row = block.rows > 1 ? local.rows.data()[1] - local.rows.data()[0] : 0;
         }
         const bool is_first = begins && d == first;
-        const int64_t start_row = is_first ? start_row_ : kPanel;
-        const float* start = is_first ? start_of(block, j) : panel;
+        const int64_t start_row = is_first ? start_row_ : kPanel<C>;
+        const C* start = is_first ? start_of(block, j) : panel;
         for (int64_t i = 0; i < block.rows; i += kGemmRows) {
-          torch_dnnl::multiply<Strided, Strided>(
+          torch_dnnl::multiply<C, Strided, Strided>(
               std::min<int64_t>(kGemmRows, block.rows - i),
-              ceil_div(std::min(kPanel, block.columns - j), kLanes),
+              ceil_div(std::min(kPanel<C>, block.columns - j), kLanes<C>),
               depth,
               {a.data + i / kGemmRows * a.step,
                a.row,
                {a.column},
-               b.data + j / kPanel * b.step,
-               {kPanel},
+               b.data + j / kPanel<C> * b.step,
+               {kPanel<C>},
                start + i * start_row,
                start_row,
-               is_first ? start_vector_ : kLanes,
+               is_first ? start_vector_ : kLanes<C>,
                to + i * to_row,
                to_row});
         }
@@ -443,8 +445,8 @@ class Patches {
   // Whether sums are results: of whole vectors, at one distance, of columns that lie next to each
   // other.
   bool stores_at_once(const Block& block, int64_t column, const Workspace& local) const {
-    const int64_t columns = std::min(kPanel, block.columns - column);
-    return std::is_same_v<T, float> && !adds_up_ && epilogue_.is_empty() && columns % kLanes == 0 &&
+    const int64_t columns = std::min(kPanel<C>, block.columns - column);
+    return std::is_same_v<T, C> && !adds_up_ && epilogue_.is_empty() && columns % kLanes<C> == 0 &&
         run_length(local.columns.data() + column, columns) == columns &&
         are_even(local.rows.data(), block.rows);
   }
@@ -455,13 +457,13 @@ class Patches {
     right_.out.offsets(block.column, block.columns, local.columns.data());
   }
 
-  void store(const Block& block, const Workspace& local, const float* sums) const {
+  void store(const Block& block, const Workspace& local, const C* sums) const {
     if (!epilogue_.is_empty())
       return complete(block, sums);
     const int64_t *row = local.rows.data(), *column = local.columns.data();
     T* out = static_cast<T*>(p_.out) + block.group * out_step_;
     for (int64_t end, first = 0; first < block.columns; first = end) {
-      const auto next = [&](int64_t j) { return std::min(j + kPanel, block.columns); };
+      const auto next = [&](int64_t j) { return std::min(j + kPanel<C>, block.columns); };
       end = next(first);
       if (stores_at_once(block, first, local))
         continue;
@@ -470,15 +472,16 @@ class Patches {
       for (int64_t at = first; at < end;) {
         const int64_t run = run_length(column + at, end - at);
         for (int64_t i = 0; i < block.rows; i++)
-          store_run(sums + i * kPanel, block.rows * kPanel, at, run, out + row[i] + column[at]);
+          store_run(
+              sums + i * kPanel<C>, block.rows * kPanel<C>, at, run, out + row[i] + column[at]);
         at += run;
       }
     }
   }
 
   // The same with an epilogue: by runs of pixels in one row of the result, or in joined rows.
-  void complete(const Block& block, const float* sums) const {
-    const int64_t *size = p_.dst_size, row_panel = block.rows * kPanel;
+  void complete(const Block& block, const C* sums) const {
+    const int64_t *size = p_.dst_size, row_panel = block.rows * kPanel<C>;
     const int64_t longest = size[2] * (epilogue_.has_joined_rows(size[2]) ? size[1] : 1);
     const int64_t first = is_turned_ ? block.row : block.column;
     const int64_t pixels = is_turned_ ? block.rows : block.columns;
@@ -488,17 +491,17 @@ class Patches {
       run.n = n, run.d = d % size[0], run.h = h % size[1], run.w = w % size[2];
       run.pixels = std::min(pixels - at, longest - w % longest);
       if (is_turned_) {
-        for (int64_t c = 0; c < block.columns; c += kPanel) {
+        for (int64_t c = 0; c < block.columns; c += kPanel<C>) {
           run.channel = block.group * p_.oc + block.column + c;
-          run.channels = std::min(kPanel, block.columns - c);
-          epilogue_.store_pixels(sums + c * block.rows + at * kPanel, kLanes, kPanel, run);
+          run.channels = std::min(kPanel<C>, block.columns - c);
+          epilogue_.store_pixels(sums + c * block.rows + at * kPanel<C>, kLanes<C>, kPanel<C>, run);
         }
         continue;
       }
       run.channels = 1;
       for (int64_t i = 0; i < block.rows; i++) {
-        float line[kColumns];
-        store_run(sums + i * kPanel, row_panel, at, run.pixels, line);
+        C line[kColumns];
+        store_run(sums + i * kPanel<C>, row_panel, at, run.pixels, line);
         run.channel = block.group * p_.oc + block.row + i;
         epilogue_.store_line(line, run);
       }
@@ -507,10 +510,10 @@ class Patches {
 
   // Columns [first, first + n) of a row whose panels are `step` apart.
   template <class U>
-  static void store_run(const float* row, int64_t step, int64_t first, int64_t n, U* to) {
+  static void store_run(const C* row, int64_t step, int64_t first, int64_t n, U* to) {
     for (int64_t j = first, end = first + n; j < end;) {
-      const float* from = row + j / kPanel * step + j % kPanel;
-      const int64_t count = std::min(end - j, kPanel - j % kPanel);
+      const C* from = row + j / kPanel<C> * step + j % kPanel<C>;
+      const int64_t count = std::min(end - j, kPanel<C> - j % kPanel<C>);
       if (count == 1) {
         *to = convert<U>(*from);
       } else {
@@ -527,16 +530,16 @@ class Patches {
   int64_t out_step_ = 0;
   bool is_turned_ = false; // columns are output channels, or terms
   int64_t rows_, columns_, depth_, row_block_, column_block_, chunks_ = 1, sums_size_;
-  Part part_{};               // what is computed at once, the first one
-  bool adds_up_ = false;      // sums of several chunks or parts of the depth
-  std::vector<float> starts_; // where sums begin; of groups, rows and vectors, these apart:
+  Part part_{};           // what is computed at once, the first one
+  bool adds_up_ = false;  // sums of several chunks or parts of the depth
+  std::vector<C> starts_; // where sums begin; of groups, rows and vectors, these apart:
   int64_t start_group_ = 0, start_row_ = 0, start_vector_ = 0;
 };
 
 } // namespace
 
 bool can_run_patches(const ConvProblem& p) {
-  if (p.dtype == c10::ScalarType::Double || std::min(p.oc, p.ic * product(p.kernel)) < 16)
+  if (std::min(p.oc, p.ic * product(p.kernel)) < 16)
     return false;
   for (int a = 0; a < 3; a++) {
     const int64_t reach = (p.kernel[a] - 1) * p.dilation[a] + 1;
@@ -549,9 +552,8 @@ bool can_run_patches(const ConvProblem& p) {
 }
 
 void run_patches(const ConvProblem& p) {
-  dispatch(TypeList<float, c10::BFloat16, c10::Half>{}, p.dtype, [&](auto tag) {
-    Patches<typename decltype(tag)::type>(p).run();
-  });
+  dispatch(
+      FloatingTypes{}, p.dtype, [&](auto tag) { Patches<typename decltype(tag)::type>(p).run(); });
 }
 
 } // namespace torch_dnnl

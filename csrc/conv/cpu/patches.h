@@ -1,13 +1,12 @@
 // Convolution whose taps never meet in a pixel, on the CPU: 1x1 kernels with any stride, and
-// patches side by side. Each of its three passes is one matrix product, in float32, whatever the
-// layouts.
+// patches side by side. Each of its three passes is one matrix product, whatever the layouts.
 #pragma once
 
 #include "conv/conv.h"
 
 namespace torch_dnnl {
 
-// float32, bfloat16 and float16 without padding, with enough channels to fill vectors.
+// Without padding, with enough channels to fill vectors.
 bool can_run_patches(const ConvProblem& p);
 
 void run_patches(const ConvProblem& p);

@@ -1,4 +1,4 @@
-// Transposing float32 in squares of four by four, in registers.
+// Transposing in squares of four by four, in registers.
 #pragma once
 
 #include <cstdint>
@@ -6,29 +6,35 @@
 
 namespace torch_dnnl {
 
-typedef float Quad __attribute__((vector_size(16)));
+template <class C>
+struct QuadOf {
+  typedef C type __attribute__((vector_size(4 * sizeof(C))));
+};
+template <class C>
+using Quad = typename QuadOf<C>::type;
 
-template <class T>
-inline Quad load_quad(const T* from) {
-  if constexpr (std::is_same_v<T, float>) {
-    Quad quad;
+template <class C, class T>
+inline Quad<C> load_quad(const T* from) {
+  if constexpr (std::is_same_v<T, C>) {
+    Quad<C> quad;
     std::memcpy(&quad, from, sizeof(quad));
     return quad;
   } else {
-    return Quad{
-        static_cast<float>(from[0]),
-        static_cast<float>(from[1]),
-        static_cast<float>(from[2]),
-        static_cast<float>(from[3])};
+    return Quad<C>{
+        static_cast<C>(from[0]),
+        static_cast<C>(from[1]),
+        static_cast<C>(from[2]),
+        static_cast<C>(from[3])};
   }
 }
 
 // Four rows of four values become four columns.
-inline void transpose(Quad* x) {
-  const Quad a = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
-  const Quad b = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
-  const Quad c = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
-  const Quad d = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
+template <class Q>
+inline void transpose(Q* x) {
+  const Q a = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
+  const Q b = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
+  const Q c = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
+  const Q d = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
   x[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
   x[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
   x[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
@@ -36,22 +42,23 @@ inline void transpose(Quad* x) {
 }
 
 // to[c * to_row + r] = from[r * from_row + c]
-inline void transpose(
-    const float* from,
+template <class C>
+void transpose(
+    const C* from,
     int64_t from_row,
     int64_t rows,
     int64_t columns,
-    float* to,
+    C* to,
     int64_t to_row) {
   const int64_t whole_rows = rows / 4 * 4, whole_columns = columns / 4 * 4;
   for (int64_t c = 0; c < whole_columns; c += 4) {
     for (int64_t r = 0; r < whole_rows; r += 4) {
-      Quad square[4];
+      Quad<C> square[4];
       for (int64_t k = 0; k < 4; k++)
-        std::memcpy(&square[k], from + (r + k) * from_row + c, sizeof(Quad));
+        std::memcpy(&square[k], from + (r + k) * from_row + c, sizeof(Quad<C>));
       transpose(square);
       for (int64_t k = 0; k < 4; k++)
-        std::memcpy(to + (c + k) * to_row + r, &square[k], sizeof(Quad));
+        std::memcpy(to + (c + k) * to_row + r, &square[k], sizeof(Quad<C>));
     }
   }
   for (int64_t c = 0; c < columns; c++) {

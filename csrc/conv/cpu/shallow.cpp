@@ -17,6 +17,8 @@ constexpr int64_t kMostRows = 4;     // of the result that do
 
 template <class T>
 class Shallow : Roles {
+  using C = compute_t<T>;
+
  public:
   explicit Shallow(const ConvProblem& p)
       : Roles(p),
@@ -27,7 +29,7 @@ class Shallow : Roles {
         is_turned_(choose_turned()),
         tile_width_(choose_tile_width()),
         width_tiles_(ceil_div(out_size_[2], tile_width_)),
-        starts_(p.groups * panels_.count * panels_.width * (is_turned_ ? kLanes : 1)) {
+        starts_(p.groups * panels_.count * panels_.width * (is_turned_ ? kLanes<C> : 1)) {
     plan_copies();
     fill_starts();
   }
@@ -41,8 +43,8 @@ class Shallow : Roles {
     const int64_t panel_tasks = ceil_div(panels_.count, panels_per_task);
     const int64_t operations = tile_width_ * in_channels_ * taps_ * panels_.width * panels_per_task;
     parallel_tasks(tiles * panel_tasks, operations, [&](int64_t begin, int64_t end) {
-      const Buffer sums(panels_per_task * sums_size());
-      const Buffer copies(copies_in(product_taps_) * copy_size_);
+      const Scratch<C> sums(panels_per_task * sums_size());
+      const Scratch<C> copies(copies_in(product_taps_) * copy_size_);
       for (int64_t task = begin; task < end; task++) {
         Digits digits{task};
         Tile tile;
@@ -69,12 +71,12 @@ class Shallow : Roles {
   bool choose_turned() const {
     const int64_t pixels = out_size_[2], channels = out_channels_;
     return out_stride_[4] == 1 &&
-        7 * round_up(pixels, kLanes) * channels <= 8 * pixels * panels_.count * panels_.width;
+        7 * round_up(pixels, kLanes<C>) * channels <= 8 * pixels * panels_.count * panels_.width;
   }
 
   int64_t choose_tile_width() const {
     const int64_t width = ceil_div(out_size_[2], ceil_div(out_size_[2], kPixels));
-    return is_turned_ ? round_up(width, kLanes) : width;
+    return is_turned_ ? round_up(width, kLanes<C>) : width;
   }
 
   int64_t sums_size() const {
@@ -136,27 +138,26 @@ class Shallow : Roles {
   }
 
   // Where the sums of a panel begin: at the bias, for each channel, or for vectors of its pixels.
-  const float* start(int64_t group, int64_t panel) const {
+  const C* start(int64_t group, int64_t panel) const {
     return starts_.data() +
-        (group * panels_.count + panel) * panels_.width * (is_turned_ ? kLanes : 1);
+        (group * panels_.count + panel) * panels_.width * (is_turned_ ? kLanes<C> : 1);
   }
 
   void fill_starts() const {
-    const int64_t copies = is_turned_ ? kLanes : 1;
+    const int64_t copies = is_turned_ ? kLanes<C> : 1;
     const T* bias = static_cast<const T*>(p_.bias);
-    float* to = starts_.data();
+    C* to = starts_.data();
     for (int64_t group = 0; group < p_.groups; group++) {
       for (int64_t c = 0; c < panels_.count * panels_.width; c++, to += copies) {
         const bool has_bias = bias != nullptr && c < out_channels_;
-        const float value = has_bias
-            ? static_cast<float>(bias[(group * out_channels_ + c) * p_.bias_stride])
-            : 0.0f;
+        const C value =
+            has_bias ? static_cast<C>(bias[(group * out_channels_ + c) * p_.bias_stride]) : C(0);
         std::fill(to, to + copies, value);
       }
     }
   }
 
-  void compute(const Tile& tile, float* sums, float* copies) const {
+  void compute(const Tile& tile, C* sums, C* copies) const {
     const T* image = input<T>(tile.n, tile.group);
     for (int64_t first = 0; first < taps_; first += product_taps_) {
       const int64_t end = std::min(first + product_taps_, taps_);
@@ -164,13 +165,13 @@ class Shallow : Roles {
       for (int64_t i = 0; i < tile.panels; i++) {
         for (int64_t row = 0; row < tile.rows; row++) {
           const int64_t panel = tile.panel + i;
-          const float* inputs = copies + row * band_step_ * copies_of_line() * copy_size_;
+          const C* inputs = copies + row * band_step_ * copies_of_line() * copy_size_;
           if (product_taps_ == taps_ && can_store_at_once(tile, panel)) {
-            float* out = reinterpret_cast<float*>(output(tile, panel, row));
+            C* out = reinterpret_cast<C*>(output(tile, panel, row));
             multiply(tile, panel, 0, taps_, inputs, out, out_stride_[is_turned_ ? 1 : 4]);
             continue;
           }
-          float* to = sums + i * sums_size();
+          C* to = sums + i * sums_size();
           multiply(tile, panel, first, end, inputs, to, is_turned_ ? tile_width_ : panels_.width);
           if (end == taps_)
             store(tile, panel, row, to);
@@ -181,8 +182,7 @@ class Shallow : Roles {
 
   // Copies [first, first + count): for each tap along the first axis, for each row of the image
   // that the band meets, for each tap in a row that has its own.
-  void
-  copy_inputs(const Tile& tile, const T* image, int64_t first, int64_t count, float* to) const {
+  void copy_inputs(const Tile& tile, const T* image, int64_t first, int64_t count, C* to) const {
     for (int64_t i = first; i < first + count; i++, to += copy_size_) {
       const int64_t line = i / copies_of_line();
       const int64_t tap[3] = {
@@ -192,7 +192,7 @@ class Shallow : Roles {
       for (int a = 0; a < 3; a++)
         x[a] = at[a] * p_.stride[a] + tap[a] * p_.dilation[a] - p_.pad[a];
       if (x[0] < 0 || x[0] >= in_size_[0] || x[1] < 0 || x[1] >= in_size_[1]) {
-        std::fill(to, to + copy_size_, 0.0f);
+        std::fill(to, to + copy_size_, C(0));
       } else {
         copy_row(image + x[0] * in_stride_[2] + x[1] * in_stride_[3], x[2], to);
       }
@@ -201,9 +201,9 @@ class Shallow : Roles {
 
   // Sums are results, if these are whole vectors.
   bool can_store_at_once(const Tile& tile, int64_t panel) const {
-    return std::is_same_v<T, float> && epilogue_.is_empty() &&
-        (is_turned_ ? tile.width % kLanes == 0
-                    : out_stride_[1] == 1 && panels_.size(panel) % kLanes == 0);
+    return std::is_same_v<T, C> && epilogue_.is_empty() &&
+        (is_turned_ ? tile.width % kLanes<C> == 0
+                    : out_stride_[1] == 1 && panels_.size(panel) % kLanes<C> == 0);
   }
 
   T* output(const Tile& tile, int64_t panel, int64_t row) const {
@@ -213,7 +213,7 @@ class Shallow : Roles {
   }
 
   // Pixels of a row of the image from x on, and of its pads.
-  void copy_row(const T* row, int64_t x, float* to) const {
+  void copy_row(const T* row, int64_t x, C* to) const {
     const int64_t step = copied_step_ * phases_, from_step = step * in_stride_[4];
     for (int64_t phase = 0; phase < phases_; phase++, x += copied_step_, to += run_) {
       const Range inside = within(x, step, in_size_[2], run_);
@@ -237,7 +237,7 @@ class Shallow : Roles {
       int64_t begin,
       int64_t end,
       int64_t count,
-      float* to,
+      C* to,
       int64_t step) {
     for (int64_t i = 0; i < begin; i++)
       to[i * step] = 0;
@@ -248,14 +248,15 @@ class Shallow : Roles {
       at::vec::convert(from, to + begin, end - begin);
       return;
     }
-    if constexpr (std::is_same_v<T, float>) {
+    if constexpr (std::is_same_v<T, C>) {
       if (step == 1 && from_step == 2) {
-        for (; i + kLanes < end; i += kLanes, from += 2 * kLanes)
-          at::vec::deinterleave2(Vec::loadu(from), Vec::loadu(from + kLanes)).first.store(to + i);
+        for (; i + kLanes<C> < end; i += kLanes<C>, from += 2 * kLanes<C>)
+          at::vec::deinterleave2(Lanes<C>::loadu(from), Lanes<C>::loadu(from + kLanes<C>))
+              .first.store(to + i);
       }
     }
     for (; i < end; i++, from += from_step)
-      to[i * step] = static_cast<float>(*from);
+      to[i * step] = static_cast<C>(*from);
   }
 
   // The sums of taps [first, end), which begin at the bias, or where they are.
@@ -264,14 +265,13 @@ class Shallow : Roles {
       int64_t panel,
       int64_t first,
       int64_t end,
-      const float* inputs,
-      float* sums,
+      const C* inputs,
+      C* sums,
       int64_t sums_row) const {
     const int64_t depth = (end - first) * in_channels_;
-    const float *weights = weights_.at(tile.group, panel, 0, first),
-                *bias = start(tile.group, panel);
+    const C *weights = weights_.at(tile.group, panel, 0, first), *bias = start(tile.group, panel);
     if (!is_turned_) {
-      torch_dnnl::multiply<Listed, Strided>(
+      torch_dnnl::multiply<C, Listed, Strided>(
           tile.width,
           panels_.vectors(panel),
           depth,
@@ -282,15 +282,15 @@ class Shallow : Roles {
            {panels_.width},
            first == 0 ? bias : sums,
            first == 0 ? 0 : sums_row,
-           kLanes,
+           kLanes<C>,
            sums,
            sums_row});
       return;
     }
-    for (int64_t x = 0; x < tile.width; x += kPanel) {
-      torch_dnnl::multiply<Strided, Listed>(
+    for (int64_t x = 0; x < tile.width; x += kPanel<C>) {
+      torch_dnnl::multiply<C, Strided, Listed>(
           panels_.size(panel),
-          ceil_div(std::min(kPanel, tile.width - x), kLanes),
+          ceil_div(std::min(kPanel<C>, tile.width - x), kLanes<C>),
           depth,
           {weights,
            1,
@@ -298,21 +298,21 @@ class Shallow : Roles {
            inputs + x,
            terms_.data(),
            first == 0 ? bias : sums + x,
-           first == 0 ? kLanes : sums_row,
-           first == 0 ? 0 : kLanes,
+           first == 0 ? kLanes<C> : sums_row,
+           first == 0 ? 0 : kLanes<C>,
            sums + x,
            sums_row});
     }
   }
 
-  void store(const Tile& tile, int64_t panel, int64_t row, const float* sums) const {
+  void store(const Tile& tile, int64_t panel, int64_t row, const C* sums) const {
     const int64_t first = tile.group * out_channels_ + panel * panels_.width;
     const int64_t channels = panels_.size(panel);
     OutputRun run{tile.n, first, tile.d, tile.h + row, tile.x, channels, tile.width};
     T* to = output(tile, panel, row);
     if (!is_turned_) {
       if (!epilogue_.is_empty()) {
-        epilogue_.store_pixels(sums, kLanes, panels_.width, run);
+        epilogue_.store_pixels(sums, kLanes<C>, panels_.width, run);
       } else {
         store_rows(sums, panels_.width, tile.width, channels, to, out_stride_[4], out_stride_[1]);
       }
@@ -329,12 +329,12 @@ class Shallow : Roles {
   }
 
   const Epilogue<T> epilogue_;
-  const Panels panels_;
+  const Panels<C> panels_;
   DirectWeights<T> weights_;
   const int64_t taps_;
   const bool is_turned_; // vectors are of pixels
   const int64_t tile_width_, width_tiles_;
-  const Buffer starts_;
+  const Scratch<C> starts_;
   int64_t product_taps_ = 1, copied_taps_ = 1; // taps of a product, and of a copy
   int64_t copied_step_ = 1; // from a pixel of the image that is copied to the next
   int64_t row_step_ = 1;    // from the input of a pixel to that of the next, in a copy
@@ -348,14 +348,13 @@ class Shallow : Roles {
 } // namespace
 
 bool can_run_shallow(const ConvProblem& p) {
-  return p.pass == ConvPass::forward && p.dtype != c10::ScalarType::Double && p.ic < kFewChannels &&
-      p.ic * p.oc >= 16 && product(p.kernel) > 1;
+  return p.pass == ConvPass::forward && p.ic < kFewChannels && p.ic * p.oc >= 16 &&
+      product(p.kernel) > 1;
 }
 
 void run_shallow(const ConvProblem& p) {
-  dispatch(TypeList<float, c10::BFloat16, c10::Half>{}, p.dtype, [&](auto tag) {
-    Shallow<typename decltype(tag)::type>(p).run();
-  });
+  dispatch(
+      FloatingTypes{}, p.dtype, [&](auto tag) { Shallow<typename decltype(tag)::type>(p).run(); });
 }
 
 } // namespace torch_dnnl

@@ -1,17 +1,17 @@
 // Results of images with few channels on the CPU: the first layers of networks.
 //
 // A product with the input channels of one tap would be short. So the products of many taps are
-// one, whose sums stay in registers. Rows of the image are copied with their pads, in float32, a
-// few at a time; nothing is copied for each tap: the inputs of a tap are the same rows from another
-// pixel on. Vectors are of output channels, or of pixels where these lie next to each other in the
-// result. Tasks are pieces of rows of the result.
+// one, whose sums stay in registers. Rows of the image are copied with their pads, a few at a time;
+// nothing is copied for each tap: the inputs of a tap are the same rows from another pixel on.
+// Vectors are of output channels, or of pixels where these lie next to each other in the result.
+// Tasks are pieces of rows of the result.
 #pragma once
 
 #include "conv/conv.h"
 
 namespace torch_dnnl {
 
-// float32, bfloat16 and float16; forward, several taps, and fewer channels than fill a vector.
+// Forward, several taps, and fewer channels than fill a vector.
 bool can_run_shallow(const ConvProblem& p);
 
 void run_shallow(const ConvProblem& p);

@@ -12,6 +12,8 @@ namespace {
 // the same for any number of threads.
 template <class T>
 class WeightsGradient {
+  using C = compute_t<T>;
+
  public:
   explicit WeightsGradient(const ConvProblem& p)
       : p_(p),
@@ -27,14 +29,14 @@ class WeightsGradient {
         task_size_(taps_per_task_ * block_ * panels_.width) {}
 
   void run() {
-    const Buffer partial(chunks_ == 1 ? 0 : chunks_ * outputs_ * task_size_);
+    const Scratch<C> partial(chunks_ == 1 ? 0 : chunks_ * outputs_ * task_size_);
     const int64_t operations = tiles_ / chunks_ * kPixels * task_size_;
     parallel_tasks(outputs_ * chunks_, operations, [&](int64_t begin, int64_t end) {
-      const Buffer local(chunks_ == 1 ? task_size_ : 0);
-      const Buffer grads(kPixels * panels_.width);
-      const Buffer widened(std::is_same_v<T, float> ? 0 : kPixels * block_);
+      const Scratch<C> local(chunks_ == 1 ? task_size_ : 0);
+      const Scratch<C> grads(kPixels * panels_.width);
+      const Scratch<C> widened(std::is_same_v<T, C> ? 0 : kPixels * block_);
       for (int64_t task = begin; task < end; task++) {
-        float* sums = chunks_ == 1 ? local.data() : partial.data() + task * task_size_;
+        C* sums = chunks_ == 1 ? local.data() : partial.data() + task * task_size_;
         const Output output = output_of(task / chunks_);
         accumulate(output, task % chunks_, sums, grads.data(), widened.data());
         if (chunks_ == 1)
@@ -45,9 +47,9 @@ class WeightsGradient {
       return;
     parallel_tasks(outputs_, chunks_ * task_size_, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; i++) {
-        float* sums = partial.data() + i * chunks_ * task_size_;
+        C* sums = partial.data() + i * chunks_ * task_size_;
         for (int64_t chunk = 1; chunk < chunks_; chunk++) {
-          const float* more = sums + chunk * task_size_;
+          const C* more = sums + chunk * task_size_;
           for (int64_t j = 0; j < task_size_; j++)
             sums[j] += more[j];
         }
@@ -79,8 +81,8 @@ class WeightsGradient {
     return output;
   }
 
-  void accumulate(const Output& o, int64_t chunk, float* sums, float* grads, float* widened) const {
-    std::fill(sums, sums + task_size_, 0.0f);
+  void accumulate(const Output& o, int64_t chunk, C* sums, C* grads, C* widened) const {
+    std::fill(sums, sums + task_size_, C(0));
     const int64_t oc = o.group * p_.oc + o.panel * panels_.width, size = panels_.size(o.panel);
     const int64_t ic = o.group * p_.ic + o.channel, vectors = panels_.vectors(o.panel);
     const int64_t *xs = p_.src_stride, *ys = p_.dst_stride;
@@ -90,7 +92,7 @@ class WeightsGradient {
       const int64_t row = i / width_tiles_, h = row % p_.dst_size[1];
       const int64_t d = row / p_.dst_size[1] % p_.dst_size[0];
       const int64_t n = row / p_.dst_size[1] / p_.dst_size[0];
-      const Block b = load_grads(
+      const Block<C> b = load_grads(
           static_cast<const T*>(p_.dst) + n * ys[0] + oc * ys[1] + d * ys[2] + h * ys[3] +
               x0 * ys[4],
           x1 - x0,
@@ -105,7 +107,7 @@ class WeightsGradient {
         const Segment sw = segment_of_dst(p_, 2, kw, x0, x1);
         if (sd.count <= 0 || sh.count <= 0 || sw.count <= 0)
           continue;
-        const Block a = load_block(
+        const Block<C> a = load_block(
             static_cast<const T*>(p_.src) + n * xs[0] + ic * xs[1] + sd.src * xs[2] +
                 sh.src * xs[3] + sw.src * xs[4],
             sw.count,
@@ -113,7 +115,7 @@ class WeightsGradient {
             o.channels,
             xs[1],
             widened);
-        gemm(
+        gemm<C>(
             o.channels,
             vectors,
             sw.count,
@@ -129,16 +131,16 @@ class WeightsGradient {
   }
 
   // Rows of whole vectors: as they lie, or copied with zeros behind the last channel.
-  Block load_grads(const T* from, int64_t pixels, int64_t size, float* to) const {
+  Block<C> load_grads(const T* from, int64_t pixels, int64_t size, C* to) const {
     const int64_t stride = p_.dst_stride[1], pixel_stride = p_.dst_stride[4];
-    if constexpr (std::is_same_v<T, float>) {
-      if (stride == 1 && size % kLanes == 0)
+    if constexpr (std::is_same_v<T, C>) {
+      if (stride == 1 && size % kLanes<C> == 0)
         return {from, pixel_stride, 1};
     }
     for (int64_t i = 0; i < pixels; i++) {
-      std::fill(to + i * panels_.width + size, to + (i + 1) * panels_.width, 0.0f);
+      std::fill(to + i * panels_.width + size, to + (i + 1) * panels_.width, C(0));
     }
-    if constexpr (std::is_same_v<T, float>) {
+    if constexpr (std::is_same_v<T, C>) {
       if (pixel_stride == 1) {
         transpose(from, stride, size, pixels, to, panels_.width);
         return {to, panels_.width, 1};
@@ -146,18 +148,18 @@ class WeightsGradient {
     }
     for (int64_t i = 0; i < pixels; i++) {
       const T* pixel = from + i * pixel_stride;
-      float* row = to + i * panels_.width;
+      C* row = to + i * panels_.width;
       if (stride == 1) {
         at::vec::convert(pixel, row, size);
       } else {
         for (int64_t c = 0; c < size; c++)
-          row[c] = static_cast<float>(pixel[c * stride]);
+          row[c] = static_cast<C>(pixel[c * stride]);
       }
     }
     return {to, panels_.width, 1};
   }
 
-  void store(const Output& o, const float* sums) const {
+  void store(const Output& o, const C* sums) const {
     const int64_t* ws = p_.weights_stride;
     const int64_t oc = o.group * p_.oc + o.panel * panels_.width;
     for (int64_t t = 0; t < o.taps; t++) {
@@ -178,14 +180,14 @@ class WeightsGradient {
   }
 
   const ConvProblem& p_;
-  const Panels panels_;
+  const Panels<C> panels_;
   const int64_t taps_, block_, taps_per_task_, width_tiles_, tiles_, outputs_, chunks_, task_size_;
 };
 
 } // namespace
 
 void run_weights_gradient(const ConvProblem& p) {
-  dispatch(TypeList<float, c10::BFloat16, c10::Half>{}, p.dtype, [&](auto tag) {
+  dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
     WeightsGradient<typename decltype(tag)::type>(p).run();
   });
 }

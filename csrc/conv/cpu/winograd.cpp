@@ -17,10 +17,10 @@ template <class T>
 inline void store_lanes(Vec x, T* to, int64_t stride, int64_t n) {
   if constexpr (std::is_same_v<T, float>) {
     if (stride == 1) {
-      return n == kLanes ? x.store(to) : x.store(to, n);
+      return n == kLanes<float> ? x.store(to) : x.store(to, n);
     }
   }
-  float lanes[kLanes];
+  float lanes[kLanes<float>];
   x.store(lanes);
   if (stride == 1) {
     return at::vec::convert(lanes, to, n);
@@ -45,15 +45,15 @@ class Winograd : Roles {
         pad_{forward_ ? p.pad[1] : 2 - p.pad[1], forward_ ? p.pad[2] : 2 - p.pad[2]},
         tiles_(p.n, out_size_),
         lanes_are_channels_(out_stride_[1] == 1),
-        width_(lanes_are_channels_ ? std::min(kPanel, round_up(out_channels_)) : kRows),
+        width_(lanes_are_channels_ ? std::min(kPanel<float>, round_up(out_channels_)) : kRows),
         panels_(ceil_div(out_channels_, width_)),
-        block_(lanes_are_channels_ ? (in_channels_ <= 128 ? 24 : 12) : 2 * kLanes),
+        block_(lanes_are_channels_ ? (in_channels_ <= 128 ? 24 : 12) : 2 * kLanes<float>),
         padded_in_(round_up(in_channels_)),
         input_step_(block_ * padded_in_ + kApart),
         kernel_step_(in_channels_ * width_ + kApart) {}
 
   void run() {
-    kernels_ = packed_weights(
+    kernels_ = packed_weights<float>(
         p_,
         Packing::winograd,
         width_,
@@ -115,8 +115,8 @@ class Winograd : Roles {
             const T* from = weights + group * p_.oc * ws[0] + panel * width_ * weights_out_stride_;
             const int64_t channels = std::min(width_, out_channels_ - panel * width_);
             for (int64_t c = 0; c < in_channels_; c++) {
-              for (int64_t o = 0; o < width_; o += kLanes) {
-                const int64_t lanes = std::clamp<int64_t>(channels - o, 0, kLanes);
+              for (int64_t o = 0; o < width_; o += kLanes<float>) {
+                const int64_t lanes = std::clamp<int64_t>(channels - o, 0, kLanes<float>);
                 Vec g[3][3];
                 for (int64_t i = 0; i < 3; i++) {
                   for (int64_t j = 0; j < 3; j++) {
@@ -140,8 +140,8 @@ class Winograd : Roles {
     if (lanes_are_channels_) {
       for (int64_t t = 0; t < count; t++) {
         const Patch patch = patch_of(first + t);
-        for (int64_t c = 0; c < in_channels_; c += kLanes) {
-          const int64_t lanes = std::min(kLanes, in_channels_ - c);
+        for (int64_t c = 0; c < in_channels_; c += kLanes<float>) {
+          const int64_t lanes = std::min(kLanes<float>, in_channels_ - c);
           Vec d[kInput][kInput];
           for (int64_t i = 0; i < kInput; i++) {
             for (int64_t j = 0; j < kInput; j++) {
@@ -155,19 +155,19 @@ class Winograd : Roles {
       }
       return;
     }
-    for (int64_t t = 0; t < block_; t += kLanes) {
-      Patch patches[kLanes] = {};
-      for (int64_t lane = 0; lane < std::min(kLanes, count - t); lane++) {
+    for (int64_t t = 0; t < block_; t += kLanes<float>) {
+      Patch patches[kLanes<float>] = {};
+      for (int64_t lane = 0; lane < std::min(kLanes<float>, count - t); lane++) {
         patches[lane] = patch_of(first + t + lane);
       }
       for (int64_t c = 0; c < in_channels_; c++) {
         Vec d[kInput][kInput];
         for (int64_t i = 0; i < kInput; i++) {
-          Quad left[kLanes], right[kLanes]; // of each line
-          for (int64_t lane = 0; lane < kLanes; lane++) {
+          Quad<float> left[kLanes<float>], right[kLanes<float>]; // of each line
+          for (int64_t lane = 0; lane < kLanes<float>; lane++) {
             load_line(in + c * in_stride_[1], patches[lane], i, left[lane], right[lane]);
           }
-          for (int64_t lane = 0; lane < kLanes; lane += 4) {
+          for (int64_t lane = 0; lane < kLanes<float>; lane += 4) {
             transpose(left + lane);
             transpose(right + lane);
           }
@@ -184,7 +184,8 @@ class Winograd : Roles {
   }
 
   // Row i of a patch, with zeros around the image, and two more values.
-  void load_line(const T* in, const Patch& patch, int64_t i, Quad& left, Quad& right) const {
+  void load_line(const T* in, const Patch& patch, int64_t i, Quad<float>& left, Quad<float>& right)
+      const {
     const T* row = in + patch.offset + i * in_stride_[3];
     float line[8] = {};
     if constexpr (std::is_same_v<T, float>) {
@@ -240,12 +241,12 @@ class Winograd : Roles {
         const int64_t depth = std::min(kDepth, in_channels_ - c);
         const float* u = kernels_.get() + offset(group, panel, k, c);
         if (lanes_are_channels_) {
-          const int64_t vectors = ceil_div(channels, kLanes);
-          gemm(
+          const int64_t vectors = ceil_div(channels, kLanes<float>);
+          gemm<float>(
               count, vectors, depth, {inputs + c, padded_in_, 1, u, width_, to + k * size, width_});
         } else {
-          const int64_t vectors = ceil_div(count, kLanes);
-          gemm(
+          const int64_t vectors = ceil_div(count, kLanes<float>);
+          gemm<float>(
               channels,
               vectors,
               depth,
@@ -261,8 +262,8 @@ class Winograd : Roles {
     const int64_t channels = std::min(width_, out_channels_ - begin);
     T* out = static_cast<T*>(p_.out) + (group * out_channels_ + begin) * out_stride_[1];
     if (lanes_are_channels_) {
-      for (int64_t c = 0; c < channels; c += kLanes) {
-        const int64_t lanes = std::min(kLanes, channels - c);
+      for (int64_t c = 0; c < channels; c += kLanes<float>) {
+        const int64_t lanes = std::min(kLanes<float>, channels - c);
         const Vec bias = bias_vector(group, begin + c, lanes);
         for (int64_t t = 0; t < count; t++) {
           Vec y[kTile][kTile];
@@ -279,17 +280,17 @@ class Winograd : Roles {
       }
       return;
     }
-    Outputs outputs[2 * kLanes];
+    Outputs outputs[2 * kLanes<float>];
     for (int64_t t = 0; t < count; t++) {
       outputs[t] = outputs_of(first + t);
     }
-    for (int64_t t = 0; t < count; t += kLanes) {
-      const int64_t lanes = std::min(kLanes, count - t);
+    for (int64_t t = 0; t < count; t += kLanes<float>) {
+      const int64_t lanes = std::min(kLanes<float>, count - t);
       for (int64_t c = 0; c < channels; c++) {
         for_each_row(
             from + c * block_ + t,
             bias_value(group, begin + c),
-            [&](int64_t lane, int64_t i, Quad row) {
+            [&](int64_t lane, int64_t i, Quad<float> row) {
               if (lane < lanes)
                 store_line(row, outputs[t + lane], i, out + c * out_stride_[1]);
             });
@@ -302,15 +303,15 @@ class Winograd : Roles {
   void for_each_row(const float* from, float bias, const F& f) const {
     Vec y[kTile][kTile];
     load_positions<transform_output>(from, block_ * width_, y);
-    alignas(64) float values[kTile][kTile][kLanes];
+    alignas(64) float values[kTile][kTile][kLanes<float>];
     for (int64_t k = 0; k < kTile * kTile; k++) {
       (y[k / kTile][k % kTile] + Vec(bias)).store(values[k / kTile][k % kTile]);
     }
     for (int64_t i = 0; i < kTile; i++) {
-      for (int64_t lane = 0; lane < kLanes; lane += 4) {
-        Quad rows[4];
+      for (int64_t lane = 0; lane < kLanes<float>; lane += 4) {
+        Quad<float> rows[4];
         for (int64_t j = 0; j < kTile; j++) {
-          std::memcpy(&rows[j], &values[i][j][lane], sizeof(Quad));
+          std::memcpy(&rows[j], &values[i][j][lane], sizeof(Quad<float>));
         }
         transpose(rows);
         for (int64_t k = 0; k < 4; k++) {
@@ -322,7 +323,7 @@ class Winograd : Roles {
 
   // Values of a row of outputs of a block of tiles, in scratch memory.
   int64_t row_size() const {
-    return block_ * kTile * (lanes_are_channels_ ? kLanes : 1);
+    return block_ * kTile * (lanes_are_channels_ ? kLanes<float> : 1);
   }
 
   // As store_outputs, by way of the epilogue, which takes rows of outputs.
@@ -334,7 +335,7 @@ class Winograd : Roles {
       const float* from,
       float* rows) const {
     const int64_t begin = panel * width_, channels = std::min(width_, out_channels_ - begin);
-    const int64_t step = lanes_are_channels_ ? kLanes : 1;
+    const int64_t step = lanes_are_channels_ ? kLanes<float> : 1;
     for (int64_t c = 0; c < channels; c += step) {
       const int64_t lanes = std::min(step, channels - c);
       if (lanes_are_channels_) {
@@ -344,15 +345,15 @@ class Winograd : Roles {
           load_positions<transform_output>(from + t * width_ + c, block_ * width_, y);
           for (int64_t k = 0; k < kTile * kTile; k++) {
             float* row = rows + k / kTile * row_size();
-            (y[k / kTile][k % kTile] + bias).store(row + (t * kTile + k % kTile) * kLanes);
+            (y[k / kTile][k % kTile] + bias).store(row + (t * kTile + k % kTile) * kLanes<float>);
           }
         }
       } else {
-        for (int64_t t = 0; t < count; t += kLanes) {
+        for (int64_t t = 0; t < count; t += kLanes<float>) {
           for_each_row(
               from + c * block_ + t,
               bias_value(group, begin + c),
-              [&](int64_t lane, int64_t i, Quad row) {
+              [&](int64_t lane, int64_t i, Quad<float> row) {
                 std::memcpy(rows + i * row_size() + (t + lane) * kTile, &row, sizeof(row));
               });
         }
@@ -366,7 +367,7 @@ class Winograd : Roles {
         for (int64_t i = 0; i < std::min(kTile, out_size_[1] - at.y); i++, run.h++) {
           float* row = rows + i * row_size() + t * kTile * step;
           if (lanes_are_channels_) {
-            epilogue_.store_pixels(row, /*vector_stride=*/0, kLanes, run);
+            epilogue_.store_pixels(row, /*vector_stride=*/0, kLanes<float>, run);
           } else {
             epilogue_.store_line(row, run);
           }
@@ -376,7 +377,7 @@ class Winograd : Roles {
   }
 
   // Row i of a tile's outputs.
-  void store_line(Quad row, const Outputs& at, int64_t i, T* out) const {
+  void store_line(Quad<float> row, const Outputs& at, int64_t i, T* out) const {
     if (i >= at.rows) {
       return;
     }

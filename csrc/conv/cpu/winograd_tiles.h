@@ -12,6 +12,8 @@
 
 namespace torch_dnnl {
 
+using Vec = Lanes<float>;
+
 inline constexpr int64_t kTile = 4, kInput = 6, kPositions = kInput * kInput;
 
 // Keeps the matrices of positions from beginning a power of two apart, where the lines of all of
@@ -19,7 +21,7 @@ inline constexpr int64_t kTile = 4, kInput = 6, kPositions = kInput * kInput;
 inline constexpr int64_t kApart = 16;
 
 inline int64_t round_up(int64_t channels) {
-  return ceil_div(channels, kLanes) * kLanes;
+  return ceil_div(channels, kLanes<float>) * kLanes<float>;
 }
 
 // The transforms of one dimension; transform_both() applies them to columns and then to rows.
@@ -123,7 +125,7 @@ inline void load_positions(const float* from, int64_t step, Vec (&to)[m][m]) {
 // n lanes with any stride, the others 0.
 template <class T>
 inline Vec load_lanes(const T* from, int64_t stride, int64_t n) {
-  if (stride == 1 && n == kLanes) {
+  if (stride == 1 && n == kLanes<float>) {
     Vec x;
     if constexpr (std::is_same_v<T, float>) {
       x = Vec::loadu(from);
@@ -134,16 +136,16 @@ inline Vec load_lanes(const T* from, int64_t stride, int64_t n) {
     }
     return x;
   }
-  float lanes[kLanes] = {};
+  float lanes[kLanes<float>] = {};
   for (int64_t i = 0; i < n; i++) {
     lanes[i] = static_cast<float>(from[i * stride]);
   }
   return Vec::loadu(lanes);
 }
 
-// Every fourth of kLanes quads as one vector. Through memory, the load would have to wait for the
-// stores.
-inline Vec join(const Quad* x) {
+// Every fourth of kLanes<float> quads as one vector. Through memory, the load would have to wait
+// for the stores.
+inline Vec join(const Quad<float>* x) {
 #if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
   const auto low = __builtin_shufflevector(x[0], x[4], 0, 1, 2, 3, 4, 5, 6, 7);
 #if defined(CPU_CAPABILITY_AVX512)
@@ -154,9 +156,9 @@ inline Vec join(const Quad* x) {
   return Vec(low);
 #endif
 #else
-  float lanes[kLanes];
-  for (int64_t i = 0; i < kLanes; i += 4) {
-    std::memcpy(lanes + i, x + i, sizeof(Quad));
+  float lanes[kLanes<float>];
+  for (int64_t i = 0; i < kLanes<float>; i += 4) {
+    std::memcpy(lanes + i, x + i, sizeof(Quad<float>));
   }
   return Vec::loadu(lanes);
 #endif

@@ -133,11 +133,11 @@ class WinogradWeights {
       pack(columns_, o.group, o.column, first + t, count, columns);
       for (int64_t k = 0; k < kPositions; k++) {
         const float *a = rows + k * rows_.width, *b = columns + k * columns_.width;
-        for (int64_t c = 0; c < columns_.channels_from(o.column); c += kPanel) {
-          const int64_t channels = std::min(kPanel, columns_.channels_from(o.column) - c);
-          gemm(
+        for (int64_t c = 0; c < columns_.channels_from(o.column); c += kPanel<float>) {
+          const int64_t channels = std::min(kPanel<float>, columns_.channels_from(o.column) - c);
+          gemm<float>(
               rows_.channels_from(o.row),
-              ceil_div(channels, kLanes),
+              ceil_div(channels, kLanes<float>),
               count,
               {a,
                1,
@@ -166,7 +166,8 @@ class WinogradWeights {
   }
 
   // Squares of n x n pixels overlap, and channels may lie far apart: the lines of neighbouring
-  // tiles are first brought together, with kLanes channels innermost and zeros around the image.
+  // tiles are first brought together, with kLanes<float> channels innermost and zeros around the
+  // image.
   template <auto transform, int64_t n>
   void pack_squares(
       const Side& side,
@@ -176,18 +177,18 @@ class WinogradWeights {
       int64_t tiles,
       float* to) const {
     constexpr int64_t overlap = n - kTile;
-    float lines[n][(kBlock * kTile + overlap) * kLanes];
+    float lines[n][(kBlock * kTile + overlap) * kLanes<float>];
     int64_t neighbours;
     for (int64_t t = 0; t < tiles; t += neighbours) {
       const Tiles::Place at = tiles_.place(first + t);
       neighbours = std::min(tiles - t, tiles_.columns - at.x / kTile);
       const T* plane = from + at.n * side.stride[0] + at.d * side.stride[2];
-      for (int64_t c = 0; c < channels; c += kLanes) {
+      for (int64_t c = 0; c < channels; c += kLanes<float>) {
         for (int64_t i = 0; i < n; i++) {
           load_pixels(
               side,
               plane + c * side.stride[1],
-              std::min(kLanes, channels - c),
+              std::min(kLanes<float>, channels - c),
               at.y - side.pad_y + i,
               at.x - side.pad_x,
               neighbours * kTile + overlap,
@@ -197,7 +198,7 @@ class WinogradWeights {
           Vec d[n][n];
           for (int64_t i = 0; i < n; i++) {
             for (int64_t j = 0; j < n; j++) {
-              d[i][j] = Vec::loadu(lines[i] + (k * kTile + j) * kLanes);
+              d[i][j] = Vec::loadu(lines[i] + (k * kTile + j) * kLanes<float>);
             }
           }
           store_positions<transform>(d, to + (t + k) * side.tile_step() + c, side.width);
@@ -219,33 +220,33 @@ class WinogradWeights {
     const Range inside = within(x, /*step=*/1, side.size[2], pixels);
     const bool is_inside = y >= 0 && y < side.size[1] && inside.begin < inside.end;
     const int64_t begin = is_inside ? inside.begin : pixels, end = is_inside ? inside.end : pixels;
-    std::fill(to, to + begin * kLanes, 0.0f);
-    std::fill(to + end * kLanes, to + pixels * kLanes, 0.0f);
+    std::fill(to, to + begin * kLanes<float>, 0.0f);
+    std::fill(to + end * kLanes<float>, to + pixels * kLanes<float>, 0.0f);
     const T* row = plane + y * stride[3] + x * stride[4];
     int64_t i = begin;
     if (stride[4] == 1 && stride[1] != 1) {
       for (; i + 4 <= end; i += 4) {
-        Quad four[kLanes];
-        for (int64_t lane = 0; lane < kLanes; lane++) {
-          four[lane] = lane < lanes ? load_quad(row + lane * stride[1] + i) : Quad{};
+        Quad<float> four[kLanes<float>];
+        for (int64_t lane = 0; lane < kLanes<float>; lane++) {
+          four[lane] = lane < lanes ? load_quad<float>(row + lane * stride[1] + i) : Quad<float>{};
         }
-        for (int64_t lane = 0; lane < kLanes; lane += 4) {
+        for (int64_t lane = 0; lane < kLanes<float>; lane += 4) {
           transpose(four + lane);
         }
         for (int64_t j = 0; j < 4; j++) {
-          join(four + j).store(to + (i + j) * kLanes);
+          join(four + j).store(to + (i + j) * kLanes<float>);
         }
       }
     }
     for (; i < end; i++) {
-      load_lanes(row + i * stride[4], stride[1], lanes).store(to + i * kLanes);
+      load_lanes(row + i * stride[4], stride[1], lanes).store(to + i * kLanes<float>);
     }
   }
 
   // Adds what the sums of products are transformed to, [tap][row][column].
   void add_to_taps(const Output& o, const float* sums, float* taps) const {
     for (int64_t r = 0; r < rows_.channels_from(o.row); r++) {
-      for (int64_t c = 0; c < columns_.channels_from(o.column); c += kLanes) {
+      for (int64_t c = 0; c < columns_.channels_from(o.column); c += kLanes<float>) {
         const int64_t at = r * columns_.width + c;
         Vec g[3][3];
         load_positions<transform_kernel_gradient>(sums + at, step_, g);
