@@ -181,7 +181,7 @@ def test_narrow_images_of_many_channels(dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_images_of_few_channels(dtype):
     """Rows of the result share copies of the image or not, taps share one or have their own, all
-    are one product or several, results are whole vectors or not."""
+    are one product or several, results are whole vectors or not, tiles have several rows."""
     choose = random.Random(3)
     torch.manual_seed(3)
     for groups, ic, oc, size, kernel, strides, pads, dilations in [
@@ -194,6 +194,8 @@ def test_images_of_few_channels(dtype):
         (1, 1, 80, [900], [600], [3], [[20], [7]], [1]),
         (1, 7, 48, [5, 9, 20], [3, 3, 3], [2, 1, 1], [[1, 1, 1], [1, 0, 1]], [1, 1, 1]),
         (3, 9, 600, [4, 16], [2, 2], [1, 1], [[0, 0], [1, 1]], [1, 1]),
+        (1, 7, 64, [16, 19], [13, 13], [1, 1], [[6, 5], [6, 7]], [1, 1]),
+        (1, 3, 40, [11, 7], [3, 3], [1, 1], [[1, 1], [1, 1]], [1, 1]),
     ]:
         for _ in range(3):
             check(choose, dtype, (2, groups, ic, oc), size, kernel, strides, pads, dilations)

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "conv/cpu/gemm.h"
-#include "conv/cpu/quads.h"
+#include "conv/cpu/pixels.h"
 #include "conv/cpu/tasks.h"
 #include "conv/reference.h"
 
@@ -80,7 +80,8 @@ Block<C> load_block(
   }
 }
 
-// Rows of `channels` values, `width` apart, to a tensor of any type and strides.
+// Rows of `channels` values, `width` apart, to a tensor of any type and strides. They are read in
+// whole vectors.
 template <class T, class C = compute_t<T>>
 void store_rows(
     const C* rows,
@@ -90,21 +91,9 @@ void store_rows(
     T* out,
     int64_t pixel_stride,
     int64_t channel_stride) {
-  if (channel_stride == 1) {
-    for (int64_t i = 0; i < pixels; i++) {
-      at::vec::convert(rows + i * width, out + i * pixel_stride, channels);
-    }
-    return;
-  }
-  if constexpr (std::is_same_v<T, C>) {
-    if (pixel_stride == 1)
-      return transpose(rows, width, pixels, channels, out, channel_stride);
-  }
-  for (int64_t c = 0; c < channels; c++) {
-    T* line = out + c * channel_stride;
-    for (int64_t i = 0; i < pixels; i++)
-      line[i * pixel_stride] = convert<T>(rows[i * width + c]);
-  }
+  store_pixels(
+      LaneRun<const C>{rows, kLanes<C>, width},
+      ImageRun<T>{out, channels, pixels, channel_stride, pixel_stride});
 }
 
 // How the channels that a product computes are cut into panels of whole vectors.

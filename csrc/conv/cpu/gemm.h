@@ -19,7 +19,7 @@ inline constexpr int kGemmVectors = 2;
 template <class C>
 inline constexpr int64_t kPanel = kGemmVectors * kLanes<C>;
 
-// Where the columns of a or the rows of b begin: at any stride, or at offsets in a list.
+// Where the rows or columns of a matrix begin: at any stride, or at offsets in a list.
 struct Strided {
   int64_t step;
   int64_t operator[](int64_t i) const {
@@ -30,13 +30,13 @@ using Listed = const int64_t*;
 
 // c = start + a b. Rows of b, c and start are whole vectors; those of a and c are at any stride,
 // and start may have rows, or vectors of a row, that are one and the same.
-template <class C, class Columns, class Rows>
+template <class C, class ARows, class AColumns, class BRows>
 struct GemmProduct {
   const C* a;
-  int64_t a_row;
-  Columns a_columns;
+  ARows a_rows;
+  AColumns a_columns;
   const C* b;
-  Rows b_rows;
+  BRows b_rows;
   const C* start;
   int64_t start_row, start_vector;
   C* c;
@@ -45,15 +45,20 @@ struct GemmProduct {
 
 namespace gemm_detail {
 
-// A tile begins at a, start and c. These are arguments, not a copy of the product for each tile: to
-// read a copy in vectors may wait until all stores before it have reached the cache.
-template <int rows, int vectors, class C, class Columns, class Rows>
+// A tile has rows from `first` on, which begin at start and c. These are arguments, not a copy of
+// the product for each tile: to read a copy in vectors may wait until all stores before it have
+// reached the cache.
+template <int rows, int vectors, class C, class... Steps>
 void multiply_tile(
     int64_t k,
-    const C* a,
+    int64_t first,
     const C* start,
     C* c,
-    const GemmProduct<C, Columns, Rows>& o) {
+    const GemmProduct<C, Steps...>& o) {
+  const C* a[rows];
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; r++)
+    a[r] = o.a + o.a_rows[first + r];
   Lanes<C> sum[rows][vectors];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++) {
@@ -62,14 +67,15 @@ void multiply_tile(
       sum[r][v] = Lanes<C>::loadu(start + r * o.start_row + v * o.start_vector);
   }
   for (int64_t i = 0; i < k; i++) {
-    const C *column = a + o.a_columns[i], *b = o.b + o.b_rows[i];
+    const int64_t column = o.a_columns[i];
+    const C* b = o.b + o.b_rows[i];
     Lanes<C> row[vectors];
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++)
       row[v] = Lanes<C>::loadu(b + v * kLanes<C>);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
-      const Lanes<C> value(column[r * o.a_row]);
+      const Lanes<C> value(a[r][column]);
 #pragma GCC unroll 8
       for (int v = 0; v < vectors; v++)
         sum[r][v] = at::vec::fmadd(value, row[v], sum[r][v]);
@@ -83,27 +89,27 @@ void multiply_tile(
   }
 }
 
-template <int vectors, class C, class Columns, class Rows>
+template <int vectors, class C, class... Steps>
 void multiply_rows(
     int64_t rows,
     int64_t k,
-    const C* a,
+    int64_t first,
     const C* start,
     C* c,
-    const GemmProduct<C, Columns, Rows>& o) {
+    const GemmProduct<C, Steps...>& o) {
   switch (rows) {
     case 1:
-      return multiply_tile<1, vectors>(k, a, start, c, o);
+      return multiply_tile<1, vectors>(k, first, start, c, o);
     case 2:
-      return multiply_tile<2, vectors>(k, a, start, c, o);
+      return multiply_tile<2, vectors>(k, first, start, c, o);
     case 3:
-      return multiply_tile<3, vectors>(k, a, start, c, o);
+      return multiply_tile<3, vectors>(k, first, start, c, o);
     case 4:
-      return multiply_tile<4, vectors>(k, a, start, c, o);
+      return multiply_tile<4, vectors>(k, first, start, c, o);
     case 5:
-      return multiply_tile<5, vectors>(k, a, start, c, o);
+      return multiply_tile<5, vectors>(k, first, start, c, o);
     default:
-      return multiply_tile<kGemmRows, vectors>(k, a, start, c, o);
+      return multiply_tile<kGemmRows, vectors>(k, first, start, c, o);
   }
 }
 
@@ -111,32 +117,30 @@ void multiply_rows(
 
 // c[m x vectors] = start[m x vectors] + a[m x k] b[k x vectors]. Tiles of rows are made as equal as
 // can be: a tile of few rows has too few independent sums to keep the multipliers busy.
-template <class C, class Columns, class Rows>
-void multiply(int64_t m, int64_t vectors, int64_t k, const GemmProduct<C, Columns, Rows>& o) {
-  const C *a = o.a, *start = o.start;
+template <class C, class... Steps>
+void multiply(int64_t m, int64_t vectors, int64_t k, const GemmProduct<C, Steps...>& o) {
+  const C* start = o.start;
   C* c = o.c;
-  for (int64_t left = m; left > 0;) {
-    const int64_t tiles = (left + kGemmRows - 1) / kGemmRows;
-    const int64_t rows = (left + tiles - 1) / tiles;
+  for (int64_t rows, first = 0; first < m; first += rows) {
+    const int64_t left = m - first, tiles = (left + kGemmRows - 1) / kGemmRows;
+    rows = (left + tiles - 1) / tiles;
     switch (vectors) {
       case 1:
-        gemm_detail::multiply_rows<1>(rows, k, a, start, c, o);
+        gemm_detail::multiply_rows<1>(rows, k, first, start, c, o);
         break;
       case 2:
-        gemm_detail::multiply_rows<2>(rows, k, a, start, c, o);
+        gemm_detail::multiply_rows<2>(rows, k, first, start, c, o);
         break;
 #if defined(CPU_CAPABILITY_AVX512)
       case 3:
-        gemm_detail::multiply_rows<3>(rows, k, a, start, c, o);
+        gemm_detail::multiply_rows<3>(rows, k, first, start, c, o);
         break;
       default:
-        gemm_detail::multiply_rows<4>(rows, k, a, start, c, o);
+        gemm_detail::multiply_rows<4>(rows, k, first, start, c, o);
 #endif
     }
-    a += rows * o.a_row;
     start += rows * o.start_row;
     c += rows * o.c_row;
-    left -= rows;
   }
 }
 
@@ -154,11 +158,11 @@ struct GemmOperands {
 // c += a b
 template <class C>
 void gemm(int64_t m, int64_t vectors, int64_t k, const GemmOperands<C>& o) {
-  multiply<C, Strided, Strided>(
+  multiply<C, Strided, Strided, Strided>(
       m,
       vectors,
       k,
-      {o.a, o.a_row, {o.a_column}, o.b, {o.b_row}, o.c, o.c_row, kLanes<C>, o.c, o.c_row});
+      {o.a, {o.a_row}, {o.a_column}, o.b, {o.b_row}, o.c, o.c_row, kLanes<C>, o.c, o.c_row});
 }
 
 } // namespace torch_dnnl

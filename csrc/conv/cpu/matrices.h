@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "conv/cpu/blocks.h"
+#include "conv/cpu/quads.h"
 
 namespace torch_dnnl {
 

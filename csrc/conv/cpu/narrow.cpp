@@ -33,7 +33,8 @@ class Narrow : Roles {
     const int64_t operations = width * in_channels_ * tap_rows_ * columns_;
     parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
       const int64_t most = most_inputs(width);
-      const Scratch<C> sums(width * out_channels_), products(std::max(most * columns_, width));
+      const Scratch<C> sums(width * out_channels_ + kLanes<C>); // which is read in vectors
+      const Scratch<C> products(std::max(most * columns_, width));
       const Scratch<C> widened(std::is_same_v<T, C> ? 0 : most * kChannels);
       for (int64_t task = begin; task < end; task++) {
         const int64_t row = task / tiles_, image = row / (out_size_[0] * out_size_[1]);

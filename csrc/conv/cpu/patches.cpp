@@ -423,12 +423,12 @@ class Patches {
         const int64_t start_row = is_first ? start_row_ : kPanel<C>;
         const C* start = is_first ? start_of(block, j) : panel;
         for (int64_t i = 0; i < block.rows; i += kGemmRows) {
-          torch_dnnl::multiply<C, Strided, Strided>(
+          torch_dnnl::multiply<C, Strided, Strided, Strided>(
               std::min<int64_t>(kGemmRows, block.rows - i),
               ceil_div(std::min(kPanel<C>, block.columns - j), kLanes<C>),
               depth,
               {a.data + i / kGemmRows * a.step,
-               a.row,
+               {a.row},
                {a.column},
                b.data + j / kPanel<C> * b.step,
                {kPanel<C>},

@@ -41,30 +41,4 @@ inline void transpose(Q* x) {
   x[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
 }
 
-// to[c * to_row + r] = from[r * from_row + c]
-template <class C>
-void transpose(
-    const C* from,
-    int64_t from_row,
-    int64_t rows,
-    int64_t columns,
-    C* to,
-    int64_t to_row) {
-  const int64_t whole_rows = rows / 4 * 4, whole_columns = columns / 4 * 4;
-  for (int64_t c = 0; c < whole_columns; c += 4) {
-    for (int64_t r = 0; r < whole_rows; r += 4) {
-      Quad<C> square[4];
-      for (int64_t k = 0; k < 4; k++)
-        std::memcpy(&square[k], from + (r + k) * from_row + c, sizeof(Quad<C>));
-      transpose(square);
-      for (int64_t k = 0; k < 4; k++)
-        std::memcpy(to + (c + k) * to_row + r, &square[k], sizeof(Quad<C>));
-    }
-  }
-  for (int64_t c = 0; c < columns; c++) {
-    for (int64_t r = c < whole_columns ? whole_rows : 0; r < rows; r++)
-      to[c * to_row + r] = from[r * from_row + c];
-  }
-}
-
 } // namespace torch_dnnl

@@ -1,7 +1,8 @@
 #include <algorithm>
+#include <optional>
 
-#include "conv/cpu/blocks.h"
 #include "conv/cpu/direct.h"
+#include "conv/cpu/row_copies.h"
 #include "core/dispatch.h"
 
 namespace torch_dnnl {
@@ -20,13 +21,24 @@ class WeightsGradient {
         panels_(p.oc),
         taps_(product(p.kernel)),
         block_(std::min(p.ic, kChannels)),
-        taps_per_task_(std::clamp<int64_t>(kTaskFloats / (block_ * panels_.width), 1, taps_)),
         width_tiles_(ceil_div(p.dst_size[2], kPixels)),
-        tiles_(p.n * p.dst_size[0] * p.dst_size[1] * width_tiles_),
+        tile_width_(ceil_div(p.dst_size[2], width_tiles_)),
+        copies_(plan_copies()),
+        tile_rows_(copies_ ? copies_->band_rows() : 1),
+        taps_per_task_(
+            copies_ ? copies_->product_taps()
+                    : std::clamp<int64_t>(kTaskSums / (block_ * panels_.width), 1, taps_)),
+        row_tiles_(ceil_div(p.dst_size[1], tile_rows_)),
+        tiles_(p.n * p.dst_size[0] * row_tiles_ * width_tiles_),
         outputs_(
             p.groups * panels_.count * ceil_div(p.ic, block_) * ceil_div(taps_, taps_per_task_)),
         chunks_(std::clamp<int64_t>(kTasks / outputs_, 1, std::max<int64_t>(tiles_, 1))),
-        task_size_(taps_per_task_ * block_ * panels_.width) {}
+        task_size_(taps_per_task_ * block_ * panels_.width) {
+    for (int64_t row = 0; row < tile_rows_ && copies_; row++) {
+      for (int64_t x = 0; x < tile_width_; x++)
+        pixels_.push_back(row * copies_->row_step() + x * copies_->pixel_step());
+    }
+  }
 
   void run() {
     const Scratch<C> partial(chunks_ == 1 ? 0 : chunks_ * outputs_ * task_size_);
@@ -34,11 +46,11 @@ class WeightsGradient {
     parallel_tasks(outputs_ * chunks_, operations, [&](int64_t begin, int64_t end) {
       const Scratch<C> local(chunks_ == 1 ? task_size_ : 0);
       const Scratch<C> grads(kPixels * panels_.width);
-      const Scratch<C> widened(std::is_same_v<T, C> ? 0 : kPixels * block_);
+      const Scratch<C> inputs(copies_ ? copies_->size() : kPixels * block_);
       for (int64_t task = begin; task < end; task++) {
         C* sums = chunks_ == 1 ? local.data() : partial.data() + task * task_size_;
         const Output output = output_of(task / chunks_);
-        accumulate(output, task % chunks_, sums, grads.data(), widened.data());
+        accumulate(output, task % chunks_, sums, grads.data(), inputs.data());
         if (chunks_ == 1)
           store(output, sums);
       }
@@ -59,8 +71,9 @@ class WeightsGradient {
   }
 
  private:
-  static constexpr int64_t kTaskFloats = 64 * 1024; // what a task accumulates stays in cache
-  static constexpr int64_t kTasks = 32;             // enough for the threads to share
+  static constexpr int64_t kFewChannels = 8;      // as many and more fill the rows of a product
+  static constexpr int64_t kTaskSums = 64 * 1024; // stay in cache
+  static constexpr int64_t kTasks = 32;           // enough for the threads to share
 
   // The taps and channels that one task, or one for each chunk of the pixels, computes.
   struct Output {
@@ -81,52 +94,109 @@ class WeightsGradient {
     return output;
   }
 
-  void accumulate(const Output& o, int64_t chunk, C* sums, C* grads, C* widened) const {
+  // Pixels of the result; of one row, or of whole rows that lie next to each other.
+  struct Tile {
+    int64_t n, d, h, rows, x, width;
+  };
+
+  Tile tile_of(int64_t index) const {
+    Digits digits{index};
+    Tile tile;
+    tile.x = digits.next(width_tiles_) * tile_width_;
+    tile.width = std::min(tile_width_, p_.dst_size[2] - tile.x);
+    tile.h = digits.next(row_tiles_) * tile_rows_;
+    tile.rows = std::min(tile_rows_, p_.dst_size[1] - tile.h);
+    tile.d = digits.next(p_.dst_size[0]);
+    tile.n = digits.rest;
+    return tile;
+  }
+
+  // Of few channels, rows of the image are copied: products of one tap would be of few rows.
+  std::optional<RowCopies<T>> plan_copies() const {
+    if (p_.ic >= kFewChannels || taps_ == 1)
+      return {};
+    const bool is_joined = p_.dst_stride[3] == p_.dst_size[2] * p_.dst_stride[4];
+    const int64_t rows = is_joined ? std::max<int64_t>(kPixels / p_.dst_size[2], 1) : 1;
+    return RowCopies<T>(p_, tile_width_, rows, kTaskSums / panels_.width, false);
+  }
+
+  void accumulate(const Output& o, int64_t chunk, C* sums, C* grads, C* inputs) const {
     std::fill(sums, sums + task_size_, C(0));
-    const int64_t oc = o.group * p_.oc + o.panel * panels_.width, size = panels_.size(o.panel);
-    const int64_t ic = o.group * p_.ic + o.channel, vectors = panels_.vectors(o.panel);
+    const int64_t oc = o.group * p_.oc + o.panel * panels_.width, ic = o.group * p_.ic + o.channel;
     const int64_t *xs = p_.src_stride, *ys = p_.dst_stride;
     for (int64_t i = tiles_ * chunk / chunks_; i < tiles_ * (chunk + 1) / chunks_; i++) {
-      const int64_t x0 = i % width_tiles_ * kPixels;
-      const int64_t x1 = std::min(x0 + kPixels, p_.dst_size[2]);
-      const int64_t row = i / width_tiles_, h = row % p_.dst_size[1];
-      const int64_t d = row / p_.dst_size[1] % p_.dst_size[0];
-      const int64_t n = row / p_.dst_size[1] / p_.dst_size[0];
+      const Tile tile = tile_of(i);
       const Block<C> b = load_grads(
-          static_cast<const T*>(p_.dst) + n * ys[0] + oc * ys[1] + d * ys[2] + h * ys[3] +
-              x0 * ys[4],
-          x1 - x0,
-          size,
+          static_cast<const T*>(p_.dst) + tile.n * ys[0] + oc * ys[1] + tile.d * ys[2] +
+              tile.h * ys[3] + tile.x * ys[4],
+          tile.rows * tile.width,
+          panels_.size(o.panel),
           grads);
-      for (int64_t t = 0; t < o.taps; t++) {
-        const int64_t tap = o.tap + t, kw = tap % p_.kernel[2];
-        const int64_t kh = tap / p_.kernel[2] % p_.kernel[1];
-        const int64_t kd = tap / p_.kernel[2] / p_.kernel[1];
-        const Segment sd = segment_of_dst(p_, 0, kd, d, d + 1);
-        const Segment sh = segment_of_dst(p_, 1, kh, h, h + 1);
-        const Segment sw = segment_of_dst(p_, 2, kw, x0, x1);
-        if (sd.count <= 0 || sh.count <= 0 || sw.count <= 0)
-          continue;
-        const Block<C> a = load_block(
-            static_cast<const T*>(p_.src) + n * xs[0] + ic * xs[1] + sd.src * xs[2] +
-                sh.src * xs[3] + sw.src * xs[4],
-            sw.count,
-            p_.stride[2] * xs[4],
-            o.channels,
-            xs[1],
-            widened);
-        gemm<C>(
-            o.channels,
-            vectors,
-            sw.count,
-            {a.data,
-             a.channel_stride,
-             a.pixel_stride,
-             b.data + (sw.dst - x0) * b.pixel_stride,
-             b.pixel_stride,
-             sums + t * block_ * panels_.width,
-             panels_.width});
+      const T* image = static_cast<const T*>(p_.src) + tile.n * xs[0] + ic * xs[1];
+      if (copies_) {
+        copies_->copy(image, tile.d, tile.h, tile.x, o.tap, o.taps, inputs);
+        multiply_all(o, tile, inputs, b, sums);
+      } else {
+        multiply_taps(o, tile, image, inputs, b, sums);
       }
+    }
+  }
+
+  // A row of the product for each tap and channel.
+  void multiply_all(const Output& o, const Tile& tile, const C* copies, const Block<C>& b, C* sums)
+      const {
+    multiply<C, Listed, Listed, Strided>(
+        o.taps * o.channels,
+        panels_.vectors(o.panel),
+        tile.rows * tile.width,
+        {copies,
+         copies_->terms(),
+         pixels_.data(),
+         b.data,
+         {b.pixel_stride},
+         sums,
+         panels_.width,
+         kLanes<C>,
+         sums,
+         panels_.width});
+  }
+
+  // A product for each tap, of the pixels that it meets.
+  void multiply_taps(
+      const Output& o,
+      const Tile& tile,
+      const T* image,
+      C* widened,
+      const Block<C>& b,
+      C* sums) const {
+    const int64_t* xs = p_.src_stride;
+    for (int64_t t = 0; t < o.taps; t++) {
+      const int64_t tap = o.tap + t, kw = tap % p_.kernel[2];
+      const int64_t kh = tap / p_.kernel[2] % p_.kernel[1];
+      const int64_t kd = tap / p_.kernel[2] / p_.kernel[1];
+      const Segment sd = segment_of_dst(p_, 0, kd, tile.d, tile.d + 1);
+      const Segment sh = segment_of_dst(p_, 1, kh, tile.h, tile.h + 1);
+      const Segment sw = segment_of_dst(p_, 2, kw, tile.x, tile.x + tile.width);
+      if (sd.count <= 0 || sh.count <= 0 || sw.count <= 0)
+        continue;
+      const Block<C> a = load_block(
+          image + sd.src * xs[2] + sh.src * xs[3] + sw.src * xs[4],
+          sw.count,
+          p_.stride[2] * xs[4],
+          o.channels,
+          xs[1],
+          widened);
+      gemm<C>(
+          o.channels,
+          panels_.vectors(o.panel),
+          sw.count,
+          {a.data,
+           a.channel_stride,
+           a.pixel_stride,
+           b.data + (sw.dst - tile.x) * b.pixel_stride,
+           b.pixel_stride,
+           sums + t * block_ * panels_.width,
+           panels_.width});
     }
   }
 
@@ -137,25 +207,7 @@ class WeightsGradient {
       if (stride == 1 && size % kLanes<C> == 0)
         return {from, pixel_stride, 1};
     }
-    for (int64_t i = 0; i < pixels; i++) {
-      std::fill(to + i * panels_.width + size, to + (i + 1) * panels_.width, C(0));
-    }
-    if constexpr (std::is_same_v<T, C>) {
-      if (pixel_stride == 1) {
-        transpose(from, stride, size, pixels, to, panels_.width);
-        return {to, panels_.width, 1};
-      }
-    }
-    for (int64_t i = 0; i < pixels; i++) {
-      const T* pixel = from + i * pixel_stride;
-      C* row = to + i * panels_.width;
-      if (stride == 1) {
-        at::vec::convert(pixel, row, size);
-      } else {
-        for (int64_t c = 0; c < size; c++)
-          row[c] = static_cast<C>(pixel[c * stride]);
-      }
-    }
+    load_pixels<C, T>({from, size, pixels, stride, pixel_stride}, {to, kLanes<C>, panels_.width});
     return {to, panels_.width, 1};
   }
 
@@ -181,7 +233,10 @@ class WeightsGradient {
 
   const ConvProblem& p_;
   const Panels<C> panels_;
-  const int64_t taps_, block_, taps_per_task_, width_tiles_, tiles_, outputs_, chunks_, task_size_;
+  const int64_t taps_, block_, width_tiles_, tile_width_;
+  const std::optional<RowCopies<T>> copies_;
+  const int64_t tile_rows_, taps_per_task_, row_tiles_, tiles_, outputs_, chunks_, task_size_;
+  std::vector<int64_t> pixels_; // of a tile, in copies
 };
 
 } // namespace
