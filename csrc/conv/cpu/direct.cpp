@@ -1,6 +1,7 @@
 #include "conv/cpu/direct.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "conv/cpu/direct_weights.h"
 #include "conv/cpu/epilogue.h"
@@ -11,7 +12,13 @@ namespace torch_dnnl {
 namespace {
 
 // So many panels use inputs that it is worth to copy them.
-constexpr int64_t kManyPanels = 4;
+constexpr int64_t kManyPanels = 4, kMostPanels = 8;
+// Sums of a tile: pixels times panels.
+constexpr int64_t kMostSums = 4096;
+// In the time in which weights are read, products with so many pixels are computed: if the weights
+// are in the second-level cache, or not. Inputs take so much of the time of a panel.
+constexpr double kReadingCached = 2, kReading = 10, kCopying = 0.1;
+constexpr int64_t kCached = int64_t(1) << 19; // bytes
 
 // Forward and backward data are one computation: each output row gathers products
 // of input rows with the weights of a tap. They differ in which of src and dst is
@@ -28,17 +35,18 @@ class Gather : Roles {
         taps_(product(p.kernel)),
         in_step_(forward_ ? p.stride[2] : 1),
         out_step_(forward_ ? 1 : p.stride[2]),
-        tile_width_(std::min(out_size_[2], kPixels)),
-        tile_rows_(kPixels / tile_width_),
-        row_tiles_(ceil_div(out_size_[0] * out_size_[1], tile_rows_)),
+        tile_width_(ceil_div(out_size_[2], ceil_div(out_size_[2], kPixels))),
         width_tiles_(ceil_div(out_size_[2], tile_width_)),
-        panels_per_task_(choose_panels_per_task()),
-        weights_(p) {}
+        rows_(p.n * out_size_[0] * out_size_[1]),
+        weights_(p) {
+    choose_tiles();
+  }
 
   void run() {
     weights_.pack();
     const int64_t panel_tasks = ceil_div(panels_.count, panels_per_task_);
-    const int64_t tasks = p_.n * p_.groups * panel_tasks * row_tiles_ * width_tiles_;
+    const int64_t row_tiles = ceil_div(rows_, tile_rows_);
+    const int64_t tasks = p_.groups * panel_tasks * row_tiles * width_tiles_;
     const int64_t operations =
         tile_rows_ * tile_width_ * in_channels_ * taps_ * panels_.width * panels_per_task_;
     parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
@@ -49,27 +57,54 @@ class Gather : Roles {
         Tile tile;
         tile.x = digits.next(width_tiles_) * tile_width_;
         tile.width = std::min(tile_width_, out_size_[2] - tile.x);
-        tile.row = digits.next(row_tiles_) * tile_rows_;
-        tile.rows = std::min(tile_rows_, out_size_[0] * out_size_[1] - tile.row);
+        tile.row = digits.next(row_tiles) * tile_rows_;
+        tile.rows = std::min(tile_rows_, rows_ - tile.row);
         tile.panel = digits.next(panel_tasks) * panels_per_task_;
         tile.panels = std::min(panels_per_task_, panels_.count - tile.panel);
-        tile.group = digits.next(p_.groups);
-        tile.n = digits.rest;
+        tile.group = digits.rest;
         compute(tile, sums.data(), inputs.data());
       }
     });
   }
 
  private:
+  // Rows of all images are one axis.
   struct Tile {
-    int64_t n, group, panel, panels, row, rows, x, width;
+    int64_t group, panel, panels, row, rows, x, width;
+  };
+  struct RowAt {
+    int64_t n, d, h;
   };
 
-  // Panels share a tile of inputs that is in the cache, and packed; but threads get tasks too.
-  int64_t choose_panels_per_task() const {
-    const int64_t tiles = p_.n * p_.groups * row_tiles_ * width_tiles_;
-    const int64_t shared = tiles * panels_.count / (4 * at::get_num_threads());
-    return std::clamp<int64_t>(shared, 1, std::min<int64_t>(panels_.count, 8));
+  RowAt row_at(int64_t row) const {
+    Digits digits{row};
+    const int64_t h = digits.next(out_size_[1]), d = digits.next(out_size_[0]);
+    return {digits.rest, d, h};
+  }
+
+  // Rows share weights that are in the cache, panels share inputs; but threads get equal tasks.
+  // What is chosen changes no sum.
+  void choose_tiles() {
+    const int64_t threads = at::get_num_threads();
+    const int64_t bytes = panels_.count * panels_.width * in_channels_ * taps_ * sizeof(C);
+    const double reading = bytes > kCached ? kReading : kReadingCached;
+    double least = std::numeric_limits<double>::infinity();
+    for (int64_t most = kPixels / tile_width_; most <= kPixels; most *= 2) {
+      const int64_t row_tiles = ceil_div(rows_, most), rows = ceil_div(rows_, row_tiles);
+      for (int64_t parts = 1; parts <= panels_.count; parts++) {
+        const int64_t panels = ceil_div(panels_.count, parts), pixels = rows * tile_width_;
+        if (panels > kMostPanels || pixels * panels > kMostSums)
+          continue;
+        const int64_t tasks = p_.groups * parts * row_tiles * width_tiles_;
+        const double time =
+            ceil_div(tasks, threads) * panels * pixels * (1 + reading / pixels + kCopying / panels);
+        if (time < least) {
+          least = time;
+          tile_rows_ = rows;
+          panels_per_task_ = panels;
+        }
+      }
+    }
   }
 
   template <class F>
@@ -96,12 +131,12 @@ class Gather : Roles {
   void compute(const Tile& tile, C* sums, C* inputs) const {
     const int64_t panel_size = tile.rows * tile.width * panels_.width;
     initialise(tile, sums, panel_size);
-    add(tile, input<T>(tile.n, tile.group), sums, panel_size, inputs);
+    add(tile, sums, panel_size, inputs);
     store(tile, sums, panel_size);
   }
 
   // A product for each block of input channels and tap.
-  void add(const Tile& tile, const T* image, C* sums, int64_t panel_size, C* widened) const {
+  void add(const Tile& tile, C* sums, int64_t panel_size, C* widened) const {
     for (int64_t channel = 0; channel < in_channels_; channel += kDirectDepth) {
       const int64_t block = std::min(kDirectDepth, in_channels_ - channel);
       int64_t tap = -1;
@@ -117,12 +152,12 @@ class Gather : Roles {
         Row rows[kPixels];
         int64_t count = 0;
         for (int64_t row = 0; row < tile.rows; row++) {
-          const int64_t d = (tile.row + row) / out_size_[1], h = (tile.row + row) % out_size_[1];
+          const auto [n, d, h] = row_at(tile.row + row);
           const Segment sd = segment(0, kd, d, d + 1), sh = segment(1, kh, h, h + 1);
           if (sd.count <= 0 || sh.count <= 0)
             continue;
-          const T* from = image + channel * in_stride_[1] + in(sd) * in_stride_[2] +
-              in(sh) * in_stride_[3] + in(w) * in_stride_[4];
+          const T* from = input<T>(n, tile.group) + channel * in_stride_[1] +
+              in(sd) * in_stride_[2] + in(sh) * in_stride_[3] + in(w) * in_stride_[4];
           C* buffer = widened + count * w.count * block;
           rows[count++] = {
               tile.panels < kManyPanels
@@ -198,18 +233,15 @@ class Gather : Roles {
     for (int64_t i = 0; i < tile.panels; i++) {
       const int64_t channel = tile.group * panels_.channels + (tile.panel + i) * panels_.width;
       for (int64_t row = 0; row < tile.rows; row++) {
-        const int64_t d = (tile.row + row) / out_size_[1], h = (tile.row + row) % out_size_[1];
+        const auto [n, d, h] = row_at(tile.row + row);
         const C* rows = sums + i * panel_size + row * tile.width * panels_.width;
         const int64_t channels = panels_.size(tile.panel + i);
         if (!epilogue_.is_empty()) {
           epilogue_.store_pixels(
-              rows,
-              kLanes<C>,
-              panels_.width,
-              {tile.n, channel, d, h, tile.x, channels, tile.width});
+              rows, kLanes<C>, panels_.width, {n, channel, d, h, tile.x, channels, tile.width});
           continue;
         }
-        T* to = static_cast<T*>(p_.out) + tile.n * out_stride_[0] + channel * out_stride_[1] +
+        T* to = static_cast<T*>(p_.out) + n * out_stride_[0] + channel * out_stride_[1] +
             d * out_stride_[2] + h * out_stride_[3] + tile.x * out_stride_[4];
         store_rows(rows, panels_.width, tile.width, channels, to, out_stride_[4], out_stride_[1]);
       }
@@ -218,8 +250,8 @@ class Gather : Roles {
 
   const Epilogue<T> epilogue_;
   const Panels<C> panels_;
-  const int64_t taps_, in_step_, out_step_, tile_width_, tile_rows_, row_tiles_, width_tiles_,
-      panels_per_task_;
+  const int64_t taps_, in_step_, out_step_, tile_width_, width_tiles_, rows_;
+  int64_t tile_rows_ = 1, panels_per_task_ = 1;
   DirectWeights<T> weights_;
 };
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
+#include <vector>
 
 #include "conv/cpu/matrices.h"
 #include "conv/cpu/packed_weights.h"
@@ -65,11 +67,21 @@ class DirectWeights : Roles {
         const int64_t panel = task / blocks % panels_.count, group = task / blocks / panels_.count;
         const int64_t block = std::min(kDirectDepth, in_channels_ - channel);
         across.offsets(panel * panels_.width, panels_.size(panel), rows.data());
+        const T* from = weights + group * p_.oc * ws[0];
+        if (weights_in_stride_ == 1 && panels_.width == kPanel<C>) {
+          pack_taps(
+              from + channel,
+              rows.data(),
+              panels_.size(panel),
+              block,
+              packed + offset(group, panel, channel, 0));
+          continue;
+        }
         for (int64_t c = 0; c < block; c += at_once) {
           const int64_t count = std::min(at_once, block - c);
           terms.offsets((channel + c) * taps_, count * taps_, columns.data());
           pack_panels<kPanel<C>>(
-              weights + group * p_.oc * ws[0],
+              from,
               rows.data(),
               panels_.size(panel),
               columns.data(),
@@ -85,6 +97,19 @@ class DirectWeights : Roles {
         }
       }
     });
+  }
+
+  // The same of channels that lie next to each other.
+  void pack_taps(const T* from, const int64_t* rows, int64_t n, int64_t block, C* to) const {
+    const int64_t* ws = p_.weights_stride;
+    const Axis taps{{1, p_.kernel[0], p_.kernel[1], p_.kernel[2]}, {0, ws[2], ws[3], ws[4]}};
+    std::vector<int64_t> offsets(taps_), channels(block);
+    taps.offsets(0, taps_, offsets.data());
+    std::iota(channels.begin(), channels.end(), 0);
+    for (const int64_t tap : offsets) {
+      pack_panels<kPanel<C>>(from + tap, rows, n, channels.data(), block, to, 0);
+      to += block * kPanel<C>;
+    }
   }
 
   const Panels<C> panels_;

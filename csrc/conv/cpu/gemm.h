@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "core/lanes.h"
+#include "conv/cpu/vectors.h"
 
 namespace torch_dnnl {
 
@@ -59,33 +59,36 @@ void multiply_tile(
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++)
     a[r] = o.a + o.a_rows[first + r];
-  Lanes<C> sum[rows][vectors];
+  Vector<C> sum[rows][vectors];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++)
-      sum[r][v] = Lanes<C>::loadu(start + r * o.start_row + v * o.start_vector);
+      sum[r][v] = load_vector(start + r * o.start_row + v * o.start_vector);
   }
   for (int64_t i = 0; i < k; i++) {
     const int64_t column = o.a_columns[i];
     const C* b = o.b + o.b_rows[i];
-    Lanes<C> row[vectors];
+    Vector<C> row[vectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; v++)
-      row[v] = Lanes<C>::loadu(b + v * kLanes<C>);
+    for (int v = 0; v < vectors; v++) {
+      row[v] = load_vector(b + v * kLanes<C>);
+      if constexpr (rows > 1)
+        keep_in_register<C>(row[v]);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
-      const Lanes<C> value(a[r][column]);
+      const Vector<C> value = broadcast(a[r][column]);
 #pragma GCC unroll 8
       for (int v = 0; v < vectors; v++)
-        sum[r][v] = at::vec::fmadd(value, row[v], sum[r][v]);
+        sum[r][v] = multiply_add<C>(value, row[v], sum[r][v]);
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++)
-      sum[r][v].store(c + r * o.c_row + v * kLanes<C>);
+      store_vector(c + r * o.c_row + v * kLanes<C>, sum[r][v]);
   }
 }
 
