@@ -201,10 +201,11 @@ def test_images_of_few_channels(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_planes_of_contiguous_rows(dtype):
+def test_planes(dtype):
     """Rows of one vector, of several images at once, and of several; more columns, rows, or rows of
     taps than are taken at once; strides, of which the last rows of taps meet fewer outputs; taps
-    that all outputs miss; groups of several channels."""
+    that all outputs miss; groups of several channels; pixels that lie apart, and rows so short that
+    columns are taken instead."""
     choose = random.Random(4)
     torch.manual_seed(4)
     for n, groups, ic, oc, size, kernel, strides, pads, dilations in [
@@ -224,8 +225,20 @@ def test_planes_of_contiguous_rows(dtype):
         (1, 1, 1, 15, [40, 40], [11, 3], [1, 1], [[5, 1], [5, 1]], [1, 1]),
         (1, 2, 15, 1, [40, 40], [5, 3], [1, 1], [[5, 1], [0, 1]], [1, 1]),
         (1, 1, 1, 1, [64, 64], [1, 1], [8, 8], [[0, 0], [0, 0]], [1, 1]),
+        (2, 1, 3, 3, [60, 101], [3, 3], [3, 3], [[1, 2], [1, 0]], [1, 1]),
+        (1, 1, 2, 3, [40, 160], [3, 5], [1, 4], [[1, 2], [0, 7]], [1, 3]),
+        (1, 2, 1, 1, [50, 230], [2, 3], [1, 5], [[1, 2], [0, 1]], [1, 1]),
+        (2, 1, 1, 2, [5000], [3], [3], [[1], [2]], [1]),
+        (1, 1, 3, 3, [9, 5000], [1, 3], [1, 1], [[0, 0], [0, 2]], [1, 1]),
+        (2, 1, 1, 2, [300, 3], [3, 3], [1, 1], [[1, 1], [2, 1]], [1, 1]),
+        (2, 1, 3, 2, [1500, 8], [4, 5], [2, 3], [[1, 0], [2, 1]], [1, 1]),
+        (2, 1, 40, 2, [37, 50], [3, 3], [1, 1], [[1, 1], [1, 0]], [1, 1]),
+        (1, 2, 17, 1, [37, 50], [2, 4], [1, 2], [[1, 1], [1, 3]], [2, 1]),
+        (1, 2, 1, 17, [37, 50], [2, 4], [1, 2], [[1, 1], [1, 3]], [2, 1]),
+        (2, 1, 20, 2, [900], [1], [1], [[0], [0]], [1]),
+        (1, 2, 2, 1, [3, 70, 2], [3, 3, 2], [1, 2, 1], [[1, 1, 0], [1, 1, 1]], [1, 2, 1]),
     ]:
-        for _ in range(2):
+        for _ in range(4):
             check(choose, dtype, (n, groups, ic, oc), size, kernel, strides, pads, dilations)
 
 
@@ -275,20 +288,21 @@ def test_residuals_of_axes_that_are_one():
             torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("size", [(9, 33), (90, 5)], ids=str)
 @pytest.mark.parametrize("value", [torch.inf, torch.nan])
-def test_planes_keep_infinities_where_they_are(value):
+def test_planes_keep_infinities_where_they_are(size, value):
     """Zeros around an image, and behind a row of a vector, are not multiplied by them."""
     attributes = ([1, 1], [1, 1], [1, 1], [1, 1], "none", 3, "NCX", "OIX")
-    x, w, g = torch.randn(2, 3, 9, 13), torch.randn(3, 1, 3, 3), torch.randn(2, 3, 9, 13)
+    x, w, g = torch.randn(2, 3, *size), torch.randn(3, 1, 3, 3), torch.randn(2, 3, *size)
     infinite = w.clone()
     infinite[1, 0, 0, 2] = value
     gradient, image = g.clone(), x.clone()
-    gradient[0, 2, 3, 12] = image[1, 0, 4, 0] = value
+    gradient[0, 2, 3, -1] = image[1, 0, 4, 0] = value
     for name, args in [
         ("convolution", (x, infinite, None)),
         ("convolution", (image, w, None)),
-        ("convolution_backward_data", (g, infinite, [9, 13])),
-        ("convolution_backward_data", (gradient, w, [9, 13])),
+        ("convolution_backward_data", (g, infinite, size)),
+        ("convolution_backward_data", (gradient, w, size)),
         ("convolution_backward_weights", (gradient, x, [3, 3])),
         ("convolution_backward_weights", (g, image, [3, 3])),
     ]:

@@ -11,6 +11,13 @@
 
 namespace torch_dnnl {
 
+inline void swap_axes(ConvProblem& p, int a, int b) {
+  for (int64_t* of_axis : {p.src_size, p.dst_size, p.kernel, p.stride, p.dilation, p.pad})
+    std::swap(of_axis[a], of_axis[b]);
+  for (int64_t* stride : {p.src_stride, p.dst_stride, p.weights_stride, p.residual_stride})
+    std::swap(stride[2 + a], stride[2 + b]);
+}
+
 namespace canonical_detail {
 
 // Leaves out the first and the last taps of an axis, if all outputs meet pads there.
@@ -35,13 +42,6 @@ inline void drop_taps(ConvProblem& p, int axis) {
 
 inline bool is_pixel(const ConvProblem& p, int axis) {
   return p.src_size[axis] == 1 && p.dst_size[axis] == 1 && p.kernel[axis] == 1;
-}
-
-inline void swap_axes(ConvProblem& p, int a, int b) {
-  for (int64_t* of_axis : {p.src_size, p.dst_size, p.kernel, p.stride, p.dilation, p.pad})
-    std::swap(of_axis[a], of_axis[b]);
-  for (int64_t* stride : {p.src_stride, p.dst_stride, p.weights_stride, p.residual_stride})
-    std::swap(stride[2 + a], stride[2 + b]);
 }
 
 // Whether outputs meet pixels of their own position along an axis only.
