@@ -76,9 +76,10 @@ def check(
         "convolution_backward_data": (g, w, size),
         "convolution_backward_weights": (g, x, kernel),
     }.items():
-        actual = getattr(OPS, name)(*args, *attributes).double()
         wide = [a.double() if isinstance(a, Tensor) else a for a in args]
         expected = getattr(oracle, name)(*wide, *attributes)
+        torch.full(expected.shape, torch.nan, dtype=dtype)  # memory that is not 0, if it is reused
+        actual = getattr(OPS, name)(*args, *attributes).double()
         error = (actual - expected).norm() / expected.norm().clamp(min=1e-30)
         assert error <= TOLERANCE[dtype], (name, dtype, x.shape, x.stride(), w.shape, attributes)
         worst = max(worst, error.item())
@@ -202,10 +203,11 @@ def test_images_of_few_channels(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_planes_of_contiguous_rows(dtype):
+def test_planes(dtype):
     """Rows of one vector, of several images at once, and of several; more columns, rows, or rows of
     taps than are taken at once; strides, of which the last rows of taps meet fewer outputs; taps
-    that all outputs miss; groups of several channels."""
+    that all outputs miss; groups of several channels; pixels that lie apart, and rows so short that
+    columns are taken instead."""
     choose = random.Random(4)
     torch.manual_seed(4)
     for n, groups, ic, oc, size, kernel, strides, pads, dilations in [
@@ -225,25 +227,84 @@ def test_planes_of_contiguous_rows(dtype):
         (1, 1, 1, 15, [40, 40], [11, 3], [1, 1], [[5, 1], [5, 1]], [1, 1]),
         (1, 2, 15, 1, [40, 40], [5, 3], [1, 1], [[5, 1], [0, 1]], [1, 1]),
         (1, 1, 1, 1, [64, 64], [1, 1], [8, 8], [[0, 0], [0, 0]], [1, 1]),
+        (2, 1, 3, 3, [60, 101], [3, 3], [3, 3], [[1, 2], [1, 0]], [1, 1]),
+        (1, 1, 2, 3, [40, 160], [3, 5], [1, 4], [[1, 2], [0, 7]], [1, 3]),
+        (1, 2, 1, 1, [50, 230], [2, 3], [1, 5], [[1, 2], [0, 1]], [1, 1]),
+        (2, 1, 1, 2, [5000], [3], [3], [[1], [2]], [1]),
+        (1, 1, 3, 3, [9, 5000], [1, 3], [1, 1], [[0, 0], [0, 2]], [1, 1]),
+        (2, 1, 1, 2, [300, 3], [3, 3], [1, 1], [[1, 1], [2, 1]], [1, 1]),
+        (2, 1, 3, 2, [1500, 8], [4, 5], [2, 3], [[1, 0], [2, 1]], [1, 1]),
+        (2, 1, 40, 2, [37, 50], [3, 3], [1, 1], [[1, 1], [1, 0]], [1, 1]),
+        (1, 2, 17, 1, [37, 50], [2, 4], [1, 2], [[1, 1], [1, 3]], [2, 1]),
+        (1, 2, 1, 17, [37, 50], [2, 4], [1, 2], [[1, 1], [1, 3]], [2, 1]),
+        (2, 1, 20, 2, [900], [1], [1], [[0], [0]], [1]),
+        (1, 2, 2, 1, [3, 70, 2], [3, 3, 2], [1, 2, 1], [[1, 1, 0], [1, 1, 1]], [1, 2, 1]),
     ]:
-        for _ in range(2):
+        for _ in range(4):
             check(choose, dtype, (n, groups, ic, oc), size, kernel, strides, pads, dilations)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_axes_of_few_pixels(dtype):
+    """Axes along which one tap, some or none meet the image; axes that are one with the next."""
+    choose = random.Random(5)
+    torch.manual_seed(5)
+    for n, groups, ic, oc, size, kernel, strides, pads, dilations in [
+        (2, 1, 1, 1, [700, 1], [3, 3], [1, 1], [[1, 1], [0, 1]], [1, 1]),
+        (1, 3, 2, 1, [1, 1, 300], [3, 5, 3], [2, 1, 1], [[2, 2, 1], [0, 4, 1]], [1, 1, 1]),
+        (1, 1, 20, 20, [40, 2], [3, 7], [1, 1], [[1, 3], [1, 3]], [1, 1]),
+        (1, 1, 33, 20, [1, 1], [3, 3], [1, 1], [[1, 1], [1, 1]], [1, 1]),
+        (2, 1, 18, 17, [12, 13], [3, 3], [1, 2], [[20, 18], [20, 17]], [20, 18]),
+        (1, 5, 1, 1, [30, 3], [3, 3], [1, 1], [[2, 5], [2, 5]], [2, 5]),
+        (1, 5, 1, 1, [30, 3], [2, 4], [3, 3], [[9, 9], [9, 9]], [1, 2]),
+        (1, 1, 4, 4, [40, 1], [3, 3], [1, 1], [[1, 2], [1, 2]], [1, 2]),
+        (2, 1, 3, 5, [60, 17], [1, 1], [1, 1], [[0, 0], [0, 0]], [1, 1]),
+        (2, 2, 3, 5, [9, 5, 6], [1, 1, 1], [1, 1, 1], [[0] * 3] * 2, [1, 1, 1]),
+        (2, 1, 3, 5, [9, 5, 6], [1, 1, 1], [1, 1, 2], [[0] * 3] * 2, [1, 1, 1]),
+        (2, 1, 2, 2, [60, 17], [1, 1], [1, 1], [[0, 0], [1, 2]], [1, 1]),
+        (2, 6, 1, 1, [60, 20], [5, 1], [1, 1], [[3, 0], [1, 0]], [2, 1]),
+        (2, 1, 16, 20, [60, 20], [5, 1], [1, 1], [[3, 0], [1, 0]], [2, 1]),
+        (1, 2, 4, 4, [11, 12, 5], [1, 3, 1], [1, 1, 1], [[0, 1, 0]] * 2, [1, 1, 1]),
+        (1, 2, 4, 4, [31, 3, 5], [3, 1, 1], [1, 1, 1], [[1, 0, 0]] * 2, [1, 1, 1]),
+        (1, 2, 4, 4, [31, 3, 5], [3, 1, 1], [2, 1, 1], [[1, 0, 0]] * 2, [1, 1, 1]),
+    ]:
+        for _ in range(3):
+            check(choose, dtype, (n, groups, ic, oc), size, kernel, strides, pads, dilations)
+
+
+def test_residuals_of_axes_that_are_one():
+    """Axes that are one in src and in the result may not be in a residual."""
+    torch.manual_seed(0)
+    x, w, bias = torch.randn(2, 3, 40, 17), torch.randn(5, 3, 3, 1), torch.randn(5)
+    dense = torch.randn(2, 5, 40, 17)
+    residuals = [dense, dense.mT.contiguous().mT, dense[:, :, :1].expand(dense.shape)]
+    for residual in residuals:
+        results = [
+            OPS.convolution_fused(
+                *(x, w, bias, [1, 1], [1, 0], [1, 0], [1, 1], "none", 1, "NCX", "OIX", algorithm),
+                *(residual, "silu", True),
+            )
+            for algorithm in ("auto", "reference")
+        ]
+        for actual, expected in zip(*results):
+            torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(9, 33), (90, 5)], ids=str)
 @pytest.mark.parametrize("value", [torch.inf, torch.nan])
-def test_planes_keep_infinities_where_they_are(value):
+def test_planes_keep_infinities_where_they_are(size, value):
     """Zeros around an image, and behind a row of a vector, are not multiplied by them."""
     attributes = ([1, 1], [1, 1], [1, 1], [1, 1], "none", 3, "NCX", "OIX")
-    x, w, g = torch.randn(2, 3, 9, 13), torch.randn(3, 1, 3, 3), torch.randn(2, 3, 9, 13)
+    x, w, g = torch.randn(2, 3, *size), torch.randn(3, 1, 3, 3), torch.randn(2, 3, *size)
     infinite = w.clone()
     infinite[1, 0, 0, 2] = value
     gradient, image = g.clone(), x.clone()
-    gradient[0, 2, 3, 12] = image[1, 0, 4, 0] = value
+    gradient[0, 2, 3, -1] = image[1, 0, 4, 0] = value
     for name, args in [
         ("convolution", (x, infinite, None)),
         ("convolution", (image, w, None)),
-        ("convolution_backward_data", (g, infinite, [9, 13])),
-        ("convolution_backward_data", (gradient, w, [9, 13])),
+        ("convolution_backward_data", (g, infinite, size)),
+        ("convolution_backward_data", (gradient, w, size)),
         ("convolution_backward_weights", (gradient, x, [3, 3])),
         ("convolution_backward_weights", (g, image, [3, 3])),
     ]:

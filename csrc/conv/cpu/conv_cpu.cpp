@@ -1,6 +1,9 @@
 // Convolution on the CPU: the kernels, in order of preference.
 #include <torch/library.h>
 
+#include <cstring>
+
+#include "conv/cpu/canonical.h"
 #include "conv/cpu/depthwise.h"
 #include "conv/cpu/direct.h"
 #include "conv/cpu/narrow.h"
@@ -39,7 +42,6 @@ constexpr Kernel kernels[] = {
     {"winograd", can_run_winograd, run_winograd},
     {"shallow", can_run_shallow, run_shallow},
     {"direct", can_run_direct, run_direct},
-    {"reference", [](const ConvProblem&) { return true; }, run_reference},
 };
 
 // Multiply-adds, and outputs, that take less time than a kernel takes to get ready. Strides may
@@ -54,10 +56,15 @@ void compute(const ConvProblem& p) {
   if (p.algorithm == ConvAlgorithm::reference || is_tiny(p)) {
     return run_reference(p);
   }
+  // Winograd, if that is asked for, takes taps that only meet pads, too.
+  const ConvProblem q = p.algorithm == ConvAlgorithm::winograd ? p : canonical(p);
+  if (p.pass == ConvPass::backward_weights && product(q.kernel) < product(p.kernel))
+    std::memset(p.out, 0, output_elements(p) * c10::elementSize(p.dtype));
   for (const auto& kernel : kernels) {
-    if (kernel.can_run(p))
-      return kernel.run(p);
+    if (kernel.can_run(q))
+      return kernel.run(q);
   }
+  run_reference(p);
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, CPU, m) {

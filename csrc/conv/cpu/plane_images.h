@@ -35,7 +35,9 @@ struct PlanesPlan {
     first_class = floor_div(reach.begin, classes);
     last_class = floor_div(reach.end - 1, classes);
     const int64_t left = std::max<int64_t>(-first_class, 0);
-    tile = std::min(columns, kTile);
+    tile = ceil_div(columns, ceil_div(columns, kTile));
+    if (tile < columns)
+      tile = round_up(tile, lanes);
     tiles = ceil_div(columns, tile);
     vectors = ceil_div(tile, lanes);
     // Zeros behind a row are also those in front of the next one. The last vector of a class may be
@@ -120,10 +122,13 @@ struct PlanesPlan {
   std::vector<int64_t> column_taps(const Phase& phase) const {
     std::vector<int64_t> taps;
     for (int64_t m = 0; m < phase.taps; m++) {
-      const int64_t in = phase.in + m * phase.tap_in_step, c = floor_div(in, classes);
-      taps.push_back((in - c * classes) * pitch + c);
+      const int64_t in = phase.in + m * phase.tap_in_step;
+      taps.push_back(class_of(in) * pitch + floor_div(in, classes));
     }
     return taps;
+  }
+  int64_t class_of(int64_t column) const {
+    return column - floor_div(column, classes) * classes;
   }
 
   static int64_t floor_div(int64_t a, int64_t b) {
@@ -199,6 +204,43 @@ template <class C, class T>
   }
 }
 
+// Columns that are `step` apart, and nothing behind the last one. The compiler knows which vectors
+// they are in, if it knows the step.
+template <int64_t kStep, class C, class T>
+[[gnu::noinline]] void load_strided(
+    const T* from,
+    int64_t from_step,
+    int64_t step,
+    int64_t rows,
+    int64_t columns,
+    C* to,
+    int64_t to_step) {
+  for (int64_t y = 0; y < rows; y++, from += from_step, to += to_step) {
+    for (int64_t x = 0; x < columns; x++)
+      to[x] = static_cast<C>(from[x * (kStep > 0 ? kStep : step)]);
+  }
+}
+
+template <class C, class T>
+void load_rows(
+    const T* from,
+    int64_t from_step,
+    int64_t step,
+    int64_t rows,
+    int64_t columns,
+    C* to,
+    int64_t to_step) {
+  const auto load = step == 2 ? load_strided<2, C, T>
+      : step == 3             ? load_strided<3, C, T>
+      : step == 4             ? load_strided<4, C, T>
+                              : load_strided<0, C, T>;
+  if (step == 1) {
+    load_rows(from, from_step, rows, columns, to, to_step);
+  } else {
+    load(from, from_step, step, rows, columns, to, to_step);
+  }
+}
+
 // The planes of inputs that units meet, loaded when they are needed and kept while they may be
 // needed again.
 template <class T, class C>
@@ -210,7 +252,13 @@ class PlaneImages {
         plane_size_(plan.plane_size()),
         size_(plan.block * plan.inner * plan.slots * plane_size_ + kSlack),
         planes_(size_),
-        tags_(plan.slots) {}
+        tags_(plan.slots),
+        are_met_(plan.classes) {
+    for (const Phase& phase : plan.phases[2]) {
+      for (int64_t m = 0; m < phase.taps; m++)
+        are_met_[plan.class_of(phase.in + m * phase.tap_in_step)] = true;
+    }
+  }
 
   // The next calls are for this unit.
   void select(const PlanesPlan::Unit& unit) {
@@ -268,16 +316,14 @@ class PlaneImages {
     const int64_t columns = end - begin * classes;
     const T* from = image_ + (unit_.n + image) * xs[0] +
         (unit_.group * plan_.inner + channel) * xs[1] + d * xs[2] + rows_.begin * xs[3] +
-        begin * classes;
+        begin * classes * xs[4];
     to += begin - unit_.first;
     const int64_t rows = rows_.end - rows_.begin, step = plan_.row_pitch();
-    if (classes == 1)
-      return load_rows(from, xs[3], rows, columns, to, step);
-    if (classes == 2)
+    if (classes == 2 && xs[4] == 1 && are_met_[0] && are_met_[1])
       return load_pairs(from, xs[3], rows, columns, to, step, pitch);
-    for (int64_t y = 0; y < rows; y++, from += xs[3], to += step) {
-      for (int64_t x = 0; x < columns; x++)
-        to[x % classes * pitch + x / classes] = static_cast<C>(from[x]);
+    for (int64_t c = 0; c < classes; c++, from += xs[4], to += pitch) {
+      if (are_met_[c])
+        load_rows(from, xs[3], classes * xs[4], rows, ceil_div(columns - c, classes), to, step);
     }
   }
 
@@ -286,6 +332,7 @@ class PlaneImages {
   const int64_t plane_size_, size_;
   const Scratch<C> planes_;
   std::vector<int64_t> tags_;
+  std::vector<bool> are_met_; // classes of columns, by any tap
   PlanesPlan::Unit unit_{-1, 0, 0, -1, 0, 0, 0, 0, 0};
   Range rows_{0, 0};
 };

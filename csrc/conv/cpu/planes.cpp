@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "conv/cpu/canonical.h"
 #include "conv/cpu/depthwise.h"
 #include "conv/cpu/epilogue.h"
 #include "conv/cpu/plane_images.h"
@@ -11,8 +12,11 @@ namespace torch_dnnl {
 namespace {
 
 // What it takes to be faster than kernels whose lanes are channels.
+constexpr double kPoor = 3; // times as well as channels fill vectors
+constexpr int64_t kMostStride = 4;
 constexpr int64_t kFewTaps = 9;
-constexpr int64_t kLeastPixels = 256;    // of a unit
+constexpr int64_t kLeastPixels = 256; // of a unit
+constexpr int64_t kShortRow = 8, kLongRow = 64;
 constexpr double kMostScratch = 1 << 20; // elements
 
 // Rows of outputs that a step of rows of the image is multiplied for.
@@ -120,7 +124,9 @@ class Gather {
         weights_(p.groups * parts_.weights),
         bias_(p.groups * plan_.outer),
         phases_(plan_.phases[2].size()),
-        stores_(std::is_same_v<T, C> && phases_ == 1 && epilogue_.is_empty()),
+        stores_(
+            std::is_same_v<T, C> && phases_ == 1 && plan_.out_stride[4] == 1 &&
+            epilogue_.is_empty()),
         out_pitch_(plan_.vectors * n) {}
 
   void run() {
@@ -261,16 +267,38 @@ class Gather {
     o.pixel_step = is_narrow ? images.image_step() : n;
     const int64_t vectors = is_narrow ? unit.images : ceil_div(width, n);
     const int64_t most = most_plane_vectors(static_cast<int>(part.outputs));
-    for (int64_t v = 0; v < vectors; v += o.vectors) {
-      o.vectors = ceil_div(vectors - v, ceil_div(vectors - v, most)); // blocks of equal size
+    const int64_t block = ceil_div(vectors, ceil_div(vectors, most)); // about equal ones
+    const bool is_line = o.steps == 1 && !is_narrow;
+    if (is_line)
+      make_line(rows, o, vectors, block * n);
+    for (int64_t v = 0, count; v < vectors; v += count) {
+      o.vectors = std::min(block, vectors - v);
+      if (is_line)
+        o.steps = std::max<int64_t>((width / n - v) / block, 1);
       for (int64_t i = 0; i < o.vectors; i++)
         o.pixels[i] = is_narrow ? width : std::min(n, width - (v + i) * n);
       o.is_whole = o.pixels[o.vectors - 1] == n; // the last one has the fewest
       gather_planes(o, part.slides, part.outputs);
+      count = o.vectors * (is_line ? o.steps : 1);
       for (PlaneRow<C>& row : rows)
-        row.pixels += o.vectors * o.pixel_step;
-      o.out += o.vectors * o.out_step;
+        row.pixels += count * o.pixel_step;
+      o.out += count * o.out_step;
     }
+  }
+
+  // The steps of a single row are whole blocks of its pixels.
+  static void
+  make_line(std::vector<PlaneRow<C>>& rows, PlaneOperands<C>& o, int64_t steps, int64_t pixels) {
+    std::erase_if(
+        rows, [&](const PlaneRow<C>& row) { return row.row < 0 || row.row >= o.last_row; });
+    for (PlaneRow<C>& row : rows) {
+      row.pixels += row.row * o.row_pitch;
+      row.row = 0;
+    }
+    o.count = static_cast<int64_t>(rows.size());
+    o.last_row = steps;
+    o.row_step = 1;
+    o.row_pitch = o.out_row = pixels;
   }
 
   // A row of a channel, whose phases lie one after the other.
@@ -285,7 +313,7 @@ class Gather {
       return epilogue_.store_line(sums, {unit.n + image, c, unit.d, h, w, 1, pixels});
     const int64_t* ys = plan_.out_stride;
     T* to = static_cast<T*>(p_.out) + (unit.n + image) * ys[0] + c * ys[1] + unit.d * ys[2] +
-        h * ys[3] + w;
+        h * ys[3] + w * ys[4];
     const auto store_part = [&](int64_t x, const Lanes<C>& lanes) {
       if (x + n <= pixels) {
         store_lanes<C>(to + x, lanes);
@@ -293,10 +321,10 @@ class Gather {
         store_lanes<C>(to + x, lanes, pixels - x);
       }
     };
-    if (step == 1) {
+    if (step == 1 && ys[4] == 1) {
       for (int64_t x = 0; x < pixels; x += n)
         store_part(x, Lanes<C>::loadu(sums + x));
-    } else if (phases_ == 2) {
+    } else if (phases_ == 2 && ys[4] == 1) {
       for (int64_t x = 0; x < pixels; x += 2 * n) {
         const C* even = sums + x / 2;
         const auto [first, second] =
@@ -305,8 +333,10 @@ class Gather {
         store_part(x + n, second);
       }
     } else {
-      for (int64_t x = 0; x < pixels; x++)
-        to[x] = convert<T>(sums[x % step * out_pitch_ + x / step]);
+      for (int64_t phase = 0; phase < step; phase++, sums += out_pitch_) {
+        for (int64_t x = phase, i = 0; x < pixels; x += step, i++)
+          to[x * ys[4]] = convert<T>(sums[i]);
+      }
     }
   }
 
@@ -396,11 +426,14 @@ class WeightsGradient {
     const int64_t* ys = p_.dst_stride;
     for (int64_t c = 0; c < plan_.outer; c++, to += grad_rows_ * grad_pitch_) {
       const T* from = static_cast<const T*>(p_.dst) + image * ys[0] +
-          (unit.group * plan_.outer + c) * ys[1] + unit.d * ys[2] + unit.row * ys[3] + unit.first;
+          (unit.group * plan_.outer + c) * ys[1] + unit.d * ys[2] + unit.row * ys[3] +
+          unit.first * ys[4];
       C* row = to;
       std::fill(row, row + margin_ * grad_pitch_, C(0));
       row += margin_ * grad_pitch_;
-      load_rows(from, ys[3], unit.rows, unit.width, row, grad_pitch_);
+      if (ys[4] != 1)
+        std::fill(row, row + unit.rows * grad_pitch_, C(0));
+      load_rows(from, ys[3], ys[4], unit.rows, unit.width, row, grad_pitch_);
       row += unit.rows * grad_pitch_;
       std::fill(row, row + margin_ * grad_pitch_, C(0));
     }
@@ -454,22 +487,39 @@ class WeightsGradient {
   const Scratch<C> sums_;
 };
 
+// Short rows are columns instead.
+ConvProblem with_long_rows(ConvProblem p) {
+  if (std::max(p.src_size[2], p.dst_size[2]) <= kShortRow &&
+      std::min(p.src_size[1], p.dst_size[1]) >= kLongRow)
+    swap_axes(p, 1, 2);
+  return p;
+}
+
 } // namespace
 
-bool can_run_planes(const ConvProblem& p) {
-  const bool reads_rows = p.src_stride[4] == 1 && p.dst_stride[4] == 1 && p.stride[2] <= 2;
-  if (!reads_rows || !can_run_depthwise(p))
-    return false;
+bool can_run_planes(const ConvProblem& problem) {
+  const ConvProblem p = with_long_rows(problem);
   const int64_t lanes = p.dtype == c10::ScalarType::Double ? kLanes<double> : kLanes<float>;
+  const auto filled = [&](int64_t n) { return 1.0 * n / round_up(n, lanes); };
+  const bool has_rows = p.src_stride[4] == 1 && p.dst_stride[4] == 1;
+  // Other kernels have vectors of the channels of all groups, or of one.
+  const bool has_few_channels = can_run_depthwise(problem);
+  const int64_t outputs = p.pass == ConvPass::backward_data ? p.ic : p.oc;
+  const double channels = filled(has_few_channels ? p.groups * outputs : outputs);
+  const bool is_narrow = has_rows && kPoor * channels <= 1 &&
+      std::all_of(p.stride, p.stride + 3, [](int64_t s) { return s <= kMostStride; });
+  if (!has_few_channels && !is_narrow)
+    return false;
   const PlanesPlan plan(p, lanes);
   const double sums = 1.0 * plan.inner * plan.outer * product(p.kernel) * lanes; // of a gradient
   const bool is_small = plan.block * plan.rows * plan.tile < kLeastPixels;
   if (std::max(plan.scratch, sums) > kMostScratch || is_small)
     return false;
-  const auto filled = [&](int64_t n) { return 1.0 * n / round_up(n, lanes); };
-  const double pixels = filled(plan.tile), channels = filled(p.groups * plan.outer);
-  if (pixels >= 4 * channels) // vectors of channels would be all but empty
+  const double pixels = filled(plan.tile);
+  if (pixels >= kPoor * channels) // vectors of channels would be all but empty
     return true;
+  if (!has_few_channels || !has_rows || p.stride[2] > 2)
+    return false;
   const bool is_strided = p.stride[2] > 1, has_few_taps = p.kernel[1] * p.kernel[2] <= kFewTaps;
   const bool is_forward = p.pass == ConvPass::forward;
   const bool is_summed = p.pass == ConvPass::backward_weights;
@@ -492,7 +542,7 @@ bool can_run_planes(const ConvProblem& p) {
 }
 
 void run_planes(const ConvProblem& p) {
-  run_pass<Gather, WeightsGradient>(p);
+  run_pass<Gather, WeightsGradient>(with_long_rows(p));
 }
 
 } // namespace torch_dnnl
