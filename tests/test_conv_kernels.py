@@ -454,6 +454,23 @@ def test_vectors_of_channels_in_place(dtype: torch.dtype) -> None:
                 assert error <= TOLERANCE[dtype], (channels, kernel, stride, pad, dilation, size)
 
 
+def test_results_that_exceed_the_caches() -> None:
+    """What is stored past the caches is there when the call ends."""
+    torch.manual_seed(0)
+    channels, options = 48, {"stride": 2, "padding": 1, "groups": 48}
+    weights = torch.randn(channels, 1, 3, 3)
+    src = torch.randn(2, channels, 310, 301).contiguous(memory_format=torch.channels_last)
+    assert src.nbytes > 32 << 20
+    for attributes in (options, options | {"stride": 1}):
+        inputs = (src.detach().requires_grad_(), weights)
+        ours, theirs = D.conv2d(*inputs, **attributes), F.conv2d(*inputs, **attributes)
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        grad = torch.randn_like(ours)
+        (ours,) = torch.autograd.grad(ours, inputs[0], grad)
+        (theirs,) = torch.autograd.grad(theirs, inputs[0], grad)
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", [(7, 9), (40, 33)], ids=str)
 @pytest.mark.parametrize("channels_last", [False, True])

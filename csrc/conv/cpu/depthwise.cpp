@@ -73,6 +73,7 @@ class Gather {
       : p_(p),
         epilogue_(p),
         plan_(p, n, sizeof(T), std::is_same_v<T, C>, std::is_same_v<T, C> && epilogue_.is_empty()),
+        is_streamed_(plan_.uses_outputs && can_stream()),
         vector_weights_(plan_.taps * plan_.inner * n),
         weights_(plan_.vectors * vector_weights_),
         bias_(plan_.vectors * n) {}
@@ -94,12 +95,22 @@ class Gather {
         for (int64_t i = plan_.units * chunk / chunks; i < plan_.units * (chunk + 1) / chunks; i++)
           compute(plan_.unit(i), block, input, rows, blocks, out.data());
       }
+      finish_streaming();
     });
   }
 
  private:
   using C = compute_t<T>;
   static constexpr int64_t n = kLanes<C>;
+
+  // Results that exceed the last cache go past it, if vectors are lines.
+  bool can_stream() const {
+    const int64_t* stride = plan_.out_stride;
+    const bool are_lines = sizeof(Vector<C>) == kCacheLine && plan_.channels() % n == 0 &&
+        is_line(p_.out) && stride[0] % n == 0 && stride[2] % n == 0 && stride[3] % n == 0 &&
+        stride[4] % n == 0;
+    return are_lines && output_elements(p_) * int64_t(sizeof(T)) >= kStreamedInOrderBytes;
+  }
 
   void pack_weights() {
     const auto* weights = static_cast<const T*>(p_.weights);
@@ -154,7 +165,8 @@ class Gather {
           pixels,
           blocks.operands(rows[r], shift, vector * vector_weights_),
           bias_.data() + vector * n,
-          out + shift / n * vector_stride + shift % n + r * row_stride);
+          out + shift / n * vector_stride + shift % n + r * row_stride,
+          is_streamed_);
     });
     if (plan_.uses_outputs)
       return;
@@ -178,6 +190,7 @@ class Gather {
   const ConvProblem& p_;
   const Epilogue<T> epilogue_;
   const DepthwisePlan plan_;
+  const bool is_streamed_;
   const int64_t vector_weights_;
   const Scratch<C> weights_, bias_;
 };

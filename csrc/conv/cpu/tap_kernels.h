@@ -102,7 +102,12 @@ for_each_run(const PixelBlock& b, const TapOperands<C>& o, const F& f) {
 }
 
 template <class C, size_t outputs, size_t stride>
-void gather_taps(const PixelBlock& b, const TapOperands<C>& o, const C* bias, C* out) {
+void gather_taps(
+    const PixelBlock& b,
+    const TapOperands<C>& o,
+    const C* bias,
+    C* out,
+    bool is_streamed) {
   Vector<C> sums[outputs];
   for_constants<outputs>([&](auto p)
                              __attribute__((always_inline)) { sums[p] = load_vector(bias); });
@@ -125,8 +130,10 @@ void gather_taps(const PixelBlock& b, const TapOperands<C>& o, const C* bias, C*
                 });
           });
   out += b.first_out;
-  for_constants<outputs>(
-      [&](auto p) __attribute__((always_inline)) { store_vector(out + p * b.out_step, sums[p]); });
+  for_constants<outputs>([&](auto p) __attribute__((always_inline)) {
+    C* const to = out + p * b.out_step;
+    is_streamed ? stream_vector(to, sums[p]) : store_vector(to, sums[p]);
+  });
 }
 
 template <class C, size_t outputs, size_t stride>
@@ -177,10 +184,16 @@ constexpr auto kernels = kernels_of<C>(std::make_index_sequence<kMostRunStride>(
 
 } // namespace tap_kernels_detail
 
-// out[p] = bias + sum over rows, taps of pixel * weight, for each output p of the block.
+// out[p] = bias + sum over rows, taps of pixel * weight, for each output p of the block. Streamed
+// outputs are stored past the caches.
 template <class C>
-void gather_taps(const PixelBlock& b, const TapOperands<C>& o, const C* bias, C* out) {
-  tap_kernels_detail::kernels<C>[b.stride - 1][b.outputs - 1].first(b, o, bias, out);
+void gather_taps(
+    const PixelBlock& b,
+    const TapOperands<C>& o,
+    const C* bias,
+    C* out,
+    bool is_streamed) {
+  tap_kernels_detail::kernels<C>[b.stride - 1][b.outputs - 1].first(b, o, bias, out, is_streamed);
 }
 
 // weight += sum over p of pixel * grad[p], for each tap of all rows.

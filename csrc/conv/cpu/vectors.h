@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/lanes.h"
+#include "core/streaming.h"
 
 namespace torch_dnnl {
 
@@ -32,6 +33,16 @@ inline Vector<C> load_vector(const C* from) {
 template <class C>
 inline void store_vector(C* to, const Vector<C>& vector) {
   std::memcpy(to, &vector, sizeof(vector));
+}
+
+// The same past the caches; vectors are lines.
+template <class C>
+inline void stream_vector(C* to, const Vector<C>& vector) {
+#if defined(CPU_CAPABILITY_AVX512)
+  store(reinterpret_cast<__m512i>(vector), to, /*streamed=*/true);
+#else
+  store_vector(to, vector);
+#endif
 }
 
 template <class C>

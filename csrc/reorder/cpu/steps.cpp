@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "core/dispatch.h"
+#include "core/streaming.h"
 #include "reorder/cpu/elements.h"
-#include "reorder/cpu/streaming.h"
 #include "reorder/cpu/vector.h"
 #include "reorder/fake_reference.h"
 #include "reorder/reorder.h"

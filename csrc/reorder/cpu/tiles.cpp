@@ -5,14 +5,18 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/streaming.h"
 #include "reorder/boxes_of.h"
 #include "reorder/cpu/rows.h"
-#include "reorder/cpu/streaming.h"
 #include "reorder/cpu/transposed_tile.h"
 
 namespace torch_dnnl {
 namespace reorder_cpu {
 namespace {
+
+// Bytes of a result from which on a transpose past the caches and a reader after it are faster
+// together. (Processors fetch badly ahead for stores to many places.)
+constexpr int64_t kStreamedBytes = int64_t(4) << 20;
 
 // Elements for which a thread costs no more than it brings.
 constexpr int64_t kTask = 32768;

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "reorder/cpu/streaming.h"
+#include "core/streaming.h"
 
 namespace torch_dnnl::reorder_cpu {
 namespace {

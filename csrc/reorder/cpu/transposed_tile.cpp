@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "reorder/cpu/streaming.h"
+#include "core/streaming.h"
 #include "reorder/cpu/transpose.h"
 
 namespace torch_dnnl::reorder_cpu {

@@ -10,7 +10,7 @@
 #include <type_traits>
 
 #include "core/numeric.h"
-#include "reorder/cpu/streaming.h"
+#include "core/streaming.h"
 
 namespace torch_dnnl::reorder_cpu {
 

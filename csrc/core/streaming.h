@@ -10,12 +10,9 @@
 #include <immintrin.h>
 #endif
 
-namespace torch_dnnl::reorder_cpu {
+namespace torch_dnnl {
 
-// A result from which on a transpose and a reader after it are faster together. (Processors fetch
-// badly ahead for stores to many places.)
-inline constexpr int64_t kStreamedBytes = int64_t(4) << 20;
-// The same for all that is read and written in order: what exceeds the last cache anyway.
+// What is written in order is stored past the caches from so much on that it exceeds the last one.
 inline constexpr int64_t kStreamedInOrderBytes = int64_t(32) << 20;
 // What should be written together, at an address that is a multiple of it.
 inline constexpr int64_t kCacheLine = 64;
@@ -49,4 +46,4 @@ inline void finish_streaming() {
 #endif
 }
 
-} // namespace torch_dnnl::reorder_cpu
+} // namespace torch_dnnl
