@@ -113,7 +113,8 @@ class WeightsGradient {
 
   // Of few channels, rows of the image are copied: products of one tap would be of few rows.
   std::optional<RowCopies<T>> plan_copies() const {
-    if (p_.ic >= kFewChannels || taps_ == 1)
+    const bool is_long = p_.kernel[2] * p_.ic * panels_.width > kTaskSums;
+    if (p_.ic >= kFewChannels || taps_ == 1 || is_long)
       return {};
     const bool is_joined = p_.dst_stride[3] == p_.dst_size[2] * p_.dst_stride[4];
     const int64_t rows = is_joined ? std::max<int64_t>(kPixels / p_.dst_size[2], 1) : 1;
