@@ -13,8 +13,8 @@ namespace {
 
 // So many panels use inputs that it is worth to copy them.
 constexpr int64_t kManyPanels = 4, kMostPanels = 8;
-// Sums of a tile: pixels times panels.
-constexpr int64_t kMostSums = 4096;
+// Of a tile: more would share weights hardly better, and take more than the second-level cache.
+constexpr int64_t kMostPixels = 512;
 // In the time in which weights are read, products with so many pixels are computed: if the weights
 // are in the second-level cache, or not. Inputs take so much of the time of a panel.
 constexpr double kReadingCached = 2, kReading = 10, kCopying = 0.1;
@@ -93,7 +93,7 @@ class Gather : Roles {
       const int64_t row_tiles = ceil_div(rows_, most), rows = ceil_div(rows_, row_tiles);
       for (int64_t parts = 1; parts <= panels_.count; parts++) {
         const int64_t panels = ceil_div(panels_.count, parts), pixels = rows * tile_width_;
-        if (panels > kMostPanels || pixels * panels > kMostSums)
+        if (panels > kMostPanels || (pixels > kMostPixels && rows > 1))
           continue;
         const int64_t tasks = p_.groups * parts * row_tiles * width_tiles_;
         const double time =
