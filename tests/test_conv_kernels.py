@@ -156,6 +156,24 @@ def test_taps_that_never_meet(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_taps_that_never_meet_in_many_blocks(dtype):
+    """Products of several blocks of rows and of columns, whose depth is one chunk or several, of
+    one part or several."""
+    choose = random.Random(5)
+    torch.manual_seed(5)
+    for groups, ic, oc, size, kernel in [
+        (1, 264, 530, [700], [1]),
+        (1, 530, 264, [34, 33], [1, 1]),
+        (2, 300, 270, [17, 16], [1, 1]),
+        (1, 770, 768, [13, 25], [1, 1]),
+        (1, 70, 300, [62, 61], [2, 2]),
+    ]:
+        for _ in range(2):
+            zeros = [[0] * len(size)] * 2
+            check(choose, dtype, (3, groups, ic, oc), size, kernel, kernel, zeros, [1] * len(size))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_narrow_images_of_many_channels(dtype):
     """Several rows share weights, several panels of outputs share copied inputs."""
     choose = random.Random(2)

@@ -154,6 +154,7 @@ class Patches {
     int64_t row, rows, column, columns, first, depth;
   };
 
+  // Its index is that in the whole product.
   struct Block {
     int64_t index, group, row, rows, column, columns;
   };
@@ -215,9 +216,9 @@ class Patches {
     block.row = part.row + index % row_blocks * row_block_;
     block.rows = std::min(row_block_, rows_ - block.row);
     block.group = index / row_blocks;
-    block.index = (block.group * ceil_div(columns_, column_block_) + block.column / column_block_) *
-            ceil_div(rows_, row_block_) +
-        block.row / row_block_;
+    block.index = (block.group * ceil_div(rows_, row_block_) + block.row / row_block_) *
+            ceil_div(columns_, column_block_) +
+        block.column / column_block_;
     return block;
   }
 
