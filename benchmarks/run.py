@@ -44,6 +44,9 @@ COLUMNS = (
     ("peer error", 11, ".1e"),
 )
 
+# A result this far from float64's, and further than the peer's, is wrong: its time means nothing.
+WRONG = 1e-2
+
 
 def timed(function: Callable, tensors: tuple[Tensor, ...], what: str) -> Callable[[], object]:
     """A call that makes one pass: "forward", "backward" alone, or "both"."""
@@ -84,6 +87,8 @@ def row(
     with torch.backends.cudnn.flags(enabled=True, benchmark=False):
         exact = timed(case.exact or case.peer, tuple(t.double() for t in case.tensors), what)()
     errors = [error(ours(), exact), error(peer(), exact)]
+    if errors[0] > max(WRONG, 4 * errors[1]) or math.isnan(errors[0]):
+        raise RuntimeError(f"{case.name}: error {errors[0]:.1e}, the peer's {errors[1]:.1e}")
     del exact  # of twice the memory or more
     tensors = (*case.tensors, case.ours(*case.tensors))
     size = sum(t.numel() * t.element_size() for t in tensors) * (2 if what == "both" else 1)
