@@ -91,6 +91,12 @@ def test_threads_change_no_bit(dtype):
             w = torch.randn(weights, dtype=dtype, requires_grad=True)
             y = D.conv2d(x, w, **options)
             yield from (y, *torch.autograd.grad(y, (x, w), torch.randn_like(y)))
+        for channels in (1, 3):
+            bias = torch.randn(channels, dtype=dtype, requires_grad=True)
+            y = D.conv1d(torch.randn(1, 1, 70001, dtype=dtype), w.new_ones(channels, 1, 2), bias)
+            (grad,) = torch.autograd.grad(y, bias, torch.randn_like(y))
+            assert grad.shape == bias.shape
+            yield grad
 
     threads = torch.get_num_threads()
     try:

@@ -2,6 +2,7 @@
 three operators in every layout and type against float64, shapes that split into tiles, the same
 bits from any number of threads."""
 
+import math
 import random
 
 import pytest
@@ -130,6 +131,34 @@ def test_random_problems_match_float64(dtype, seed):
     torch.manual_seed(seed)
     for _ in range(30):
         random_problem(choose, dtype)
+
+
+def random_wide_problem(choose: random.Random, dtype: torch.dtype) -> float:
+    """Up to several hundred channels and a few thousand pixels, which fill many blocks of any
+    kernel; of patches and pointwise products more than of others."""
+    rank = choose.choice([1, 2, 2, 2, 3])
+    kernel = [choose.choice([1, 1, 2, 3]) for _ in range(rank)]
+    is_patches = choose.random() < 0.4
+    strides = kernel if is_patches else [choose.choice([1, 1, 2]) for _ in range(rank)]
+    dilations = [1 if is_patches else choose.choice([1, 1, 2]) for _ in range(rank)]
+    pads = [[0 if is_patches else choose.randint(0, 2) for _ in range(rank)] for _ in range(2)]
+    taps = math.prod(kernel)
+    groups = choose.choice([1, 1, 1, 1, 2, 4])
+    ic, oc = (round(2 ** choose.uniform(3, 9.5)) // groups + 1 for _ in range(2))
+    pixels = min(6000, 2**27 // (ic * oc * groups * taps) + 10)
+    side = [round((pixels * choose.uniform(0.3, 1)) ** (1 / rank)) for _ in range(rank)]
+    size = [s * m + k * d for s, m, k, d in zip(strides, side, kernel, dilations)]
+    channels = (choose.randint(1, 2), groups, ic, oc)
+    return check(choose, dtype, channels, size, kernel, strides, pads, dilations)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_random_wide_problems_match_float64(dtype, seed):
+    choose = random.Random(seed)
+    torch.manual_seed(seed)
+    for _ in range(6):
+        random_wide_problem(choose, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -204,6 +204,7 @@ CALLS = [
     bad("conv2d", IMAGE, WEIGHT, names="groups", error=TypeError, groups=True),
     bad("conv2d", IMAGE, WEIGHT, names="padding", error=TypeError, padding=(1, False)),
     bad("conv2d", IMAGE, WEIGHT, names="padding", error=TypeError, padding=((1, 2), (3,))),
+    bad("conv2d", IMAGE, WEIGHT, names="stride", error=TypeError, stride=1.0),
     bad("conv2d", IMAGE.bool(), WEIGHT.bool(), names="input", error=NotImplementedError),
     # convolution
     bad("convolution", NXC, XIO, names="strides", strides=0),
@@ -220,6 +221,14 @@ CALLS = [
     bad("convolution", NXC[:, :0], XIO, names=""),
     bad("convolution", NXC, XIO.double(), names="weights", error=TypeError),
     bad("convolution", NXC.int(), XIO.int(), names="src", error=TypeError),
+    bad("convolution", NXC, XIO, names="strides", error=TypeError, strides=True),
+    bad("convolution", NXC, XIO, names="dilations", error=TypeError, dilations=1.0),
+    bad("convolution", NXC, XIO, names="pads_begin", error=TypeError, pads_begin=False),
+    bad("convolution", NXC, XIO, names="pads_end", error=TypeError, pads_end=(True, 1)),
+    bad("convolution", NXC, XIO, names="groups", error=TypeError, groups=True),
+    bad("convolution", NXC, XIO, names="algorithm", error=TypeError, algorithm=b"auto"),
+    bad("convolution", NXC, XIO, names="auto_pad", error=TypeError, auto_pad=b"valid"),
+    bad("convolution", NXC, XIO, names="data_format", error=TypeError, data_format=b"NXC"),
     bad("convolution", NXC, XIO, names="activation", activation="softmax"),
     bad("convolution", NXC, XIO, names="residual", residual=torch.randn(1)),
 ]

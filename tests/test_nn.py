@@ -82,7 +82,7 @@ def test_conv_same_with_stride(padding, pads, padding_mode):
 
 
 def test_conv_bad_padding():
-    with pytest.raises(ValueError, match="Invalid padding string"):
+    with pytest.raises(ValueError, match="Conv2d: expected padding to be one of"):
         nn.Conv2d(1, 1, 3, padding="full")
     with pytest.raises(ValueError, match="strided"):
         nn.Conv2d(1, 1, 3, stride=2, padding="same")
@@ -140,16 +140,31 @@ def test_conv_layer_residual_and_repr():
 
 
 @pytest.mark.parametrize(
-    ("args", "options", "words"),
+    ("args", "options", "error", "words"),
     [
-        ((4, 1, 1, 3), {}, "spatial_dims"),
-        ((2, 1, 1, (3,)), {}, "kernel_size"),
-        ((2, 3, 4, 3), {"groups": 2}, "groups"),
-        ((2, 3, 4, 3), {"weights_format": "IOX"}, "weights_format"),
+        ((4, 1, 1, 3), {}, ValueError, "spatial_dims"),
+        ((True, 1, 1, 3), {}, TypeError, "spatial_dims"),
+        ((2, 1, 1, (3,)), {}, ValueError, "kernel_size"),
+        ((2, 1, 1, 1.5), {}, TypeError, "kernel_size"),
+        ((2, 1, 1, 0), {}, ValueError, "kernel_size"),
+        ((2, 1, 1, (3, -1)), {}, ValueError, "kernel_size"),
+        ((2, 3, 4, 3), {"groups": 2}, ValueError, "groups"),
+        ((2, 3, 4, 3), {"groups": True}, TypeError, "groups"),
+        ((2, -4, 4, 3), {}, ValueError, "groups"),
+        ((2, 3.0, 4, 3), {}, TypeError, "in_channels"),
+        ((2, 3, 4, 3), {"weights_format": "IOX"}, ValueError, "weights_format"),
+        ((2, 3, 4, 3), {"data_format": "NHWC"}, ValueError, "data_format"),
+        ((2, 3, 4, 3), {"dilations": (1, 2, 3)}, ValueError, "dilations"),
+        ((2, 3, 4, 3), {"dilations": "2"}, TypeError, "dilations"),
+        ((2, 3, 4, 3), {"strides": 0}, ValueError, "strides"),
+        ((2, 3, 4, 3), {"pads_end": -1}, ValueError, "pads_end"),
+        ((2, 3, 4, 3), {"auto_pad": "same"}, ValueError, "auto_pad"),
+        ((2, 3, 4, 3), {"activation": "softmax"}, ValueError, "activation"),
+        ((2, 3, 4, 3), {"activation": b"relu"}, TypeError, "activation"),
     ],
 )
-def test_conv_layer_bad_arguments(args, options, words):
-    with pytest.raises(ValueError, match=f"Conv: expected {words}"):
+def test_conv_layer_bad_arguments(args, options, error, words):
+    with pytest.raises(error, match=f"Conv: expected (every entry of )?{words}"):
         nn.Conv(*args, **options)
 
 

@@ -105,7 +105,8 @@ Tensor with_grad(const Tensor& grad, const Stack& saved) {
   return call(std::move(args));
 }
 
-// Sums over everything but the channels.
+// Sums over everything but the channels. A single sum ATen adds up in an order that depends on the
+// number of threads, so that an only channel is summed twice.
 Tensor bias_gradient(const Tensor& grad, const Stack& saved) {
   const int64_t channel = saved[0].toInt();
   std::vector<int64_t> others;
@@ -113,7 +114,11 @@ Tensor bias_gradient(const Tensor& grad, const Stack& saved) {
     if (d != channel)
       others.push_back(d);
   }
-  return grad.sum(others);
+  if (!grad.is_cpu() || TORCH_GUARD_OR_FALSE(grad.sym_size(channel).sym_ne(1)))
+    return grad.sum(others);
+  c10::SymDimVector twice(grad.sym_sizes());
+  twice[channel] = 2;
+  return grad.expand_symint(twice).sum(others).narrow(0, 0, 1);
 }
 
 // A tangent of the bias, in the shape of the output.

@@ -22,7 +22,7 @@ Size = int | Sequence[int]
 Padding = str | int | Sequence[int] | Sequence[tuple[int, int]]
 
 # The values that torch's padding argument may have as a str, and auto_pad for each.
-_AUTO_PAD = {
+AUTO_PAD = {
     "valid": "valid",
     "same": "same_upper",
     "same_upper": "same_upper",
@@ -141,13 +141,12 @@ def _conv(
     groups: int,
 ) -> Tensor:
     try:
-        for value in (stride, padding, dilation, groups):
-            _check_no_bools(value)
+        _check_ints(stride, padding, dilation, groups)
         strides = () if stride == 1 else _per_dimension("stride", stride, n)
         dilations = () if dilation == 1 else _per_dimension("dilation", dilation, n)
         auto_pad = "none"
         if isinstance(padding, str):
-            auto_pad = _AUTO_PAD[padding]
+            auto_pad = AUTO_PAD[padding]
             if padding == "same" and any(s != 1 for s in strides):
                 raise ValueError(
                     "convolution: expected stride to be 1 with padding='same' "
@@ -170,11 +169,15 @@ def _conv(
         _explain_conv(error, n, input, weight, bias, stride, padding, dilation, groups)
 
 
-def _check_no_bools(value: Any) -> None:
-    """A TypeError, explained by the caller, for what the schema would take for an int."""
-    entries = value if isinstance(value, (list, tuple)) else (value,)
-    if any(isinstance(entry, bool) for entry in entries):
-        raise TypeError
+def _check_ints(*values: Any) -> None:
+    """A TypeError, explained by the caller, for what is equal to an int, or that the schema takes
+    for one."""
+    for value in values:
+        if type(value) is int:
+            continue
+        entries = value if isinstance(value, (list, tuple)) else (value,)
+        if any(isinstance(entry, (bool, float)) for entry in entries):
+            raise TypeError
 
 
 def _per_dimension(name: str, value: Any, n: int) -> Any:
@@ -216,9 +219,9 @@ def _explain_conv(
         },
     )
     if isinstance(padding, str):
-        if padding not in _AUTO_PAD:
+        if padding not in AUTO_PAD:
             raise RuntimeError(
-                f"{function}: expected padding to be one of {', '.join(map(repr, _AUTO_PAD))}, "
+                f"{function}: expected padding to be one of {', '.join(map(repr, AUTO_PAD))}, "
                 f"got {padding!r}"
             )
     else:
@@ -309,6 +312,11 @@ def convolution(
     Definition: oneDNN Graph, operation Convolution.
     """
     try:
+        _check_ints(strides, pads_begin, pads_end, dilations, groups)
+        # The schema takes bytes for a str.
+        for name in (auto_pad, data_format, weights_format, activation, algorithm):
+            if isinstance(name, bytes):
+                raise TypeError
         n = src.dim() - 2
         args = (
             src,

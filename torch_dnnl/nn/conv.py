@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn.modules.conv import _ConvNd
 
 from torch_dnnl import functional
-from torch_dnnl.functional._conv import Size, same_padding
+from torch_dnnl.functional._conv import AUTO_PAD, Size, same_padding
+from torch_dnnl.functional._errors import check_types, in_words_of
 from torch_dnnl.nn._repr import argument_repr
 
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
@@ -39,6 +40,11 @@ class _PaddedConv(_ConvNd):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        if isinstance(padding, str) and padding not in AUTO_PAD:
+            raise ValueError(
+                f"{type(self).__name__}: expected padding to be one of "
+                f"{', '.join(map(repr, AUTO_PAD))}, got {padding!r}"
+            )
         own = padding in ("same_upper", "same_lower") or _has_pairs(padding)
         init: Any = super().__init__  # of torch's Conv*d, which takes what we take
         init(
@@ -203,16 +209,28 @@ class Conv(torch.nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        check_types(
+            "Conv",
+            {
+                "spatial_dims": (spatial_dims, "an int"),
+                "in_channels": (in_channels, "an int"),
+                "out_channels": (out_channels, "an int"),
+                "kernel_size": (kernel_size, "an int or a sequence of ints"),
+                "dilations": (dilations, "an int or a sequence of ints"),
+                "groups": (groups, "an int"),
+            },
+        )
         if spatial_dims not in (1, 2, 3):
             raise ValueError(f"Conv: expected spatial_dims to be 1, 2 or 3, got {spatial_dims}")
-        if groups < 1 or in_channels % groups or out_channels % groups:
+        if (
+            min(in_channels, out_channels) < 0
+            or groups < 1
+            or in_channels % groups
+            or out_channels % groups
+        ):
             raise ValueError(
                 "Conv: expected groups to be positive and to divide in_channels and out_channels, "
                 f"got groups={groups}, in_channels={in_channels}, out_channels={out_channels}"
-            )
-        if weights_format not in ("XIO", "OIX"):
-            raise ValueError(
-                f"Conv: expected weights_format to be 'XIO' or 'OIX', got {weights_format!r}"
             )
         self.spatial_dims = spatial_dims
         self.in_channels = in_channels
@@ -222,9 +240,10 @@ class Conv(torch.nn.Module):
             if isinstance(kernel_size, Sequence)
             else (kernel_size,) * spatial_dims
         )
-        if len(self.kernel_size) != spatial_dims:
+        if len(self.kernel_size) != spatial_dims or min(self.kernel_size) < 1:
             raise ValueError(
-                f"Conv: expected kernel_size to be an int or {spatial_dims} ints, got {kernel_size}"
+                f"Conv: expected kernel_size to be a positive int or {spatial_dims} of them, "
+                f"got {kernel_size}"
             )
         self.strides = strides
         self.pads_begin = pads_begin
@@ -242,12 +261,45 @@ class Conv(torch.nn.Module):
             if weights_format == "XIO"
             else (out_channels, inputs, *self.kernel_size)
         )
+        self._check_call(shape)
         self.weight = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         if bias:
             self.bias = torch.nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype))
         else:
             self.register_parameter("bias", None)
         self.reset_parameters()
+
+    def _check_call(self, shape: Sequence[int]) -> None:
+        """Raises at once what every call would that has weights of this shape."""
+        dilations = self.dilations if isinstance(self.dilations, Sequence) else [self.dilations]
+        reach = max(1, *self.kernel_size) * max(1, *dilations)
+        sizes = [reach] * self.spatial_dims
+        no_images = (
+            (0, self.in_channels, *sizes)
+            if self.data_format == "NCX"
+            else (0, *sizes, self.in_channels)
+        )
+        try:
+            functional.convolution(
+                torch.empty(no_images, device="meta"),
+                torch.empty(shape, device="meta"),
+                **self._options(),
+            )
+        except (TypeError, ValueError) as error:
+            raise type(error)(in_words_of("Conv", error, {})) from None
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "strides": self.strides,
+            "pads_begin": self.pads_begin,
+            "pads_end": self.pads_end,
+            "dilations": self.dilations,
+            "auto_pad": self.auto_pad,
+            "groups": self.groups,
+            "data_format": self.data_format,
+            "weights_format": self.weights_format,
+            "activation": self.activation,
+        }
 
     def reset_parameters(self) -> None:
         """Uniform in (-b, b) with b = 1 / sqrt(in_channels / groups * product of kernel_size)."""
@@ -265,19 +317,7 @@ class Conv(torch.nn.Module):
 
     def forward(self, src: Tensor, residual: Tensor | None = None) -> Tensor:
         return functional.convolution(
-            src,
-            self.weight,
-            self.bias,
-            strides=self.strides,
-            pads_begin=self.pads_begin,
-            pads_end=self.pads_end,
-            dilations=self.dilations,
-            auto_pad=self.auto_pad,
-            groups=self.groups,
-            data_format=self.data_format,
-            weights_format=self.weights_format,
-            activation=self.activation,
-            residual=residual,
+            src, self.weight, self.bias, **self._options(), residual=residual
         )
 
     def extra_repr(self) -> str:

@@ -46,7 +46,8 @@ class WeightsGradient {
     parallel_tasks(outputs_ * chunks_, operations, [&](int64_t begin, int64_t end) {
       const Scratch<C> local(chunks_ == 1 ? task_size_ : 0);
       const Scratch<C> grads(kPixels * panels_.width);
-      const Scratch<C> inputs(copies_ ? copies_->size() : kPixels * block_);
+      const int64_t widened = std::is_same_v<T, C> ? 0 : kPixels * block_;
+      const Scratch<C> inputs(copies_ ? copies_->size() : widened);
       for (int64_t task = begin; task < end; task++) {
         C* sums = chunks_ == 1 ? local.data() : partial.data() + task * task_size_;
         const Output output = output_of(task / chunks_);
