@@ -455,6 +455,25 @@ def test_few_channels_on_one_side(dtype, channels_last):
             assert error < bar, (trial, src.shape, weight.shape, options)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_few_channels_of_the_result(dtype):
+    """Gradients that are computed with the two images exchanged; pads within the kernel and beyond
+    it, which cut pixels off then."""
+    choose = random.Random(3)
+    torch.manual_seed(3)
+    for rank in (1, 2, 2, 2, 3):
+        for oc in (1, 3, 12):
+            kernel = [choose.randint(1, [0, 9, 5, 3][rank]) for _ in range(rank)]
+            dilations = [choose.choice([1, 1, 2]) for _ in range(rank)]
+            pads = [[choose.randint(0, 6) for _ in range(rank)] for _ in range(2)]
+            size = [
+                max(choose.randint(1, [0, 200, 40, 12][rank]), (k - 1) * d + 1)
+                for k, d in zip(kernel, dilations)
+            ]
+            channels = (choose.randint(1, 2), 1, choose.choice([16, 33, 70]), oc)
+            check(choose, dtype, channels, size, kernel, [1] * rank, pads, dilations)
+
+
 def test_few_channels_in_any_number_of_threads():
     src, weight = torch.randn(2, 24, 5, 1100), torch.randn(24, 3, 1, 7)
     before = torch.get_num_threads()

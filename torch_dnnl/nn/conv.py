@@ -175,7 +175,9 @@ class Conv(torch.nn.Module):
         NCX. `forward` takes the residual as its second argument.
 
     Raises:
-        ValueError: channels that `groups` does not divide, a bad `spatial_dims` or format.
+        ValueError: channels that `groups` does not divide, or what any call would refuse: formats,
+            activations, attributes that do not fit.
+        TypeError: an argument of a wrong type.
 
     Example:
         >>> layer = Conv(2, 3, 16, 3, auto_pad="same_upper", activation="relu")

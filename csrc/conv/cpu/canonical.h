@@ -1,10 +1,11 @@
-// The same convolution with fewer taps and axes, so that all kernels see long rows: a problem that
-// is stated otherwise, of the same memory.
+// The same convolution stated otherwise, of the same memory: with fewer taps and axes, so that all
+// kernels see long rows; with its two images exchanged.
 #pragma once
 
 #include <algorithm>
 #include <utility>
 
+#include "conv/cpu/tasks.h"
 #include "conv/problem.h"
 #include "conv/reference.h"
 #include "core/dispatch.h"
@@ -96,6 +97,36 @@ inline ConvProblem canonical(ConvProblem p) {
       merge(p, axis);
       move_pixels_to_front();
     }
+  }
+  return p;
+}
+
+// Whether src and dst can take each other's place.
+inline bool can_exchange(const ConvProblem& p) {
+  return p.groups == 1 && product(p.stride) == 1;
+}
+
+// The same with src and dst in each other's place, for kernels that prefer few input channels: a
+// gradient of data is a convolution of dst with the weights in reverse, and in a gradient of
+// weights the two images have one role.
+inline ConvProblem exchanged(ConvProblem p) {
+  std::swap(p.ic, p.oc);
+  std::swap(p.src, p.dst);
+  std::swap(p.src_size, p.dst_size);
+  std::swap(p.src_stride, p.dst_stride);
+  std::swap(p.weights_stride[0], p.weights_stride[1]);
+  int64_t last_tap = 0;
+  for (int a = 0; a < 3; a++) {
+    last_tap += (p.kernel[a] - 1) * p.weights_stride[2 + a];
+    p.weights_stride[2 + a] *= -1;
+    p.pad[a] = (p.kernel[a] - 1) * p.dilation[a] - p.pad[a];
+  }
+  last_tap *= c10::elementSize(p.dtype);
+  if (p.pass == ConvPass::backward_weights) {
+    p.out = static_cast<char*>(p.out) + last_tap;
+  } else {
+    p.weights = static_cast<const char*>(p.weights) + last_tap;
+    p.pass = p.pass == ConvPass::forward ? ConvPass::backward_data : ConvPass::forward;
   }
   return p;
 }

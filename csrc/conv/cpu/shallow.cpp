@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "conv/cpu/canonical.h"
 #include "conv/cpu/direct_weights.h"
 #include "conv/cpu/epilogue.h"
 #include "conv/cpu/row_copies.h"
@@ -228,13 +229,16 @@ class Shallow : Roles {
 } // namespace
 
 bool can_run_shallow(const ConvProblem& p) {
-  return p.pass == ConvPass::forward && p.ic < kFewChannels && p.ic * p.oc >= 16 &&
-      product(p.kernel) > 1;
+  const bool forward = p.pass == ConvPass::forward;
+  return p.pass != ConvPass::backward_weights && (forward || can_exchange(p)) &&
+      (forward ? p.ic : p.oc) < kFewChannels && p.ic * p.oc >= 16 && product(p.kernel) > 1;
 }
 
 void run_shallow(const ConvProblem& p) {
-  dispatch(
-      FloatingTypes{}, p.dtype, [&](auto tag) { Shallow<typename decltype(tag)::type>(p).run(); });
+  dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
+    const ConvProblem q = p.pass == ConvPass::forward ? p : exchanged(p);
+    Shallow<typename decltype(tag)::type>(q).run();
+  });
 }
 
 } // namespace torch_dnnl

@@ -1,4 +1,5 @@
-// Results of images with few channels on the CPU: the first layers of networks.
+// Results of images with few channels on the CPU: the first layers of networks, and gradients of
+// data of the last ones.
 //
 // A product with the input channels of one tap would be short. So the products of many taps are
 // one, whose sums stay in registers. Rows of the image are copied with their pads, a few at a time;
@@ -11,7 +12,8 @@
 
 namespace torch_dnnl {
 
-// Forward, several taps, and fewer channels than fill a vector.
+// Several taps, and fewer channels than fill a vector; gradients of data where images can be
+// exchanged (canonical.h).
 bool can_run_shallow(const ConvProblem& p);
 
 void run_shallow(const ConvProblem& p);

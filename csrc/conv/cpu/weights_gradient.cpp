@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "conv/cpu/canonical.h"
 #include "conv/cpu/direct.h"
 #include "conv/cpu/row_copies.h"
 #include "core/dispatch.h"
@@ -245,7 +246,14 @@ class WeightsGradient {
 
 void run_weights_gradient(const ConvProblem& p) {
   dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
-    WeightsGradient<typename decltype(tag)::type>(p).run();
+    using T = typename decltype(tag)::type;
+    // Vectors of whichever channels fill them better.
+    const auto lanes = [](int64_t channels, int64_t rows) {
+      return round_up(channels, kLanes<compute_t<T>>) * rows;
+    };
+    const bool is_better = can_exchange(p) && 4 * lanes(p.oc, p.ic) > 5 * lanes(p.ic, p.oc);
+    const ConvProblem q = is_better ? exchanged(p) : p;
+    WeightsGradient<T>(q).run();
   });
 }
 
