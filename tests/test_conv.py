@@ -97,14 +97,21 @@ def test_threads_change_no_bit(dtype):
             (grad,) = torch.autograd.grad(y, bias, torch.randn_like(y))
             assert grad.shape == bias.shape
             yield grad
+        # The gradient of a sum is one number, expanded.
+        bias = torch.randn(50, dtype=dtype, requires_grad=True)
+        y = D.conv2d(torch.randn(2, 3, 36, 10, dtype=dtype), w.new_ones(50, 3, 1, 1), bias)
+        (grad,) = torch.autograd.grad(y.sum() * 0.125, bias)
+        assert torch.equal(grad, torch.full_like(bias, 90))
+        yield grad
 
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
         alone = list(results())
-        torch.set_num_threads(3)
-        for a, b in zip(alone, results()):
-            assert torch.equal(a, b)
+        for count in (2, 3):
+            torch.set_num_threads(count)
+            for a, b in zip(alone, results()):
+                assert torch.equal(a, b)
     finally:
         torch.set_num_threads(threads)
 

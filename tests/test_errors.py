@@ -4,6 +4,7 @@ argument. Never a crash, a hang or a result."""
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -205,6 +206,12 @@ CALLS = [
     bad("conv2d", IMAGE, WEIGHT, names="padding", error=TypeError, padding=(1, False)),
     bad("conv2d", IMAGE, WEIGHT, names="padding", error=TypeError, padding=((1, 2), (3,))),
     bad("conv2d", IMAGE, WEIGHT, names="stride", error=TypeError, stride=1.0),
+    bad("conv2d", IMAGE, WEIGHT, names="stride", error=TypeError, stride=np.float32(1.5)),
+    bad("conv2d", IMAGE, WEIGHT, names="padding", error=TypeError, padding=(np.True_, 1)),
+    bad("conv2d", IMAGE, WEIGHT, names="padding", error=TypeError, padding=((1, True), (1, 1))),
+    bad("conv2d", IMAGE, WEIGHT, names="dilation", error=TypeError, dilation=[1, np.float32(2)]),
+    bad("conv2d", IMAGE, WEIGHT, names="groups", error=TypeError, groups=torch.tensor(1.5)),
+    bad("conv2d", IMAGE, WEIGHT, names="groups", error=TypeError, groups=torch.tensor(True)),
     bad("conv2d", IMAGE.bool(), WEIGHT.bool(), names="input", error=NotImplementedError),
     # convolution
     bad("convolution", NXC, XIO, names="strides", strides=0),
@@ -226,6 +233,7 @@ CALLS = [
     bad("convolution", NXC, XIO, names="pads_begin", error=TypeError, pads_begin=False),
     bad("convolution", NXC, XIO, names="pads_end", error=TypeError, pads_end=(True, 1)),
     bad("convolution", NXC, XIO, names="groups", error=TypeError, groups=True),
+    bad("convolution", NXC, XIO, names="strides", error=TypeError, strides=np.float32(1.5)),
     bad("convolution", NXC, XIO, names="algorithm", error=TypeError, algorithm=b"auto"),
     bad("convolution", NXC, XIO, names="auto_pad", error=TypeError, auto_pad=b"valid"),
     bad("convolution", NXC, XIO, names="data_format", error=TypeError, data_format=b"NXC"),
@@ -326,6 +334,24 @@ def test_backward_operators_check_their_arguments(operator, args):
     """A gradient whose sizes do not belong to the forward call is refused, not read past."""
     with pytest.raises((ValueError, TypeError), match=f"{operator}: expected"):
         getattr(torch.ops.torch_dnnl, operator)(*args)
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:The PyTorch API of nested")
+def test_tensors_of_other_kinds():
+    for other in (
+        torch.quantize_per_tensor(IMAGE, 0.1, 0, torch.quint8),
+        torch.nested.nested_tensor(list(IMAGE)),
+        IMAGE.to_sparse(),
+    ):
+        with pytest.raises(TypeError, match="conv2d: expected input to be a Tensor, got a"):
+            D.conv2d(other, WEIGHT)
+
+
+def test_integers_of_other_kinds():
+    expected = F.conv2d(IMAGE, WEIGHT, stride=2)
+    for two in (np.int64(2), torch.tensor(2), [np.int32(2), 2]):
+        result = D.conv2d(IMAGE, WEIGHT, stride=two)
+        torch.testing.assert_close(result, expected)
 
 
 def test_types_have_their_names_in_python():

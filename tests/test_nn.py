@@ -88,6 +88,9 @@ def test_conv_bad_padding():
         nn.Conv2d(1, 1, 3, stride=2, padding="same")
     with pytest.raises(ValueError, match="2 \\(begin, end\\) pairs"):
         nn.Conv2d(1, 1, 3, padding=((1, 2),))
+    for padding in (((1, 1), 1), ((1.0, 1), (1, 1)), ((True, 1), (1, 1)), ((1, 1, 1), (1, 1))):
+        with pytest.raises(ValueError, match="Conv2d: expected padding to be 2 \\(begin, end\\)"):
+            nn.Conv2d(1, 1, 3, padding=padding)
     with pytest.raises(ValueError, match="groups"):
         nn.Conv2d(3, 4, 3, groups=2)
 
@@ -156,6 +159,8 @@ def test_conv_layer_residual_and_repr():
         ((2, 3, 4, 3), {"data_format": "NHWC"}, ValueError, "data_format"),
         ((2, 3, 4, 3), {"dilations": (1, 2, 3)}, ValueError, "dilations"),
         ((2, 3, 4, 3), {"dilations": "2"}, TypeError, "dilations"),
+        ((2, 3, 4, 3), {"dilations": 2**62}, ValueError, "sizes and dilations"),
+        ((2, 3, 2**61, 3), {}, ValueError, "sizes and dilations"),
         ((2, 3, 4, 3), {"strides": 0}, ValueError, "strides"),
         ((2, 3, 4, 3), {"pads_end": -1}, ValueError, "pads_end"),
         ((2, 3, 4, 3), {"auto_pad": "same"}, ValueError, "auto_pad"),

@@ -24,6 +24,7 @@ namespace {
 
 using at::Tensor;
 using c10::IValue;
+using c10::SymInt;
 
 // Positions of the arguments in the schemas: two tensors, then bias, src_size or
 // kernel_size, then the attributes, which are the same for all three.
@@ -105,20 +106,36 @@ Tensor with_grad(const Tensor& grad, const Stack& saved) {
   return call(std::move(args));
 }
 
-// Sums over everything but the channels. A single sum ATen adds up in an order that depends on the
-// number of threads, so that an only channel is summed twice.
+// Sums over everything but the channels. ATen's order of summation depends on the number of threads
+// where there is one sum alone, and where a gradient is expanded, as that of a sum is: the only
+// channel is summed twice, and what is repeated is multiplied.
 Tensor bias_gradient(const Tensor& grad, const Stack& saved) {
   const int64_t channel = saved[0].toInt();
+  Tensor rest = grad;
+  SymInt repeats = 1;
+  bool is_repeated = false;
   std::vector<int64_t> others;
   for (int64_t d = 0; d < grad.dim(); d++) {
-    if (d != channel)
-      others.push_back(d);
+    if (d == channel)
+      continue;
+    others.push_back(d);
+    const SymInt size = grad.sym_size(d);
+    if (TORCH_GUARD_OR_FALSE(grad.sym_stride(d).sym_eq(0).sym_and(size.sym_gt(1)))) {
+      rest = rest.narrow(d, 0, 1);
+      repeats *= size;
+      is_repeated = true;
+    }
   }
-  if (!grad.is_cpu() || TORCH_GUARD_OR_FALSE(grad.sym_size(channel).sym_ne(1)))
-    return grad.sum(others);
-  c10::SymDimVector twice(grad.sym_sizes());
-  twice[channel] = 2;
-  return grad.expand_symint(twice).sum(others).narrow(0, 0, 1);
+  const bool is_only = grad.is_cpu() && TORCH_GUARD_OR_FALSE(grad.sym_size(channel).sym_eq(1));
+  if (is_only) {
+    c10::SymDimVector twice(rest.sym_sizes());
+    twice[channel] = 2;
+    rest = rest.expand_symint(twice);
+  }
+  Tensor sums = rest.sum(others);
+  if (is_only)
+    sums = sums.narrow(0, 0, 1);
+  return is_repeated ? sums.mul(c10::Scalar(repeats)) : sums;
 }
 
 // A tangent of the bias, in the shape of the output.

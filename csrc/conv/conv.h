@@ -203,6 +203,7 @@ inline ConvProblem conv_problem(
   conv_detail::copy_layout(src, call.image_at, p.src_size, p.src_stride);
   conv_detail::copy_layout(dst, call.image_at, p.dst_size, p.dst_stride);
   conv_detail::copy_layout(weights, call.weights_at, p.kernel, p.weights_stride);
+  p.weights_group = p.oc * p.weights_stride[0];
   for (int64_t a = 0; a < 3; a++) {
     const int64_t d = a - (3 - static_cast<int64_t>(call.spatial));
     p.stride[a] = d < 0 ? 1 : options.stride(d).expect_int();

@@ -31,6 +31,7 @@ struct ConvProblem {
   int64_t stride[3], dilation[3], pad[3];      // pad: at the beginning
   int64_t src_stride[5], dst_stride[5];        // N, C, D, H, W, in elements
   int64_t weights_stride[5];                   // OC, IC, D, H, W
+  int64_t weights_group;                       // from the weights of a group to those of the next
   int64_t bias_stride;
   c10::ScalarType dtype;
   const void *src, *weights, *dst; // the one computed is `out`

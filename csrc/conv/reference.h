@@ -122,7 +122,7 @@ struct ConvBackwardData {
     const int64_t *ys = p.dst_stride, *ws = p.weights_stride;
     const T* dst = static_cast<const T*>(p.dst) + i.n * ys[0] + i.group * p.oc * ys[1];
     const T* weights =
-        static_cast<const T*>(p.weights) + i.group * p.oc * ws[0] + i.channel * ws[1];
+        static_cast<const T*>(p.weights) + i.group * p.weights_group + i.channel * ws[1];
     // x S = last - k D; taps where that is outside [0, (dst_size - 1) S] are left out.
     int64_t last[3];
     Range taps[3];

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from torch_dnnl.functional._algorithm import chosen
-from torch_dnnl.functional._errors import check_types, in_words_of
+from torch_dnnl.functional._errors import check_types, in_words_of, is_int
 
 _convolution = torch.ops.torch_dnnl.convolution.default
 _convolution_fused = torch.ops.torch_dnnl.convolution_fused.default
@@ -141,7 +141,9 @@ def _conv(
     groups: int,
 ) -> Tensor:
     try:
-        _check_ints(stride, padding, dilation, groups)
+        _check_ints(stride, dilation, groups)
+        if not isinstance(padding, str):
+            _check_ints(*padding) if isinstance(padding, (list, tuple)) else _check_ints(padding)
         strides = () if stride == 1 else _per_dimension("stride", stride, n)
         dilations = () if dilation == 1 else _per_dimension("dilation", dilation, n)
         auto_pad = "none"
@@ -170,14 +172,12 @@ def _conv(
 
 
 def _check_ints(*values: Any) -> None:
-    """A TypeError, explained by the caller, for what is equal to an int, or that the schema takes
-    for one."""
+    """A TypeError, explained by the caller, for what the schema would take for an int: numbers of
+    other types, which it would round to one."""
     for value in values:
-        if type(value) is int:
-            continue
-        entries = value if isinstance(value, (list, tuple)) else (value,)
-        if any(isinstance(entry, (bool, float)) for entry in entries):
-            raise TypeError
+        for entry in value if isinstance(value, (list, tuple)) else (value,):
+            if type(entry) is not int and not is_int(entry):
+                raise TypeError
 
 
 def _per_dimension(name: str, value: Any, n: int) -> Any:

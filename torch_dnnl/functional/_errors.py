@@ -15,7 +15,11 @@ import torch
 from torch import Tensor
 
 
-def _is_int(value: object) -> bool:
+def is_int(value: object) -> bool:
+    """Whether it is an integer of any type; a traced one is a tensor."""
+    if isinstance(value, Tensor):
+        types = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+        return value.dim() == 0 and value.dtype in types
     return isinstance(value, (numbers.Integral, torch.SymInt)) and not isinstance(value, bool)
 
 
@@ -38,17 +42,21 @@ def _or_sequence(check: Callable[[object], bool]) -> Callable[[object], bool]:
 
 
 _KINDS: dict[str, Callable[[object], bool]] = {
-    "a Tensor": lambda value: isinstance(value, Tensor) and value.layout == torch.strided,
+    "a Tensor": lambda value: (
+        isinstance(value, Tensor)
+        and value.layout == torch.strided
+        and not (value.is_quantized or value.is_nested)
+    ),
     "a bool": lambda value: isinstance(value, bool),
     "a number": _is_number,
     "a number or a Tensor": lambda value: _is_number(value) or isinstance(value, Tensor),
     "a number or a sequence of numbers": _or_sequence(_is_number),
-    "a sequence of ints": _sequence(_is_int),
+    "a sequence of ints": _sequence(is_int),
     "a sequence of numbers": _sequence(_is_number),
     "a str": lambda value: isinstance(value, str),
     "a torch.dtype": lambda value: isinstance(value, torch.dtype),
-    "an int": _is_int,
-    "an int or a sequence of ints": _or_sequence(_is_int),
+    "an int": is_int,
+    "an int or a sequence of ints": _or_sequence(is_int),
 }
 
 
@@ -80,6 +88,8 @@ def check_factors(
 
 
 def describe(value: object) -> str:
+    if isinstance(value, Tensor) and value.is_nested:
+        return f"a nested Tensor of type {value.dtype}"
     if isinstance(value, Tensor):
         return f"a {value.layout} Tensor of shape {list(value.shape)} and type {value.dtype}"
     return f"{value!r} of type {type(value).__name__}"

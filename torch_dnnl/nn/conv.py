@@ -12,7 +12,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from torch_dnnl import functional
 from torch_dnnl.functional._conv import AUTO_PAD, Size, same_padding
-from torch_dnnl.functional._errors import check_types, in_words_of
+from torch_dnnl.functional._errors import check_types, in_words_of, is_int
 from torch_dnnl.nn._repr import argument_repr
 
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
@@ -45,7 +45,8 @@ class _PaddedConv(_ConvNd):
                 f"{type(self).__name__}: expected padding to be one of "
                 f"{', '.join(map(repr, AUTO_PAD))}, got {padding!r}"
             )
-        own = padding in ("same_upper", "same_lower") or _has_pairs(padding)
+        is_same = isinstance(padding, str) and padding in ("same_upper", "same_lower")
+        own = is_same or _has_pairs(padding)
         init: Any = super().__init__  # of torch's Conv*d, which takes what we take
         init(
             in_channels,
@@ -63,12 +64,17 @@ class _PaddedConv(_ConvNd):
         if own:
             n = len(self.kernel_size)
             if not isinstance(padding, str):
-                padding = tuple(tuple(pair) for pair in padding)
-                if len(padding) != n or any(len(pair) != 2 for pair in padding):
+                pairs = [
+                    pair
+                    for pair in padding
+                    if isinstance(pair, (list, tuple)) and len(pair) == 2 and all(map(is_int, pair))
+                ]
+                if len(padding) != n or len(pairs) != n:
                     raise ValueError(
-                        f"{type(self).__name__}: expected padding to be {n} (begin, end) pairs, "
-                        f"got {padding}"
+                        f"{type(self).__name__}: expected padding to be {n} (begin, end) pairs of "
+                        f"ints, got {padding}"
                     )
+                padding = tuple(map(tuple, pairs))
             self.padding = padding
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -218,7 +224,14 @@ class Conv(torch.nn.Module):
                 "in_channels": (in_channels, "an int"),
                 "out_channels": (out_channels, "an int"),
                 "kernel_size": (kernel_size, "an int or a sequence of ints"),
+                "strides": (strides, "an int or a sequence of ints"),
+                "pads_begin": (pads_begin, "an int or a sequence of ints"),
+                "pads_end": (pads_end, "an int or a sequence of ints"),
                 "dilations": (dilations, "an int or a sequence of ints"),
+                "auto_pad": (auto_pad, "a str"),
+                "data_format": (data_format, "a str"),
+                "weights_format": (weights_format, "a str"),
+                "activation": (activation, "a str or None"),
                 "groups": (groups, "an int"),
             },
         )
@@ -276,6 +289,11 @@ class Conv(torch.nn.Module):
         dilations = self.dilations if isinstance(self.dilations, Sequence) else [self.dilations]
         reach = max(1, *self.kernel_size) * max(1, *dilations)
         sizes = [reach] * self.spatial_dims
+        if max(math.prod(shape), math.prod(sizes) * max(1, self.in_channels)) >= 2**62:
+            raise ValueError(
+                f"Conv: expected sizes and dilations that tensors can have, got weights of {shape} "
+                f"and dilations={self.dilations}"
+            )
         no_images = (
             (0, self.in_channels, *sizes)
             if self.data_format == "NCX"

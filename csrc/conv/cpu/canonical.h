@@ -103,7 +103,7 @@ inline ConvProblem canonical(ConvProblem p) {
 
 // Whether src and dst can take each other's place.
 inline bool can_exchange(const ConvProblem& p) {
-  return p.groups == 1 && product(p.stride) == 1;
+  return product(p.stride) == 1;
 }
 
 // The same with src and dst in each other's place, for kernels that prefer few input channels: a

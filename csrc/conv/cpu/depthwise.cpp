@@ -55,7 +55,7 @@ void for_each_weight(
     for (int64_t d = 0; d < p.kernel[0]; d++) {
       for (int64_t h = 0; h < p.kernel[1]; h++) {
         for (int64_t w = 0; w < p.kernel[2]; w++) {
-          int64_t offset = group * p.oc * ws[0] + channel * ws[plan.backward_data() ? 1 : 0] +
+          int64_t offset = group * p.weights_group + channel * ws[plan.backward_data() ? 1 : 0] +
               d * ws[2] + h * ws[3] + w * ws[4];
           for (int64_t i = 0; i < plan.inner; i++, index += lanes, offset += in_stride)
             f(offset, index);

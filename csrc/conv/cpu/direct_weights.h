@@ -67,7 +67,7 @@ class DirectWeights : Roles {
         const int64_t panel = task / blocks % panels_.count, group = task / blocks / panels_.count;
         const int64_t block = std::min(kDirectDepth, in_channels_ - channel);
         across.offsets(panel * panels_.width, panels_.size(panel), rows.data());
-        const T* from = weights + group * p_.oc * ws[0];
+        const T* from = weights + group * p_.weights_group;
         if (weights_in_stride_ == 1 && panels_.width == kPanel<C>) {
           pack_taps(
               from + channel,

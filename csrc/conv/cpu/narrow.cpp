@@ -68,7 +68,7 @@ class Narrow : Roles {
     for (int64_t group = 0; group < p_.groups; group++) {
       for (int64_t row = 0; row < tap_rows_; row++) {
         for (int64_t c = 0; c < in_channels_; c++) {
-          const T* from = static_cast<const T*>(p_.weights) + group * p_.oc * ws[0] +
+          const T* from = static_cast<const T*>(p_.weights) + group * p_.weights_group +
               row / p_.kernel[1] * ws[2] + row % p_.kernel[1] * ws[3] + c * weights_in_stride_;
           C* to = weights(group, row, c);
           std::fill(to, to + columns_, C(0));

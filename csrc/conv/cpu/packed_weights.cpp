@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <list>
 #include <mutex>
@@ -32,12 +33,20 @@ int64_t bytes_of(const ConvProblem& p) {
   return p.groups * p.oc * p.ic * product(p.kernel) * int64_t(c10::elementSize(p.dtype));
 }
 
+// Where weights begin in memory: in exchanged problems (canonical.h) taps are in reverse.
+const char* begin_of(const ConvProblem& p) {
+  int64_t first = 0;
+  for (int a = 0; a < 3; a++)
+    first += std::min<int64_t>((p.kernel[a] - 1) * p.weights_stride[2 + a], 0);
+  return static_cast<const char*>(p.weights) + first * int64_t(c10::elementSize(p.dtype));
+}
+
 // Whether weights lie next to each other, in any order, so that they can be copied as they lie.
 bool are_dense(const ConvProblem& p) {
   const int64_t* ws = p.weights_stride;
-  int64_t last = (p.groups * p.oc - 1) * ws[0] + (p.ic - 1) * ws[1];
+  int64_t last = (p.groups - 1) * p.weights_group + (p.oc - 1) * ws[0] + (p.ic - 1) * ws[1];
   for (int a = 0; a < 3; a++)
-    last += (p.kernel[a] - 1) * ws[2 + a];
+    last += (p.kernel[a] - 1) * std::abs(ws[2 + a]);
   return (last + 1) * int64_t(c10::elementSize(p.dtype)) == bytes_of(p);
 }
 
@@ -72,7 +81,7 @@ Key key_of(const ConvProblem& p, Packing packing, int64_t width) {
       ws[4]};
   const int64_t last = bytes_of(p) - int64_t(sizeof(int64_t));
   for (int64_t i = 0; i < kSamples; i++) {
-    const auto* from = static_cast<const char*>(p.weights) + last * i / (kSamples - 1);
+    const char* from = begin_of(p) + last * i / (kSamples - 1);
     std::memcpy(&key[15 + i], from, sizeof(int64_t));
   }
   return key;
@@ -96,16 +105,16 @@ struct Kept {
   Kept(const ConvProblem& p, int64_t packed_bytes, const Pack& pack)
       : bytes(bytes_of(p)), original(bytes), packed(packed_bytes) {
     at::parallel_for(0, bytes, kGrain, [&](int64_t begin, int64_t end) {
-      std::memcpy(original.data() + begin, from(p) + begin, end - begin);
+      std::memcpy(original.data() + begin, begin_of(p) + begin, end - begin);
     });
-    pack(original.data(), packed.data());
+    pack(original.data() + (static_cast<const char*>(p.weights) - begin_of(p)), packed.data());
   }
 
   bool is_of(const ConvProblem& p) const {
     std::atomic<bool> is_same = true;
     at::parallel_for(0, bytes, kGrain, [&](int64_t begin, int64_t end) {
       for (int64_t at = begin; at < end && is_same; at += kStep) {
-        if (std::memcmp(original.data() + at, from(p) + at, std::min(kStep, end - at)) != 0)
+        if (std::memcmp(original.data() + at, begin_of(p) + at, std::min(kStep, end - at)) != 0)
           is_same = false;
       }
     });
@@ -113,9 +122,6 @@ struct Kept {
   }
 
   static constexpr int64_t kGrain = int64_t(1) << 18, kStep = int64_t(1) << 14;
-  static const char* from(const ConvProblem& p) {
-    return static_cast<const char*>(p.weights);
-  }
 
   const int64_t bytes; // of the original
   const Scratch<char> original, packed;

@@ -56,7 +56,7 @@ class Patches {
         std::rotate(axis->stride, axis->stride + 1, axis->stride + 4);
       }
     }
-    const int64_t src_step = p.ic * xs[1], dst_step = p.oc * ys[1], weights_step = p.oc * ws[0];
+    const int64_t src_step = p.ic * xs[1], dst_step = p.oc * ys[1], weights_step = p.weights_group;
     switch (p.pass) {
       case ConvPass::forward:
         left_ = {p.weights, weights_step, channels_of_weights, terms_of_weights, channels_of_dst};

@@ -151,7 +151,7 @@ class Gather {
   static constexpr int64_t n = kLanes<C>;
 
   void pack_weights() {
-    const int64_t group_step = p_.oc * p_.weights_stride[0];
+    const int64_t group_step = p_.weights_group;
     std::fill(weights_.data(), weights_.data() + p_.groups * parts_.weights, C(0));
     parallel_tasks(p_.groups, parts_.weights * 32, [&](int64_t begin, int64_t end) {
       for (int64_t group = begin; group < end; group++) {
@@ -387,7 +387,7 @@ class WeightsGradient {
     if (!all_finite(total, count))
       return run_depthwise(p_);
     for (int64_t group = 0; group < p_.groups; group++) {
-      T* const to = static_cast<T*>(p_.out) + group * p_.oc * p_.weights_stride[0];
+      T* const to = static_cast<T*>(p_.out) + group * p_.weights_group;
       const C* from = total + group * parts_.weights;
       for_each_weight(plan_, parts_, [&](int64_t offset, int64_t index) {
         to[offset] = convert<T>(from[index]);

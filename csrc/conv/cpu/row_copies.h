@@ -124,6 +124,13 @@ class RowCopies {
         copy_run(from, 1, begin * p_.ic, end * p_.ic, run_ * p_.ic, to, 1);
         continue;
       }
+      if (pixel_step_ == p_.ic) {
+        std::fill(to, to + begin * p_.ic, C(0));
+        std::fill(to + end * p_.ic, to + run_ * p_.ic, C(0));
+        for (int64_t i = begin; i < end; i++, from += from_step)
+          at::vec::convert(from, to + i * p_.ic, p_.ic);
+        continue;
+      }
       for (int64_t c = 0; c < p_.ic; c++) {
         const T* line = from + c * p_.src_stride[1];
         copy_run(line, from_step, begin, end, run_, to + c * channel_step_, pixel_step_);

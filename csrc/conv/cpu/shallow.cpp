@@ -11,10 +11,12 @@
 namespace torch_dnnl {
 namespace {
 
-constexpr int64_t kFewChannels = 16; // as many and more fill products of one tap
-constexpr int64_t kDepth = 512;      // of a product, about
-constexpr int64_t kMostPanels = 8;   // that share copies
-constexpr int64_t kMostRows = 4;     // of the result that do
+constexpr int64_t kFewChannels = 16;  // as many and more fill products of one tap
+constexpr int64_t kSomeChannels = 32; // up to which copies may pay all the same
+constexpr int64_t kDepth = 512;       // of a product, about
+constexpr int64_t kMostPanels = 8;    // that share copies
+constexpr int64_t kMostRows = 4;      // of the result that do
+constexpr int64_t kTransposing = 8;   // takes as long as so many products of each sum
 
 template <class T>
 class Shallow : Roles {
@@ -71,8 +73,10 @@ class Shallow : Roles {
   // Vectors of pixels, if they are about as full as those of channels.
   bool choose_turned() const {
     const int64_t pixels = out_size_[2], channels = out_channels_;
+    const int64_t depth = taps_ * in_channels_;
     return out_stride_[4] == 1 &&
-        7 * round_up(pixels, kLanes<C>) * channels <= 8 * pixels * panels_.count * panels_.width;
+        7 * round_up(pixels, kLanes<C>) * channels * depth <=
+        8 * pixels * panels_.count * panels_.width * (depth + kTransposing);
   }
 
   int64_t choose_tile_width() const {
@@ -230,8 +234,16 @@ class Shallow : Roles {
 
 bool can_run_shallow(const ConvProblem& p) {
   const bool forward = p.pass == ConvPass::forward;
-  return p.pass != ConvPass::backward_weights && (forward || can_exchange(p)) &&
-      (forward ? p.ic : p.oc) < kFewChannels && p.ic * p.oc >= 16 && product(p.kernel) > 1;
+  const bool can_gather = forward || (p.pass == ConvPass::backward_data && can_exchange(p));
+  if (!can_gather || p.ic * p.oc < 16 || product(p.kernel) == 1)
+    return false;
+  const Roles roles(p);
+  const int64_t in = roles.in_channels_, out = roles.out_channels_, pixels = roles.out_size_[2];
+  // Channels that lie next to each other are copied faster. Where rows of one vector of channels
+  // have to be transposed, vectors of pixels save more than copies take.
+  const bool is_one_vector = out <= kFewChannels && roles.out_stride_[4] == 1 &&
+      round_up(pixels, kFewChannels) * out <= pixels * kFewChannels;
+  return in < kFewChannels || (in <= kSomeChannels && (roles.in_stride_[1] == 1 || is_one_vector));
 }
 
 void run_shallow(const ConvProblem& p) {

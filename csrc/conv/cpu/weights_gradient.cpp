@@ -216,13 +216,13 @@ class WeightsGradient {
 
   void store(const Output& o, const C* sums) const {
     const int64_t* ws = p_.weights_stride;
-    const int64_t oc = o.group * p_.oc + o.panel * panels_.width;
+    T* const group = static_cast<T*>(p_.out) + o.group * p_.weights_group;
     for (int64_t t = 0; t < o.taps; t++) {
       const int64_t tap = o.tap + t, kw = tap % p_.kernel[2];
       const int64_t kh = tap / p_.kernel[2] % p_.kernel[1];
       const int64_t kd = tap / p_.kernel[2] / p_.kernel[1];
-      T* to = static_cast<T*>(p_.out) + oc * ws[0] + o.channel * ws[1] + kd * ws[2] + kh * ws[3] +
-          kw * ws[4];
+      T* to = group + o.panel * panels_.width * ws[0] + o.channel * ws[1] + kd * ws[2] +
+          kh * ws[3] + kw * ws[4];
       store_rows(
           sums + t * block_ * panels_.width,
           panels_.width,

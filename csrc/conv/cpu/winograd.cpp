@@ -112,7 +112,8 @@ class Winograd : Roles {
         p_.groups * panels_, in_channels_ * width_ * 100, [&](int64_t begin, int64_t end) {
           for (int64_t task = begin; task < end; task++) {
             const int64_t group = task / panels_, panel = task % panels_;
-            const T* from = weights + group * p_.oc * ws[0] + panel * width_ * weights_out_stride_;
+            const T* from =
+                weights + group * p_.weights_group + panel * width_ * weights_out_stride_;
             const int64_t channels = std::min(width_, out_channels_ - panel * width_);
             for (int64_t c = 0; c < in_channels_; c++) {
               for (int64_t o = 0; o < width_; o += kLanes<float>) {

@@ -262,7 +262,7 @@ class WinogradWeights {
     const int64_t* ws = p_.weights_stride;
     const int64_t row_stride = rows_.weights_stride, column_stride = columns_.weights_stride;
     const int64_t columns = columns_.channels_from(o.column);
-    T* out = static_cast<T*>(p_.out) + o.group * p_.oc * ws[0];
+    T* out = static_cast<T*>(p_.out) + o.group * p_.weights_group;
     for (int64_t r = 0; r < rows_.channels_from(o.row); r++) {
       const float* from = taps + r * columns_.width;
       T* to = out + (o.row + r) * row_stride + o.column * column_stride;

@@ -120,8 +120,8 @@ struct PackWeights {
     const int64_t group = position(i, c.groups, chunks * rows * taps);
     const int64_t first = chunk * kChunk<T>;
     // Groups are blocks of output channels.
-    const T* from = static_cast<const T*>(c.weights) + group * c.oc * c.weights_stride[0] +
-        row * row_stride + first * channel_stride;
+    const T* from = static_cast<const T*>(c.weights) + group * c.weights_group + row * row_stride +
+        first * channel_stride;
     int64_t stride = 1;
     for (int a = 2; a >= 0; a--) {
       from += position(tap, c.kernel[a], stride) * c.weights_stride[2 + a];

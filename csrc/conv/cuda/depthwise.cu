@@ -60,7 +60,7 @@ DepthwiseImage depthwise_image(const ConvProblem& p) {
   std::copy_n(gradient ? p.dst_stride : p.src_stride, 5, image.in_stride);
   std::copy_n(gradient ? p.src_stride : p.dst_stride, 5, image.out_stride);
   std::copy_n(p.residual_stride, 5, image.residual_stride);
-  image.weights_group = p.oc * p.weights_stride[0];
+  image.weights_group = p.weights_group;
   image.weights_out = p.weights_stride[gradient ? 1 : 0];
   image.weights_in = p.weights_stride[gradient ? 0 : 1];
   int64_t mirrored = 0; // where the weights begin, in elements
