@@ -12,8 +12,8 @@
 
 namespace torch_dnnl {
 
-// Several taps, and fewer channels than fill a vector; gradients of data where images can be
-// exchanged (canonical.h).
+// Several taps, and fewer channels than fill a vector, or few more where copies take little;
+// gradients of data where images can be exchanged (canonical.h).
 bool can_run_shallow(const ConvProblem& p);
 
 void run_shallow(const ConvProblem& p);

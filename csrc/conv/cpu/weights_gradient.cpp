@@ -25,14 +25,14 @@ class WeightsGradient {
         width_tiles_(ceil_div(p.dst_size[2], kPixels)),
         tile_width_(ceil_div(p.dst_size[2], width_tiles_)),
         copies_(plan_copies()),
-        tile_rows_(copies_ ? copies_->band_rows() : 1),
         taps_per_task_(
             copies_ ? copies_->product_taps()
                     : std::clamp<int64_t>(kTaskSums / (block_ * panels_.width), 1, taps_)),
-        row_tiles_(ceil_div(p.dst_size[1], tile_rows_)),
-        tiles_(p.n * p.dst_size[0] * row_tiles_ * width_tiles_),
         outputs_(
             p.groups * panels_.count * ceil_div(p.ic, block_) * ceil_div(taps_, taps_per_task_)),
+        tile_rows_(copies_ ? copies_->band_rows() : choose_rows()),
+        row_tiles_(ceil_div(p.dst_size[1], tile_rows_)),
+        tiles_(p.n * p.dst_size[0] * row_tiles_ * width_tiles_),
         chunks_(std::clamp<int64_t>(kTasks / outputs_, 1, std::max<int64_t>(tiles_, 1))),
         task_size_(taps_per_task_ * block_ * panels_.width) {
     for (int64_t row = 0; row < tile_rows_ && copies_; row++) {
@@ -43,11 +43,12 @@ class WeightsGradient {
 
   void run() {
     const Scratch<C> partial(chunks_ == 1 ? 0 : chunks_ * outputs_ * task_size_);
-    const int64_t operations = tiles_ / chunks_ * kPixels * task_size_;
+    const int64_t pixels = tile_rows_ * tile_width_; // of a tile
+    const int64_t operations = tiles_ / chunks_ * pixels * task_size_;
     parallel_tasks(outputs_ * chunks_, operations, [&](int64_t begin, int64_t end) {
       const Scratch<C> local(chunks_ == 1 ? task_size_ : 0);
-      const Scratch<C> grads(kPixels * panels_.width);
-      const int64_t widened = std::is_same_v<T, C> ? 0 : kPixels * block_;
+      const Scratch<C> grads(pixels * panels_.width);
+      const int64_t widened = std::is_same_v<T, C> ? 0 : pixels * block_;
       const Scratch<C> inputs(copies_ ? copies_->size() : widened);
       for (int64_t task = begin; task < end; task++) {
         C* sums = chunks_ == 1 ? local.data() : partial.data() + task * task_size_;
@@ -76,6 +77,7 @@ class WeightsGradient {
   static constexpr int64_t kFewChannels = 8;      // as many and more fill the rows of a product
   static constexpr int64_t kTaskSums = 64 * 1024; // stay in cache
   static constexpr int64_t kTasks = 32;           // enough for the threads to share
+  static constexpr int64_t kTilePixels = 128;     // of a product
 
   // The taps and channels that one task, or one for each chunk of the pixels, computes.
   struct Output {
@@ -96,9 +98,15 @@ class WeightsGradient {
     return output;
   }
 
-  // Pixels of the result; of one row, or of whole rows that lie next to each other.
+  // Pixels of some rows of the result.
   struct Tile {
     int64_t n, d, h, rows, x, width;
+  };
+
+  // Vectors of channels of a tile's pixels, and their distances.
+  struct Grads {
+    const C* data;
+    int64_t row, pixel;
   };
 
   Tile tile_of(int64_t index) const {
@@ -113,6 +121,13 @@ class WeightsGradient {
     return tile;
   }
 
+  // Rows share the sums that a product loads and stores, but threads get tasks too.
+  int64_t choose_rows() const {
+    const int64_t rows = p_.dst_size[1], tiles = p_.n * p_.dst_size[0] * rows * width_tiles_;
+    const int64_t most = std::min({kTilePixels / tile_width_, tiles * outputs_ / kTasks, rows});
+    return most <= 1 ? 1 : ceil_div(rows, ceil_div(rows, most));
+  }
+
   // Of few channels, rows of the image are copied: products of one tap would be of few rows.
   std::optional<RowCopies<T>> plan_copies() const {
     const bool is_long = p_.kernel[2] * p_.ic * panels_.width > kTaskSums;
@@ -123,30 +138,30 @@ class WeightsGradient {
     return RowCopies<T>(p_, tile_width_, rows, kTaskSums / panels_.width, false);
   }
 
-  void accumulate(const Output& o, int64_t chunk, C* sums, C* grads, C* inputs) const {
+  void accumulate(const Output& o, int64_t chunk, C* sums, C* buffer, C* inputs) const {
     std::fill(sums, sums + task_size_, C(0));
     const int64_t oc = o.group * p_.oc + o.panel * panels_.width, ic = o.group * p_.ic + o.channel;
     const int64_t *xs = p_.src_stride, *ys = p_.dst_stride;
     for (int64_t i = tiles_ * chunk / chunks_; i < tiles_ * (chunk + 1) / chunks_; i++) {
       const Tile tile = tile_of(i);
-      const Block<C> b = load_grads(
+      const Grads grads = load_grads(
           static_cast<const T*>(p_.dst) + tile.n * ys[0] + oc * ys[1] + tile.d * ys[2] +
               tile.h * ys[3] + tile.x * ys[4],
-          tile.rows * tile.width,
+          tile,
           panels_.size(o.panel),
-          grads);
+          buffer);
       const T* image = static_cast<const T*>(p_.src) + tile.n * xs[0] + ic * xs[1];
       if (copies_) {
         copies_->copy(image, tile.d, tile.h, tile.x, o.tap, o.taps, inputs);
-        multiply_all(o, tile, inputs, b, sums);
+        multiply_all(o, tile, inputs, grads, sums);
       } else {
-        multiply_taps(o, tile, image, inputs, b, sums);
+        multiply_taps(o, tile, image, inputs, grads, sums);
       }
     }
   }
 
   // A row of the product for each tap and channel.
-  void multiply_all(const Output& o, const Tile& tile, const C* copies, const Block<C>& b, C* sums)
+  void multiply_all(const Output& o, const Tile& tile, const C* copies, const Grads& grads, C* sums)
       const {
     multiply<C, Listed, Listed, Strided>(
         o.taps * o.channels,
@@ -155,8 +170,8 @@ class WeightsGradient {
         {copies,
          copies_->terms(),
          pixels_.data(),
-         b.data,
-         {b.pixel_stride},
+         grads.data,
+         {grads.pixel},
          sums,
          panels_.width,
          kLanes<C>,
@@ -170,48 +185,68 @@ class WeightsGradient {
       const Tile& tile,
       const T* image,
       C* widened,
-      const Block<C>& b,
+      const Grads& grads,
       C* sums) const {
     const int64_t* xs = p_.src_stride;
+    int64_t image_at[kTilePixels], grads_at[kTilePixels];
     for (int64_t t = 0; t < o.taps; t++) {
-      const int64_t tap = o.tap + t, kw = tap % p_.kernel[2];
-      const int64_t kh = tap / p_.kernel[2] % p_.kernel[1];
-      const int64_t kd = tap / p_.kernel[2] / p_.kernel[1];
-      const Segment sd = segment_of_dst(p_, 0, kd, tile.d, tile.d + 1);
-      const Segment sh = segment_of_dst(p_, 1, kh, tile.h, tile.h + 1);
-      const Segment sw = segment_of_dst(p_, 2, kw, tile.x, tile.x + tile.width);
-      if (sd.count <= 0 || sh.count <= 0 || sw.count <= 0)
+      Digits digits{o.tap + t};
+      const int64_t kw = digits.next(p_.kernel[2]), kh = digits.next(p_.kernel[1]);
+      const Segment d = segment_of_dst(p_, 0, digits.rest, tile.d, tile.d + 1);
+      const Segment h = segment_of_dst(p_, 1, kh, tile.h, tile.h + tile.rows);
+      const Segment w = segment_of_dst(p_, 2, kw, tile.x, tile.x + tile.width);
+      if (d.count <= 0 || h.count <= 0 || w.count <= 0)
         continue;
-      const Block<C> a = load_block(
-          image + sd.src * xs[2] + sh.src * xs[3] + sw.src * xs[4],
-          sw.count,
-          p_.stride[2] * xs[4],
-          o.channels,
-          xs[1],
-          widened);
-      gemm<C>(
+      const T* first = image + d.src * xs[2] + h.src * xs[3] + w.src * xs[4];
+      Block<C> a{};
+      for (int64_t row = 0, i = 0; row < h.count; row++) {
+        const Block<C> line = load_block(
+            first + row * p_.stride[1] * xs[3],
+            w.count,
+            p_.stride[2] * xs[4],
+            o.channels,
+            xs[1],
+            widened + row * w.count * o.channels);
+        if (row == 0)
+          a = line;
+        const int64_t grads_row = (h.dst - tile.h + row) * grads.row;
+        for (int64_t x = 0; x < w.count; x++, i++) {
+          image_at[i] = line.data - a.data + x * line.pixel_stride;
+          grads_at[i] = grads_row + (w.dst - tile.x + x) * grads.pixel;
+        }
+      }
+      multiply<C, Strided, Listed, Listed>(
           o.channels,
           panels_.vectors(o.panel),
-          sw.count,
+          h.count * w.count,
           {a.data,
-           a.channel_stride,
-           a.pixel_stride,
-           b.data + (sw.dst - tile.x) * b.pixel_stride,
-           b.pixel_stride,
+           {a.channel_stride},
+           image_at,
+           grads.data,
+           grads_at,
+           sums + t * block_ * panels_.width,
+           panels_.width,
+           kLanes<C>,
            sums + t * block_ * panels_.width,
            panels_.width});
     }
   }
 
   // Rows of whole vectors: as they lie, or copied with zeros behind the last channel.
-  Block<C> load_grads(const T* from, int64_t pixels, int64_t size, C* to) const {
-    const int64_t stride = p_.dst_stride[1], pixel_stride = p_.dst_stride[4];
+  Grads load_grads(const T* from, const Tile& tile, int64_t size, C* to) const {
+    const int64_t *ys = p_.dst_stride, pixel = panels_.width, row = tile.width * pixel;
     if constexpr (std::is_same_v<T, C>) {
-      if (stride == 1 && size % kLanes<C> == 0)
-        return {from, pixel_stride, 1};
+      if (ys[1] == 1 && size % kLanes<C> == 0)
+        return {from, ys[3], ys[4]};
     }
-    load_pixels<C, T>({from, size, pixels, stride, pixel_stride}, {to, kLanes<C>, panels_.width});
-    return {to, panels_.width, 1};
+    const bool is_joined = ys[3] == tile.width * ys[4];
+    const int64_t lines = is_joined ? 1 : tile.rows, pixels = tile.rows * tile.width / lines;
+    for (int64_t line = 0; line < lines; line++) {
+      load_pixels<C, T>(
+          {from + line * ys[3], size, pixels, ys[1], ys[4]},
+          {to + line * row, kLanes<C>, panels_.width});
+    }
+    return {to, row, pixel};
   }
 
   void store(const Output& o, const C* sums) const {
@@ -238,7 +273,7 @@ class WeightsGradient {
   const Panels<C> panels_;
   const int64_t taps_, block_, width_tiles_, tile_width_;
   const std::optional<RowCopies<T>> copies_;
-  const int64_t tile_rows_, taps_per_task_, row_tiles_, tiles_, outputs_, chunks_, task_size_;
+  const int64_t taps_per_task_, outputs_, tile_rows_, row_tiles_, tiles_, chunks_, task_size_;
   std::vector<int64_t> pixels_; // of a tile, in copies
 };
 
