@@ -21,6 +21,9 @@ constexpr int64_t kSharedRows = 128;
 // Elements of an image that are copied at once, for each thread, and for the fewest of them.
 constexpr int64_t kShared = int64_t(1) << 18, kFewThreads = 4;
 
+// Of fewer sums over so many pixels of an image, copies of the images take longer than products.
+constexpr int64_t kFewSums = 4096, kManyPixels = 128;
+
 // Of the sums over pixels: tasks for the threads to share, each of so many pixels at least.
 constexpr int64_t kTasks = 32;
 constexpr int64_t kTaskPixels = 1024;
@@ -541,6 +544,11 @@ class Patches {
 
 bool can_run_patches(const ConvProblem& p) {
   if (std::min(p.oc, p.ic * product(p.kernel)) < 16)
+    return false;
+  // Sums that products make of channels-last images where they lie.
+  const bool are_innermost = p.src_stride[1] == 1 && p.dst_stride[1] == 1;
+  if (p.pass == ConvPass::backward_weights && product(p.kernel) == 1 && are_innermost &&
+      p.ic * p.oc <= kFewSums && p.dst_size[1] * p.dst_size[2] >= kManyPixels)
     return false;
   for (int a = 0; a < 3; a++) {
     const int64_t reach = (p.kernel[a] - 1) * p.dilation[a] + 1;
