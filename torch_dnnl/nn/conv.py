@@ -217,21 +217,16 @@ class Conv(torch.nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_types(
+        check_types(  # what is computed with before _check_call() checks the rest
             "Conv",
             {
                 "spatial_dims": (spatial_dims, "an int"),
                 "in_channels": (in_channels, "an int"),
                 "out_channels": (out_channels, "an int"),
                 "kernel_size": (kernel_size, "an int or a sequence of ints"),
-                "strides": (strides, "an int or a sequence of ints"),
-                "pads_begin": (pads_begin, "an int or a sequence of ints"),
-                "pads_end": (pads_end, "an int or a sequence of ints"),
                 "dilations": (dilations, "an int or a sequence of ints"),
-                "auto_pad": (auto_pad, "a str"),
                 "data_format": (data_format, "a str"),
                 "weights_format": (weights_format, "a str"),
-                "activation": (activation, "a str or None"),
                 "groups": (groups, "an int"),
             },
         )

@@ -101,14 +101,14 @@ inline ConvProblem canonical(ConvProblem p) {
   return p;
 }
 
-// Whether src and dst can take each other's place.
+// Whether src and dst can take each other's place in a gradient.
 inline bool can_exchange(const ConvProblem& p) {
   return product(p.stride) == 1;
 }
 
-// The same with src and dst in each other's place, for kernels that prefer few input channels: a
-// gradient of data is a convolution of dst with the weights in reverse, and in a gradient of
-// weights the two images have one role.
+// The same gradient with src and dst in each other's place, for kernels that prefer few input
+// channels: one of data is a convolution of dst with the weights in reverse, and in one of weights
+// the two images have one role.
 inline ConvProblem exchanged(ConvProblem p) {
   std::swap(p.ic, p.oc);
   std::swap(p.src, p.dst);
@@ -126,7 +126,7 @@ inline ConvProblem exchanged(ConvProblem p) {
     p.out = static_cast<char*>(p.out) + last_tap;
   } else {
     p.weights = static_cast<const char*>(p.weights) + last_tap;
-    p.pass = p.pass == ConvPass::forward ? ConvPass::backward_data : ConvPass::forward;
+    p.pass = ConvPass::forward;
   }
   return p;
 }
