@@ -94,6 +94,59 @@ def test_winograd_is_accurate(dtype, data_format, weights_format):
 
 
 @pytest.mark.usefixtures("poison")
+@pytest.mark.parametrize("weights_format", ["OIX", "OXI", "XIO", "XOI"])
+@pytest.mark.parametrize(
+    "shape, groups, oc",
+    [
+        ((3, 150, 7, 9), 1, 170),  # transformed kernels that are too large to be kept
+        ((1, 70, 5, 11), 1, 40),
+        ((2, 66, 6, 8), 2, 96),
+    ],
+)
+def test_few_tiles(weights_format, shape, groups, oc):
+    """Fewer tiles than channels of outputs, so that inputs are transformed first."""
+    torch.manual_seed(0)
+    src = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(oc, shape[1] // groups, 3, 3, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(oc, dtype=torch.float64)
+    reference = expected(src, weights, bias, ((1, 1), (1, 1)), groups)
+    upstream = torch.randn_like(reference)
+    (grad,) = torch.autograd.grad(reference, src, upstream)
+
+    order = ["OIX".index(axis) for axis in weights_format]
+    laid = torch.empty([weights.flatten(2).shape[i] for i in order])
+    own = laid.permute([order.index(i) for i in range(3)]).unflatten(2, (3, 3))
+    own.copy_(weights.detach())
+    for dtype, bar in ((torch.float32, 5e-6), (torch.bfloat16, BARS[torch.bfloat16])):
+        for to_data, name in (([0, 1, 2, 3], "NCX"), ([0, 2, 3, 1], "NXC")):
+            rounded = [t.detach().to(dtype) for t in (src, upstream)]
+            x, g = (t.permute(to_data).contiguous() for t in rounded)
+            attributes = ([1, 1], [1, 1], [1, 1], [1, 1], "none", groups, name, "OIX", "winograd")
+            own_dtype = own.to(dtype)  # with the same strides
+            # Weights that come again may have been kept.
+            for _ in range(3):
+                y = torch.ops.torch_dnnl.convolution(x, own_dtype, bias.to(dtype), *attributes)
+                back = torch.ops.torch_dnnl.convolution_backward_data(
+                    g, own_dtype, list(shape[2:]), *attributes
+                )
+                roundings = 1 if dtype == torch.float32 else 2  # of inputs as well
+                assert error(y, reference.detach().permute(to_data)) < roundings * bar
+                assert error(back, grad.permute(to_data)) < roundings * bar
+
+
+@pytest.mark.parametrize("algorithm, bar", [("direct", 4e-7), ("winograd", 4e-6)])
+def test_sums_over_many_channels_are_accurate(algorithm, bar):
+    """They are added up in blocks, whose errors do not grow with the number of channels."""
+    torch.manual_seed(0)
+    for size in (7, 20):
+        src, weights = torch.randn(1, 1536, size, size), torch.randn(32, 1536, 3, 3)
+        reference = expected(src.double(), weights.double(), None, ((1, 1), (1, 1)), 1)
+        with torch_dnnl.conv_algorithm(algorithm):
+            actual = D.conv2d(src, weights, padding=1)
+        assert error(actual, reference) < bar
+
+
+@pytest.mark.usefixtures("poison")
 @pytest.mark.parametrize("data_format", ["NCX", "NXC"])
 @pytest.mark.parametrize("weights_format", ["OIX", "XIO"])
 @pytest.mark.parametrize(
@@ -168,19 +221,21 @@ def test_automatic_choice_is_winograd_for_wide_layers():
 
 
 @pytest.mark.parametrize(
-    "n, size, name",
+    "n, channels, size, name",
     [
-        (2, (3, 64), "winograd"),
-        (2, (2, 64), "direct"),  # tiles are half full
-        (2, (64, 2), "direct"),
-        (2, (3, 60), "direct"),  # 30 tiles
-        (40, (3, 3), "winograd"),
-        (40, (2, 3), "direct"),
+        (2, 32, (3, 64), "winograd"),
+        (2, 32, (2, 64), "direct"),  # tiles are half full
+        (2, 32, (64, 2), "direct"),
+        (1, 32, (3, 16), "winograd"),
+        (1, 32, (3, 12), "direct"),  # 3 tiles
+        (40, 16, (3, 3), "winograd"),
+        (40, 15, (3, 3), "direct"),
+        (40, 16, (2, 3), "direct"),
     ],
 )
-def test_automatic_choice_for_results(n, size, name):
+def test_automatic_choice_for_results(n, channels, size, name):
     """At the edges of what Winograd takes."""
-    src, weight = torch.randn(n, 32, *size), torch.randn(34, 32, 3, 3)
+    src, weight = torch.randn(n, channels, *size), torch.randn(34, channels, 3, 3)
     results = {}
     for algorithm in ("auto", "winograd", "direct"):
         with torch_dnnl.conv_algorithm(algorithm):

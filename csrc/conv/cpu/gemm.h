@@ -59,13 +59,7 @@ void multiply_tile(
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++)
     a[r] = o.a + o.a_rows[first + r];
-  Vector<C> sum[rows][vectors];
-#pragma GCC unroll 8
-  for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 8
-    for (int v = 0; v < vectors; v++)
-      sum[r][v] = load_vector(start + r * o.start_row + v * o.start_vector);
-  }
+  Vector<C> sum[rows][vectors] = {};
   for (int64_t i = 0; i < k; i++) {
     const int64_t column = o.a_columns[i];
     const C* b = o.b + o.b_rows[i];
@@ -87,8 +81,10 @@ void multiply_tile(
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; v++)
-      store_vector(c + r * o.c_row + v * kLanes<C>, sum[r][v]);
+    for (int v = 0; v < vectors; v++) {
+      const Vector<C> before = load_vector(start + r * o.start_row + v * o.start_vector);
+      store_vector(c + r * o.c_row + v * kLanes<C>, before + sum[r][v]);
+    }
   }
 }
 

@@ -91,10 +91,11 @@ void pack_part(
     const int64_t* columns,
     int64_t depth,
     C* to) {
-  if (n >= 4 && depth % 4 == 0 && run_length(columns, depth) == depth) {
+  if (n >= 4 && depth >= 4 && run_length(columns, depth) == depth) {
     for (int64_t i = 0; i < n; i += 4) {
       const int64_t r = std::min(i, n - 4);
-      for (int64_t c = 0; c < depth; c += 4) {
+      for (int64_t j = 0; j < depth; j += 4) {
+        const int64_t c = std::min(j, depth - 4);
         Quad<C> square[4];
         for (int64_t k = 0; k < 4; k++)
           square[k] = load_quad<C>(from + rows[r + k] + columns[c]);

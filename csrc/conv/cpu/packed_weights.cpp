@@ -248,11 +248,14 @@ std::shared_ptr<const void> packed_bytes(
     Packing packing,
     int64_t width,
     int64_t bytes,
+    bool should_pack,
     const std::function<void(const void*, void*)>& pack) {
-  const auto pack_for_this_call = [&] {
+  const auto pack_for_this_call = [&]() -> std::shared_ptr<const void> {
+    if (!should_pack)
+      return nullptr;
     const auto packed = std::make_shared<const Scratch<char>>(bytes);
     pack(p.weights, packed->data());
-    return std::shared_ptr<const void>(packed, packed->data());
+    return {packed, packed->data()};
   };
   if (!may_keep(p, packing))
     return pack_for_this_call();

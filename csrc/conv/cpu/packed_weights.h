@@ -21,11 +21,13 @@ namespace torch_dnnl {
 
 enum class Packing { direct, winograd };
 
+// `should_pack`: whether to pack weights that are not kept for this call alone; null otherwise.
 std::shared_ptr<const void> packed_bytes(
     const ConvProblem& p,
     Packing packing,
     int64_t width,
     int64_t bytes,
+    bool should_pack,
     const std::function<void(const void* weights, void* to)>& pack);
 
 // The `size` values that pack(weights, to) makes of the weights of a problem. They must depend on
@@ -36,11 +38,15 @@ std::shared_ptr<const C> packed_weights(
     Packing packing,
     int64_t width,
     int64_t size,
-    const Pack& pack) {
+    const Pack& pack,
+    bool should_pack = true) {
   return std::static_pointer_cast<const C>(packed_bytes(
-      p, packing, width, size * int64_t(sizeof(C)), [&](const void* weights, void* to) {
-        pack(weights, static_cast<C*>(to));
-      }));
+      p,
+      packing,
+      width,
+      size * int64_t(sizeof(C)),
+      should_pack,
+      [&](const void* weights, void* to) { pack(weights, static_cast<C*>(to)); }));
 }
 
 } // namespace torch_dnnl

@@ -2,11 +2,7 @@
 // lie.
 #pragma once
 
-#include <algorithm>
-#include <cstring>
-
 #include "conv/cpu/gemm.h"
-#include "conv/cpu/quads.h"
 #include "conv/reference.h"
 #include "core/numeric.h"
 
@@ -120,48 +116,6 @@ inline void load_positions(const float* from, int64_t step, Vec (&to)[m][m]) {
     v[k / kInput][k % kInput] = Vec::loadu(from + k * step);
   }
   transform_both<transform>(v, to);
-}
-
-// n lanes with any stride, the others 0.
-template <class T>
-inline Vec load_lanes(const T* from, int64_t stride, int64_t n) {
-  if (stride == 1 && n == kLanes<float>) {
-    Vec x;
-    if constexpr (std::is_same_v<T, float>) {
-      x = Vec::loadu(from);
-    } else if constexpr (std::is_same_v<T, c10::BFloat16>) {
-      at::vec::load_fp32_from_bf16(from, x);
-    } else {
-      at::vec::load_fp32_from_fp16(from, x);
-    }
-    return x;
-  }
-  float lanes[kLanes<float>] = {};
-  for (int64_t i = 0; i < n; i++) {
-    lanes[i] = static_cast<float>(from[i * stride]);
-  }
-  return Vec::loadu(lanes);
-}
-
-// Every fourth of kLanes<float> quads as one vector. Through memory, the load would have to wait
-// for the stores.
-inline Vec join(const Quad<float>* x) {
-#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
-  const auto low = __builtin_shufflevector(x[0], x[4], 0, 1, 2, 3, 4, 5, 6, 7);
-#if defined(CPU_CAPABILITY_AVX512)
-  const auto high = __builtin_shufflevector(x[8], x[12], 0, 1, 2, 3, 4, 5, 6, 7);
-  return Vec(
-      __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
-#else
-  return Vec(low);
-#endif
-#else
-  float lanes[kLanes<float>];
-  for (int64_t i = 0; i < kLanes<float>; i += 4) {
-    std::memcpy(lanes + i, x + i, sizeof(Quad<float>));
-  }
-  return Vec::loadu(lanes);
-#endif
 }
 
 // Tiles of 4x4 outputs, which cover each image, or plane of a volume.

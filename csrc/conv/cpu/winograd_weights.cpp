@@ -8,7 +8,7 @@
 
 #include "conv/cpu/tasks.h"
 #include "conv/cpu/winograd.h"
-#include "conv/cpu/winograd_tiles.h"
+#include "conv/cpu/winograd_inputs.h"
 #include "core/dispatch.h"
 
 namespace torch_dnnl {
@@ -156,90 +156,18 @@ class WinogradWeights {
   pack(const Side& side, int64_t group, int64_t channel, int64_t first, int64_t tiles, float* to)
       const {
     const int64_t channels = side.channels_from(channel);
-    const T* from =
-        static_cast<const T*>(side.data) + (group * side.channels + channel) * side.stride[1];
+    const TiledImages<T> images{
+        static_cast<const T*>(side.data) + (group * side.channels + channel) * side.stride[1],
+        side.stride,
+        side.size,
+        side.pad_y,
+        side.pad_x};
     if (side.is_src) {
-      pack_squares<transform_input, kInput>(side, from, channels, first, tiles, to);
+      transform_tiles<transform_input, kInput, kBlock>(
+          images, tiles_, first, tiles, channels, to, side.tile_step(), side.width);
     } else {
-      pack_squares<transform_output_gradient, kTile>(side, from, channels, first, tiles, to);
-    }
-  }
-
-  // Squares of n x n pixels overlap, and channels may lie far apart: the lines of neighbouring
-  // tiles are first brought together, with kLanes<float> channels innermost and zeros around the
-  // image.
-  template <auto transform, int64_t n>
-  void pack_squares(
-      const Side& side,
-      const T* from,
-      int64_t channels,
-      int64_t first,
-      int64_t tiles,
-      float* to) const {
-    constexpr int64_t overlap = n - kTile;
-    float lines[n][(kBlock * kTile + overlap) * kLanes<float>];
-    int64_t neighbours;
-    for (int64_t t = 0; t < tiles; t += neighbours) {
-      const Tiles::Place at = tiles_.place(first + t);
-      neighbours = std::min(tiles - t, tiles_.columns - at.x / kTile);
-      const T* plane = from + at.n * side.stride[0] + at.d * side.stride[2];
-      for (int64_t c = 0; c < channels; c += kLanes<float>) {
-        for (int64_t i = 0; i < n; i++) {
-          load_pixels(
-              side,
-              plane + c * side.stride[1],
-              std::min(kLanes<float>, channels - c),
-              at.y - side.pad_y + i,
-              at.x - side.pad_x,
-              neighbours * kTile + overlap,
-              lines[i]);
-        }
-        for (int64_t k = 0; k < neighbours; k++) {
-          Vec d[n][n];
-          for (int64_t i = 0; i < n; i++) {
-            for (int64_t j = 0; j < n; j++) {
-              d[i][j] = Vec::loadu(lines[i] + (k * kTile + j) * kLanes<float>);
-            }
-          }
-          store_positions<transform>(d, to + (t + k) * side.tile_step() + c, side.width);
-        }
-      }
-    }
-  }
-
-  // Pixels (y, x), (y, x + 1), ... of a plane, [pixel][lane].
-  static void load_pixels(
-      const Side& side,
-      const T* plane,
-      int64_t lanes,
-      int64_t y,
-      int64_t x,
-      int64_t pixels,
-      float* to) {
-    const int64_t* stride = side.stride;
-    const Range inside = within(x, /*step=*/1, side.size[2], pixels);
-    const bool is_inside = y >= 0 && y < side.size[1] && inside.begin < inside.end;
-    const int64_t begin = is_inside ? inside.begin : pixels, end = is_inside ? inside.end : pixels;
-    std::fill(to, to + begin * kLanes<float>, 0.0f);
-    std::fill(to + end * kLanes<float>, to + pixels * kLanes<float>, 0.0f);
-    const T* row = plane + y * stride[3] + x * stride[4];
-    int64_t i = begin;
-    if (stride[4] == 1 && stride[1] != 1) {
-      for (; i + 4 <= end; i += 4) {
-        Quad<float> four[kLanes<float>];
-        for (int64_t lane = 0; lane < kLanes<float>; lane++) {
-          four[lane] = lane < lanes ? load_quad<float>(row + lane * stride[1] + i) : Quad<float>{};
-        }
-        for (int64_t lane = 0; lane < kLanes<float>; lane += 4) {
-          transpose(four + lane);
-        }
-        for (int64_t j = 0; j < 4; j++) {
-          join(four + j).store(to + (i + j) * kLanes<float>);
-        }
-      }
-    }
-    for (; i < end; i++) {
-      load_lanes(row + i * stride[4], stride[1], lanes).store(to + i * kLanes<float>);
+      transform_tiles<transform_output_gradient, kTile, kBlock>(
+          images, tiles_, first, tiles, channels, to, side.tile_step(), side.width);
     }
   }
 
