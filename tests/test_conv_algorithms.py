@@ -223,19 +223,22 @@ def test_automatic_choice_is_winograd_for_wide_layers():
 @pytest.mark.parametrize(
     "n, channels, size, name",
     [
-        (2, 32, (3, 64), "winograd"),
-        (2, 32, (2, 64), "direct"),  # tiles are half full
-        (2, 32, (64, 2), "direct"),
-        (1, 32, (3, 16), "winograd"),
-        (1, 32, (3, 12), "direct"),  # 3 tiles
-        (40, 16, (3, 3), "winograd"),
-        (40, 15, (3, 3), "direct"),
-        (40, 16, (2, 3), "direct"),
+        (4, 64, (3, 64), "winograd"),
+        (4, 64, (2, 64), "direct"),  # tiles are half full
+        (4, 64, (64, 2), "direct"),
+        (1, 160, (3, 16), "winograd"),
+        (1, 240, (3, 12), "direct"),  # 3 tiles
+        (320, 16, (3, 3), "winograd"),
+        (352, 15, (3, 3), "direct"),
+        (320, 16, (2, 3), "direct"),
+        (1, 16, (42, 42), "winograd"),
+        (1, 16, (40, 42), "direct"),  # fewer products than 2^22
     ],
 )
 def test_automatic_choice_for_results(n, channels, size, name):
     """At the edges of what Winograd takes."""
-    src, weight = torch.randn(n, channels, *size), torch.randn(34, channels, 3, 3)
+    oc = 17 if min(size) > 3 else 96
+    src, weight = torch.randn(n, channels, *size), torch.randn(oc, channels, 3, 3)
     results = {}
     for algorithm in ("auto", "winograd", "direct"):
         with torch_dnnl.conv_algorithm(algorithm):
@@ -245,18 +248,20 @@ def test_automatic_choice_for_results(n, channels, size, name):
 
 
 @pytest.mark.parametrize(
-    "n, ic, size, name",
+    "n, ic, oc, size, name",
     [
-        (16, 16, (2, 4), "winograd"),
-        (15, 16, (2, 4), "direct"),
-        (16, 15, (2, 4), "direct"),
-        (16, 16, (1, 9), "direct"),
-        (16, 16, (9, 1), "direct"),
+        (16, 64, 72, (2, 4), "winograd"),
+        (15, 80, 72, (2, 4), "direct"),
+        (256, 16, 17, (2, 4), "winograd"),
+        (272, 15, 17, (2, 4), "direct"),
+        (256, 16, 17, (1, 9), "direct"),
+        (256, 16, 17, (9, 1), "direct"),
+        (16, 16, 18, (10, 10), "direct"),  # fewer products than 2^22
     ],
 )
-def test_automatic_choice_for_weights_gradients(n, ic, size, name):
+def test_automatic_choice_for_weights_gradients(n, ic, oc, size, name):
     """At the edges of what Winograd takes."""
-    src, upstream = torch.randn(n, ic, *size), torch.randn(n, 18, *size)
+    src, upstream = torch.randn(n, ic, *size), torch.randn(n, oc, *size)
     results = {
         algorithm: torch.ops.torch_dnnl.convolution_backward_weights(
             *(upstream, src, [3, 3], [1, 1], [1, 1], [1, 1], [1, 1], "none"),

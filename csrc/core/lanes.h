@@ -7,6 +7,7 @@
 
 #include <ATen/cpu/vec/vec.h>
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
@@ -430,5 +431,22 @@ class ByteWindow {
 };
 
 #endif
+
+// ---- runs ----
+
+// n elements that lie next to each other, in the type that they are computed with.
+template <class E, class T>
+inline void widen(const T* from, int64_t n, E* to) {
+  if constexpr (std::is_same_v<T, E>) {
+    std::memcpy(to, from, n * sizeof(E));
+  } else {
+    if (n < kLanes<E>)
+      return load_lanes<E>(from, n).store(to, n);
+    for (int64_t i = 0; i < n; i += kLanes<E>) {
+      const int64_t at = std::min(i, n - kLanes<E>);
+      load_lanes<E>(from + at).store(to + at);
+    }
+  }
+}
 
 } // namespace torch_dnnl

@@ -62,7 +62,7 @@ Block<C> load_block(
     return {src, pixel_stride, channel_stride};
   } else if (channel_stride == 1) {
     for (int64_t i = 0; i < pixels; i++) {
-      at::vec::convert(src + i * pixel_stride, buffer + i * channels, channels);
+      widen(src + i * pixel_stride, channels, buffer + i * channels);
     }
     return {buffer, channels, 1};
   } else {
@@ -70,7 +70,7 @@ Block<C> load_block(
       const T* line = src + c * channel_stride;
       C* out = buffer + c * pixels;
       if (pixel_stride == 1) {
-        at::vec::convert(line, out, pixels);
+        widen(line, pixels, out);
       } else {
         for (int64_t i = 0; i < pixels; i++)
           out[i] = static_cast<C>(line[i * pixel_stride]);

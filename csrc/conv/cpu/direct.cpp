@@ -193,14 +193,14 @@ class Gather : Roles {
     const int64_t pixel_step = in_step_ * in_stride_[4];
     if (in_stride_[1] == 1) {
       for (int64_t x = 0; x < pixels; x++)
-        at::vec::convert(from + x * pixel_step, to + x * channels, channels);
+        widen(from + x * pixel_step, channels, to + x * channels);
       return {to, channels, 1};
     }
     for (int64_t c = 0; c < channels; c++) {
       const T* line = from + c * in_stride_[1];
       C* row = to + c * pixels;
       if (pixel_step == 1) {
-        at::vec::convert(line, row, pixels);
+        widen(line, pixels, row);
       } else {
         for (int64_t x = 0; x < pixels; x++)
           row[x] = static_cast<C>(line[x * pixel_step]);

@@ -51,15 +51,6 @@ inline bool are_even(const int64_t* offsets, int64_t n) {
 
 namespace matrices_detail {
 
-template <class C, class T>
-inline void copy(const T* from, int64_t n, C* to) {
-  if constexpr (std::is_same_v<T, C>) {
-    std::memcpy(to, from, n * sizeof(C));
-  } else {
-    at::vec::convert(from, to, n);
-  }
-}
-
 // Rows that lie next to each other: read in the order they lie in.
 template <int64_t width, class C, class T>
 void pack_run(
@@ -74,9 +65,9 @@ void pack_run(
     const T* row = from + columns[c];
     C* panel = to;
     for (int64_t r = width; r <= n; r += width, row += width, panel += step)
-      copy(row, width, panel);
+      widen(row, width, panel);
     if (rest > 0) {
-      copy(row, rest, panel);
+      widen(row, rest, panel);
       std::fill(panel + rest, panel + width, C(0));
     }
   }
@@ -108,7 +99,7 @@ void pack_part(
   }
   if (run_length(rows, n) == n) {
     for (int64_t c = 0; c < depth; c++)
-      copy(from + rows[0] + columns[c], n, to + c * width);
+      widen(from + rows[0] + columns[c], n, to + c * width);
     return;
   }
   for (int64_t c = 0; c < depth; c++) {

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/lanes.h"
+
 namespace torch_dnnl {
 
 template <class C>
@@ -19,6 +21,10 @@ inline Quad<C> load_quad(const T* from) {
     Quad<C> quad;
     std::memcpy(&quad, from, sizeof(quad));
     return quad;
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  } else if constexpr (std::is_same_v<T, c10::Half>) {
+    return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+#endif
   } else {
     return Quad<C>{
         static_cast<C>(from[0]),

@@ -128,7 +128,7 @@ class RowCopies {
         std::fill(to, to + begin * p_.ic, C(0));
         std::fill(to + end * p_.ic, to + run_ * p_.ic, C(0));
         for (int64_t i = begin; i < end; i++, from += from_step)
-          at::vec::convert(from, to + i * p_.ic, p_.ic);
+          widen(from, p_.ic, to + i * p_.ic);
         continue;
       }
       for (int64_t c = 0; c < p_.ic; c++) {
@@ -153,7 +153,7 @@ class RowCopies {
       to[i * step] = 0;
     int64_t i = begin;
     if (step == 1 && from_step == 1) {
-      at::vec::convert(from, to + begin, end - begin);
+      widen(from, end - begin, to + begin);
       return;
     }
     if constexpr (std::is_same_v<T, C>) {

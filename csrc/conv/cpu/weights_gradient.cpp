@@ -25,15 +25,14 @@ class WeightsGradient {
         width_tiles_(ceil_div(p.dst_size[2], kPixels)),
         tile_width_(ceil_div(p.dst_size[2], width_tiles_)),
         copies_(plan_copies()),
-        taps_per_task_(
-            copies_ ? copies_->product_taps()
-                    : std::clamp<int64_t>(kTaskSums / (block_ * panels_.width), 1, taps_)),
-        outputs_(
-            p.groups * panels_.count * ceil_div(p.ic, block_) * ceil_div(taps_, taps_per_task_)),
+        most_chunks_(std::max<int64_t>(p.n * product(p.dst_size) / kChunkPixels, 1)),
+        blocks_(p.groups * panels_.count * ceil_div(p.ic, block_)),
+        taps_per_task_(copies_ ? copies_->product_taps() : choose_taps()),
+        outputs_(blocks_ * ceil_div(taps_, taps_per_task_)),
         tile_rows_(copies_ ? copies_->band_rows() : choose_rows()),
         row_tiles_(ceil_div(p.dst_size[1], tile_rows_)),
         tiles_(p.n * p.dst_size[0] * row_tiles_ * width_tiles_),
-        chunks_(std::clamp<int64_t>(kTasks / outputs_, 1, std::max<int64_t>(tiles_, 1))),
+        chunks_(std::clamp<int64_t>(most_chunks(), 1, std::max<int64_t>(tiles_, 1))),
         task_size_(taps_per_task_ * block_ * panels_.width) {
     for (int64_t row = 0; row < tile_rows_ && copies_; row++) {
       for (int64_t x = 0; x < tile_width_; x++)
@@ -78,6 +77,7 @@ class WeightsGradient {
   static constexpr int64_t kTaskSums = 64 * 1024; // stay in cache
   static constexpr int64_t kTasks = 32;           // enough for the threads to share
   static constexpr int64_t kTilePixels = 128;     // of a product
+  static constexpr int64_t kChunkPixels = 128;    // that make up for adding sums of chunks
 
   // The taps and channels that one task, or one for each chunk of the pixels, computes.
   struct Output {
@@ -121,10 +121,22 @@ class WeightsGradient {
     return tile;
   }
 
-  // Rows share the sums that a product loads and stores, but threads get tasks too.
+  // Taps share gradients that are packed; but of few pixels, threads get taps as tasks.
+  int64_t choose_taps() const {
+    const int64_t most = std::clamp<int64_t>(kTaskSums / (block_ * panels_.width), 1, taps_);
+    const int64_t tasks = blocks_ * ceil_div(taps_, most) * most_chunks_;
+    return std::max<int64_t>(tasks < kTasks ? most * tasks / kTasks : most, 1);
+  }
+
+  int64_t most_chunks() const {
+    return std::min(kTasks / outputs_, most_chunks_);
+  }
+
+  // Rows share the sums that a product loads and stores, but there are tiles for all chunks.
   int64_t choose_rows() const {
     const int64_t rows = p_.dst_size[1], tiles = p_.n * p_.dst_size[0] * rows * width_tiles_;
-    const int64_t most = std::min({kTilePixels / tile_width_, tiles * outputs_ / kTasks, rows});
+    const int64_t chunks = std::max<int64_t>(most_chunks(), 1);
+    const int64_t most = std::min({kTilePixels / tile_width_, tiles / chunks, rows});
     return most <= 1 ? 1 : ceil_div(rows, ceil_div(rows, most));
   }
 
@@ -273,7 +285,8 @@ class WeightsGradient {
   const Panels<C> panels_;
   const int64_t taps_, block_, width_tiles_, tile_width_;
   const std::optional<RowCopies<T>> copies_;
-  const int64_t taps_per_task_, outputs_, tile_rows_, row_tiles_, tiles_, chunks_, task_size_;
+  const int64_t most_chunks_, blocks_, taps_per_task_, outputs_, tile_rows_, row_tiles_, tiles_,
+      chunks_, task_size_;
   std::vector<int64_t> pixels_; // of a tile, in copies
 };
 

@@ -9,17 +9,8 @@ namespace torch_dnnl {
 // n lanes with any stride, the others 0.
 template <class T>
 inline Vec load_lanes(const T* from, int64_t stride, int64_t n) {
-  if (stride == 1 && n == kLanes<float>) {
-    Vec x;
-    if constexpr (std::is_same_v<T, float>) {
-      x = Vec::loadu(from);
-    } else if constexpr (std::is_same_v<T, c10::BFloat16>) {
-      at::vec::load_fp32_from_bf16(from, x);
-    } else {
-      at::vec::load_fp32_from_fp16(from, x);
-    }
-    return x;
-  }
+  if (stride == 1)
+    return n == kLanes<float> ? load_lanes<float>(from) : load_lanes<float>(from, n);
   float lanes[kLanes<float>] = {};
   for (int64_t i = 0; i < n; i++) {
     lanes[i] = static_cast<float>(from[i * stride]);
