@@ -90,18 +90,8 @@ class Patches {
     if (p.pass == ConvPass::backward_weights) {
       chunks_ = std::clamp<int64_t>(
           std::min(kTasks / blocks(), depth_ / kTaskPixels), 1, ceil_div(depth_, kDepth));
-    } else {
-      // Smaller blocks change no sum. As many blocks of rows for each thread are as much work.
-      const int64_t threads = at::get_num_threads(), blocks_of_rows = ceil_div(rows_, row_block_);
-      const int64_t equal = ceil_div(blocks_of_rows, threads) * threads;
-      if (rows_ >= equal * 16 * kGemmRows)
-        row_block_ = round_up(ceil_div(rows_, equal), kGemmRows);
-      const int64_t enough = at::get_num_threads() == 1 ? 1 : 4 * at::get_num_threads();
-      while (blocks() < enough && column_block_ > kPanel<C>)
-        column_block_ = round_up(column_block_ / 2, kPanel<C>);
-      while (blocks() < enough && row_block_ > 4 * kGemmRows)
-        row_block_ = round_up(row_block_ / 2, kGemmRows);
     }
+    choose_blocks();
     left_.is_shared |= ceil_div(columns_, column_block_) > 2;
     right_.is_shared |= ceil_div(rows_, row_block_) > 2;
     sums_size_ = row_block_ * column_block_;
@@ -182,6 +172,18 @@ class Patches {
     const C* data;
     int64_t step, row = 1, column = kGemmRows;
   };
+
+  // Smaller blocks change no sum. As many blocks of rows for each thread are as much work.
+  void choose_blocks() {
+    const int64_t threads = at::get_num_threads(), enough = threads == 1 ? 1 : 4 * threads;
+    const int64_t equal = round_up(ceil_div(rows_, row_block_), threads);
+    if (chunks_ == 1 && rows_ >= equal * 16 * kGemmRows)
+      row_block_ = round_up(ceil_div(rows_, equal), kGemmRows);
+    while (chunks_ * blocks() < enough && column_block_ > kPanel<C>)
+      column_block_ = round_up(column_block_ / 2, kPanel<C>);
+    while (chunks_ * blocks() < enough && row_block_ > 4 * kGemmRows)
+      row_block_ = round_up(row_block_ / 2, kGemmRows);
+  }
 
   // How much of the product: that no more of an image has to be copied, whatever its size.
   void choose_part() {

@@ -50,25 +50,34 @@ class WeightsGradient {
       const int64_t widened = std::is_same_v<T, C> ? 0 : pixels * block_;
       const Scratch<C> inputs(copies_ ? copies_->size() : widened);
       for (int64_t task = begin; task < end; task++) {
-        C* sums = chunks_ == 1 ? local.data() : partial.data() + task * task_size_;
-        const Output output = output_of(task / chunks_);
-        accumulate(output, task % chunks_, sums, grads.data(), inputs.data());
+        // Outputs of one chunk follow each other: they may be of unequal size.
+        const int64_t index = task % outputs_, chunk = task / outputs_;
+        C* sums = local.data();
+        if (chunks_ > 1)
+          sums = partial.data() + (index * chunks_ + chunk) * task_size_;
+        const Output output = output_of(index);
+        accumulate(output, chunk, sums, grads.data(), inputs.data());
         if (chunks_ == 1)
           store(output, sums);
       }
     });
     if (chunks_ == 1)
       return;
-    parallel_tasks(outputs_, chunks_ * task_size_, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; i++) {
-        C* sums = partial.data() + i * chunks_ * task_size_;
+    parallel_tasks(outputs_ * task_size_, chunks_, [&](int64_t begin, int64_t end) {
+      for (int64_t size, at = begin; at < end; at += size) {
+        const int64_t output = at / task_size_, first = at % task_size_;
+        size = std::min(end - at, task_size_ - first);
+        C* sums = partial.data() + output * chunks_ * task_size_ + first;
         for (int64_t chunk = 1; chunk < chunks_; chunk++) {
           const C* more = sums + chunk * task_size_;
-          for (int64_t j = 0; j < task_size_; j++)
-            sums[j] += more[j];
+          for (int64_t i = 0; i < size; i++)
+            sums[i] += more[i];
         }
-        store(output_of(i), sums);
       }
+    });
+    parallel_tasks(outputs_, task_size_, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; i++)
+        store(output_of(i), partial.data() + i * chunks_ * task_size_);
     });
   }
 
@@ -77,7 +86,7 @@ class WeightsGradient {
   static constexpr int64_t kTaskSums = 64 * 1024; // stay in cache
   static constexpr int64_t kTasks = 32;           // enough for the threads to share
   static constexpr int64_t kTilePixels = 128;     // of a product
-  static constexpr int64_t kChunkPixels = 128;    // that make up for adding sums of chunks
+  static constexpr int64_t kChunkPixels = 512;    // that make up for adding sums of chunks
 
   // The taps and channels that one task, or one for each chunk of the pixels, computes.
   struct Output {
@@ -125,7 +134,8 @@ class WeightsGradient {
   int64_t choose_taps() const {
     const int64_t most = std::clamp<int64_t>(kTaskSums / (block_ * panels_.width), 1, taps_);
     const int64_t tasks = blocks_ * ceil_div(taps_, most) * most_chunks_;
-    return std::max<int64_t>(tasks < kTasks ? most * tasks / kTasks : most, 1);
+    const int64_t taps = std::max<int64_t>(tasks < kTasks ? most * tasks / kTasks : most, 1);
+    return ceil_div(taps_, ceil_div(taps_, taps));
   }
 
   int64_t most_chunks() const {
