@@ -123,8 +123,9 @@ struct Span {
   }
 
  private:
+  // Activations too have to be in registers.
   template <Activation activation, bool dense>
-  void complete(const C* sums, int64_t step, int64_t count) const {
+  [[gnu::flatten]] void complete(const C* sums, int64_t step, int64_t count) const {
     constexpr int64_t n = kLanes<C>;
     const Span s = *this; // in registers: stores might overwrite members, for all that is known
     const auto load = [](const T* from, int64_t stride, int64_t part) {
@@ -199,9 +200,12 @@ void Epilogue<T>::store_pixels(
 }
 
 template <class T>
-void Epilogue<T>::store_line(const C* sums, const OutputRun& run) const {
+void Epilogue<T>::store_lines(const C* sums, int64_t pitch, int64_t lines, const OutputRun& run)
+    const {
   with_activation(p_.activation, [&](auto tag) {
-    Span<T>(p_, run, /*axis=*/4).template complete<tag.value>(sums, kLanes<C>, run.pixels);
+    Span<T> line(p_, run, /*axis=*/4);
+    for (int64_t i = 0; i < lines; i++, line.advance(p_, 3))
+      line.template complete<tag.value>(sums + i * pitch, kLanes<C>, run.pixels);
   });
 }
 

@@ -41,8 +41,12 @@ class Epilogue {
       int64_t pixel_stride,
       const OutputRun& run) const;
 
-  // Completes a run of one channel whose sums lie next to each other.
-  void store_line(const C* sums, const OutputRun& run) const;
+  // Completes runs of one channel, in rows from `run` on, whose sums lie next to each other, those
+  // of the next row `pitch` further.
+  void store_lines(const C* sums, int64_t pitch, int64_t lines, const OutputRun& run) const;
+  void store_line(const C* sums, const OutputRun& run) const {
+    store_lines(sums, /*pitch=*/0, /*lines=*/1, run);
+  }
 
  private:
   const ConvProblem& p_;

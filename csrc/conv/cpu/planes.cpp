@@ -186,14 +186,18 @@ class Gather {
       return;
     const int64_t step = plan_.phases[1][0].out_step;
     const int64_t count = std::min(unit.rows * step, plan_.out_size[1] - unit.row * step);
-    for (int64_t c = 0; c < unit.images * plan_.outer; c++) {
-      for (int64_t r = 0; r < count; r++)
-        store(
-            unit,
-            c / plan_.outer,
-            c % plan_.outer,
-            r,
-            scratch + (c * out_rows() + r) * phases_ * out_pitch_);
+    for (int64_t i = 0; i < unit.images * plan_.outer; i++) {
+      const int64_t image = i / plan_.outer, channel = i % plan_.outer;
+      const C* sums = scratch + i * out_rows() * phases_ * out_pitch_;
+      if (epilogue_.is_empty()) {
+        for (int64_t r = 0; r < count; r++)
+          store(unit, image, channel, r, sums + r * phases_ * out_pitch_);
+      } else { // of the forward pass, which has no phases
+        const int64_t c = unit.group * plan_.outer + channel;
+        const int64_t pixels = std::min(unit.width, plan_.out_size[2] - unit.first);
+        const OutputRun run{unit.n + image, c, unit.d, unit.row, unit.first, 1, pixels};
+        epilogue_.store_lines(sums, out_pitch_, count, run);
+      }
     }
   }
 
@@ -309,8 +313,6 @@ class Gather {
     const int64_t step = plan_.phases[2][0].out_step, w = unit.first * step;
     const int64_t pixels = std::min(unit.width * step, plan_.out_size[2] - w);
     const int64_t c = unit.group * plan_.outer + channel;
-    if (!epilogue_.is_empty())
-      return epilogue_.store_line(sums, {unit.n + image, c, unit.d, h, w, 1, pixels});
     const int64_t* ys = plan_.out_stride;
     T* to = static_cast<T*>(p_.out) + (unit.n + image) * ys[0] + c * ys[1] + unit.d * ys[2] +
         h * ys[3] + w * ys[4];
