@@ -299,9 +299,13 @@ class Winograd : Roles {
     }
   }
 
+  // Channels that are completed at once: of a pixel, or of a line.
+  int64_t step() const {
+    return out_stride_[1] == 1 ? width_ : kLanes<float>;
+  }
   // Values of a row of outputs of a block of tiles, in scratch memory.
   int64_t row_size() const {
-    return block_ * kTile * kLanes<float>;
+    return block_ * kTile * step();
   }
 
   // As store_outputs, by way of the epilogue, which takes rows of outputs.
@@ -313,26 +317,28 @@ class Winograd : Roles {
       const float* from,
       float* rows) const {
     const int64_t begin = panel * width_, channels = std::min(width_, out_channels_ - begin);
-    for (int64_t c = 0; c < channels; c += kLanes<float>) {
-      const int64_t lanes = std::min(kLanes<float>, channels - c);
-      const Vec bias = bias_vector(group, begin + c, lanes);
-      for (int64_t t = 0; t < count; t++) {
-        Vec y[kTile][kTile];
-        load_positions<transform_output>(from + t * width_ + c, block_ * width_, y);
-        for (int64_t k = 0; k < kTile * kTile; k++) {
-          float* row = rows + k / kTile * row_size();
-          (y[k / kTile][k % kTile] + bias).store(row + (t * kTile + k % kTile) * kLanes<float>);
+    for (int64_t at_once, c = 0; c < channels; c += at_once) {
+      at_once = std::min(step(), channels - c);
+      for (int64_t v = 0; v < at_once; v += kLanes<float>) {
+        const Vec bias = bias_vector(group, begin + c + v, std::min(kLanes<float>, at_once - v));
+        for (int64_t t = 0; t < count; t++) {
+          Vec y[kTile][kTile];
+          load_positions<transform_output>(from + t * width_ + c + v, block_ * width_, y);
+          for (int64_t k = 0; k < kTile * kTile; k++) {
+            float* row = rows + k / kTile * row_size();
+            (y[k / kTile][k % kTile] + bias).store(row + (t * kTile + k % kTile) * step() + v);
+          }
         }
       }
       int64_t neighbours;
       for (int64_t t = 0; t < count; t += neighbours) {
         const Tiles::Place at = tiles_.place(first + t);
         neighbours = std::min(count - t, tiles_.columns - at.x / kTile);
-        OutputRun run{at.n, group * out_channels_ + begin + c, at.d, at.y, at.x, lanes, 0};
+        OutputRun run{at.n, group * out_channels_ + begin + c, at.d, at.y, at.x, at_once, 0};
         run.pixels = std::min(neighbours * kTile, out_size_[2] - at.x);
         for (int64_t i = 0; i < std::min(kTile, out_size_[1] - at.y); i++, run.h++) {
-          const float* row = rows + i * row_size() + t * kTile * kLanes<float>;
-          epilogue_.store_pixels(row, /*vector_stride=*/0, kLanes<float>, run);
+          const float* row = rows + i * row_size() + t * kTile * step();
+          epilogue_.store_pixels(row, kLanes<float>, step(), run);
         }
       }
     }
