@@ -503,6 +503,26 @@ def test_memory_is_inputs_output_and_scratch(
 
 
 @pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+def test_memory_of_wide_layers_is_bounded(data_format):
+    """Winograd's kernels of 512 channels would take 38 MB, its inputs 29 MB."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)  # each has scratch of its own
+    shape = (8, 512, 28, 28) if data_format == "NCX" else (8, 28, 28, 512)
+    x, w = torch.randn(shape), torch.randn(512, 512, 3, 3)
+    attributes = ([1, 1], [1, 1], [1, 1], [1, 1], "none", 1, data_format, "OIX")
+    ops = torch.ops.torch_dnnl
+    for call in (
+        lambda algorithm: ops.convolution(x, w, None, *attributes, algorithm),
+        lambda algorithm: ops.convolution_backward_data(x, w, [28, 28], *attributes, algorithm),
+    ):
+        expected = call("direct")
+        result, peak = peak_of(lambda: call("winograd"))
+        assert peak <= result.nbytes + 2 * SCRATCH
+        assert (result - expected).norm() < 5e-6 * expected.norm()
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
 def test_memory_of_matrix_products(data_format):
     """Of an image that many tasks read, of 16 MB here, panels are made of a part at a time."""
     few, many = (

@@ -51,8 +51,9 @@ class Winograd : Roles {
         kernels_(p, width_) {}
 
   void run() {
-    // One of the two is transformed first, in memory that all threads read: what takes less.
-    if (2 * tiles_.count <= out_channels_) {
+    // Inputs or kernels are transformed first, in memory that all threads read: what takes less,
+    // and never more than some MB.
+    if (2 * tiles_.count <= out_channels_ || kernel_bytes() > kMostKernels) {
       run_by_panels();
     } else {
       run_by_tiles();
@@ -65,6 +66,8 @@ class Winograd : Roles {
   static constexpr int64_t kMostTiles = 24; // of a block
   // Bytes of kernels; to read more of them takes the time that it takes to transform them.
   static constexpr int64_t kMostKept = int64_t(4) << 20;
+  // Bytes of what is transformed first.
+  static constexpr int64_t kMostKernels = int64_t(10) << 20, kMostInputs = int64_t(8) << 20;
 
   // The outputs of a tile that are in the image.
   struct Outputs {
@@ -73,6 +76,9 @@ class Winograd : Roles {
 
   int64_t kernel_step(int64_t depth) const {
     return depth * width_ + kApart;
+  }
+  int64_t kernel_bytes() const {
+    return p_.groups * panels_ * kPositions * kernel_step(in_channels_) * int64_t(sizeof(float));
   }
   int64_t product_size() const {
     return kPositions * block_ * width_;
@@ -133,24 +139,54 @@ class Winograd : Roles {
     });
   }
 
-  // Transforms all inputs, and then, unless they are kept, the kernels of a few input channels of a
-  // panel at a time.
+  // Transforms the inputs of many tiles, and then, unless they are kept, the kernels of a few input
+  // channels of a panel at a time.
   void run_by_panels() const {
-    const int64_t bytes =
-        p_.groups * panels_ * kPositions * kernel_step(in_channels_) * int64_t(sizeof(float));
-    const auto kept = bytes > kMostKept ? nullptr : packed_kernels(/*should_pack=*/false);
+    const auto kept = kernel_bytes() > kMostKept ? nullptr : packed_kernels(/*should_pack=*/false);
     const int64_t step = kernel_step(kept == nullptr ? kDepthOfPanels : in_channels_);
-    const int64_t block_size = kPositions * input_step_;
-    const Scratch<float> inputs(p_.groups * blocks_ * block_size);
-    pack_all_inputs(inputs.data());
-    const int64_t operations = kPositions * tiles_.count * in_channels_ * width_;
+    const int64_t block_size = p_.groups * kPositions * input_step_;
+    const int64_t most =
+        std::clamp<int64_t>(kMostInputs / (block_size * int64_t(sizeof(float))), 1, blocks_);
+    const Scratch<float> inputs(most * block_size);
+    for (int64_t first = 0; first < blocks_; first += most) {
+      const int64_t blocks = std::min(most, blocks_ - first);
+      pack_blocks(first, blocks, inputs.data());
+      multiply_by_panels(first, blocks, inputs.data(), kept.get(), step);
+    }
+  }
+
+  // Blocks from `first` on, [block][group].
+  void pack_blocks(int64_t first, int64_t blocks, float* to) const {
+    constexpr int64_t depth = 64;
+    const int64_t parts = ceil_div(in_channels_, depth);
+    parallel_tasks(
+        blocks * p_.groups * parts, depth * block_ * 20, [&](int64_t begin, int64_t end) {
+          for (int64_t task = begin; task < end; task++) {
+            const int64_t c = task % parts * depth, index = task / parts;
+            pack_inputs(
+                index % p_.groups,
+                first + index / p_.groups,
+                c,
+                std::min(depth, in_channels_ - c),
+                to + index * kPositions * input_step_);
+          }
+        });
+  }
+
+  void multiply_by_panels(
+      int64_t first,
+      int64_t blocks,
+      const float* inputs,
+      const float* kept,
+      int64_t step) const {
+    const int64_t operations = kPositions * blocks * block_ * in_channels_ * width_;
     parallel_tasks(p_.groups * panels_, operations, [&](int64_t begin, int64_t end) {
       const Scratch<float> local(kept == nullptr ? kPositions * step : 0);
-      const Scratch<float> products(blocks_ * product_size());
+      const Scratch<float> products(blocks * product_size());
       const Scratch<float> rows(epilogue_.is_empty() ? 0 : kTile * row_size());
       for (int64_t task = begin; task < end; task++) {
         const int64_t group = task / panels_, panel = task % panels_;
-        std::fill_n(products.data(), blocks_ * product_size(), 0.0f);
+        std::fill_n(products.data(), blocks * product_size(), 0.0f);
         for (int64_t c = 0; c < in_channels_; c += kDepthOfPanels) {
           const int64_t depth = std::min(kDepthOfPanels, in_channels_ - c);
           const float* kernels = local.data();
@@ -158,38 +194,21 @@ class Winograd : Roles {
             kernels_.transform(
                 static_cast<const T*>(p_.weights), group, panel, c, depth, local.data(), step);
           } else {
-            kernels = kept.get() + task * kPositions * step + c * width_;
+            kernels = kept + task * kPositions * step + c * width_;
           }
-          for (int64_t block = 0; block < blocks_; block++) {
+          for (int64_t i = 0; i < blocks; i++) {
             multiply(
-                {panel, block, depth},
-                inputs.data() + (group * blocks_ + block) * block_size + c,
+                {panel, first + i, depth},
+                inputs + (i * p_.groups + group) * kPositions * input_step_ + c,
                 kernels,
                 step,
-                products.data() + block * product_size());
+                products.data() + i * product_size());
           }
         }
-        for (int64_t block = 0; block < blocks_; block++)
-          store_block(group, panel, block, products.data() + block * product_size(), rows.data());
+        for (int64_t i = 0; i < blocks; i++)
+          store_block(group, panel, first + i, products.data() + i * product_size(), rows.data());
       }
     });
-  }
-
-  void pack_all_inputs(float* to) const {
-    constexpr int64_t depth = 64;
-    const int64_t parts = ceil_div(in_channels_, depth);
-    parallel_tasks(
-        p_.groups * blocks_ * parts, depth * block_ * 20, [&](int64_t begin, int64_t end) {
-          for (int64_t task = begin; task < end; task++) {
-            const int64_t c = task % parts * depth, block = task / parts;
-            pack_inputs(
-                block / blocks_,
-                block % blocks_,
-                c,
-                std::min(depth, in_channels_ - c),
-                to + block * kPositions * input_step_);
-          }
-        });
   }
 
   // [position][tile][input channel]
