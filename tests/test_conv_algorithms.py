@@ -47,6 +47,8 @@ def poison():
     torch.use_deterministic_algorithms(before)
 
 
+# Below the error of float32 in large images by tiles of 4x4 outputs.
+OF_SMALL_TILES = 5e-7
 # The bar that oneDNN's own tests have for Winograd in float32; one rounding of the other types.
 BARS = {torch.float32: 2e-5, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 
@@ -99,8 +101,10 @@ def test_winograd_is_accurate(dtype, data_format, weights_format):
     "shape, groups, oc",
     [
         ((3, 150, 7, 9), 1, 170),  # transformed kernels that are too large to be kept
-        ((1, 70, 5, 11), 1, 40),
-        ((2, 66, 6, 8), 2, 96),
+        ((1, 70, 5, 11), 1, 140),  # tiles of 2x2 outputs, as in those marked so
+        ((2, 66, 6, 8), 2, 192),
+        ((2, 80, 3, 5), 2, 200),  # 2x2
+        ((1, 270, 2, 7), 1, 290),  # 2x2, too large to be kept
     ],
 )
 def test_few_tiles(weights_format, shape, groups, oc):
@@ -132,6 +136,36 @@ def test_few_tiles(weights_format, shape, groups, oc):
                 roundings = 1 if dtype == torch.float32 else 2  # of inputs as well
                 assert error(y, reference.detach().permute(to_data)) < roundings * bar
                 assert error(back, grad.permute(to_data)) < roundings * bar
+
+
+@pytest.mark.usefixtures("poison")
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+@pytest.mark.parametrize(
+    "n, ic, oc, size",
+    [
+        (3, 40, 50, (2, 37)),
+        (2, 16, 33, (21, 2)),
+        (1, 90, 70, (5, 6)),
+        (1, 33, 20, (9, 10)),
+        (40, 35, 24, (2, 2)),
+        (3, 17, 80, (1, 1)),
+    ],
+)
+def test_small_tiles_are_accurate(data_format, n, ic, oc, size):
+    """Tiles of 2x2 outputs, where these take fewer products: about as exact as direct sums."""
+    torch.manual_seed(0)
+    src = torch.randn(n, ic, *size, dtype=torch.float64, requires_grad=True)
+    weights, bias = torch.randn(oc, ic, 3, 3), torch.randn(oc)
+    reference = expected(src, weights.double(), bias.double(), ((1, 1), (1, 1)), 1)
+    upstream = torch.randn_like(reference)
+    (grad,) = torch.autograd.grad(reference, src, upstream)
+    to_data = [0, 2, 3, 1] if data_format == "NXC" else [0, 1, 2, 3]
+    x, g = (t.detach().float().permute(to_data).contiguous() for t in (src, upstream))
+    attributes = ([1, 1], [1, 1], [1, 1], [1, 1], "none", 1, data_format, "OIX", "winograd")
+    y = torch.ops.torch_dnnl.convolution(x, weights, bias, *attributes)
+    back = torch.ops.torch_dnnl.convolution_backward_data(g, weights, list(size), *attributes)
+    assert error(y, reference.detach().permute(to_data)) < OF_SMALL_TILES
+    assert error(back, grad.permute(to_data)) < OF_SMALL_TILES
 
 
 @pytest.mark.parametrize("algorithm, bar", [("direct", 4e-7), ("winograd", 4e-6)])
@@ -221,30 +255,42 @@ def test_automatic_choice_is_winograd_for_wide_layers():
 
 
 @pytest.mark.parametrize(
-    "n, channels, size, name",
+    "n, ic, oc, size, tile",
     [
-        (4, 64, (3, 64), "winograd"),
-        (4, 64, (2, 64), "direct"),  # tiles are half full
-        (4, 64, (64, 2), "direct"),
-        (1, 160, (3, 16), "winograd"),
-        (1, 240, (3, 12), "direct"),  # 3 tiles
-        (320, 16, (3, 3), "winograd"),
-        (352, 15, (3, 3), "direct"),
-        (320, 16, (2, 3), "direct"),
-        (1, 16, (42, 42), "winograd"),
-        (1, 16, (40, 42), "direct"),  # fewer products than 2^22
+        (4, 64, 96, (3, 64), 4),
+        (4, 64, 96, (2, 64), 2),
+        (4, 64, 96, (64, 2), 2),
+        (8, 180, 96, (2, 2), 2),  # 12 tiles and kernels of 16 positions; 32 outputs of 6
+        (7, 180, 96, (2, 2), None),
+        (8, 80, 96, (3, 3), 4),
+        (7, 80, 96, (3, 3), None),
+        (1, 351, 332, (2, 2), 2),  # 2^20 weights
+        (1, 350, 332, (2, 2), None),
+        (1, 160, 96, (9, 9), 2),
+        (1, 160, 96, (9, 6), 2),  # 19 tiles and kernels of 16 positions; 10 of 36
+        (1, 160, 96, (9, 8), 4),  # 24 and 10
+        (1, 160, 96, (10, 13), 4),
+        (320, 16, 96, (3, 3), 4),
+        (352, 15, 96, (3, 3), None),
+        (320, 16, 15, (5, 5), None),
+        (1, 16, 17, (42, 42), 4),
+        (1, 16, 17, (40, 42), None),  # fewer products than 2^22
     ],
 )
-def test_automatic_choice_for_results(n, channels, size, name):
-    """At the edges of what Winograd takes."""
-    oc = 17 if min(size) > 3 else 96
-    src, weight = torch.randn(n, channels, *size), torch.randn(oc, channels, 3, 3)
+def test_automatic_choice_for_results(n, ic, oc, size, tile):
+    """At the edges of what Winograd takes, and of its sizes of tiles."""
+    src, weight = torch.randn(n, ic, *size), torch.randn(oc, ic, 3, 3)
     results = {}
     for algorithm in ("auto", "winograd", "direct"):
         with torch_dnnl.conv_algorithm(algorithm):
             results[algorithm] = D.conv2d(src, weight, padding=1)
-    assert torch.equal(results["auto"], results[name])
+    assert torch.equal(results["auto"], results["winograd" if tile else "direct"])
     assert not torch.equal(results["winograd"], results["direct"])
+    src[0, 0, 0, 0] = torch.nan  # which reaches all outputs of its tile
+    reached = D.conv2d(src, weight, padding=1)[0, 0].isnan()
+    expected_reach = torch.zeros(size, dtype=torch.bool)
+    expected_reach[: tile or 2, : tile or 2] = True
+    assert torch.equal(reached, expected_reach)
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,19 @@ def test_results_are_the_same_bits(algorithm, formats, groups, dtype):
         assert_equal(results, expected)
 
 
+def test_tiles_of_both_sizes():
+    """What Winograd makes of the same weights depends on the image."""
+    w = torch.randn(SHAPE)
+    attributes = ([1, 1], [1, 1], [1, 1], [1, 1], "none", 1, "NCX", "OIX", "winograd")
+    images = [torch.randn(1, SHAPE[1], size, size) for size in (6, 16)]
+    results = [[ops.convolution(x, w, None, *attributes) for x in images] for _ in range(4)]
+    assert kept() > w.nbytes * (2 + (16 + 36) / 9)  # copies, and both packed forms
+    kept(0)
+    expected = [ops.convolution(x, w.clone(), None, *attributes) for x in images]
+    for result in results:
+        assert_equal(result, expected)
+
+
 # Each changes a weight that is not the first, so that other weights look much the same.
 AT = 5
 

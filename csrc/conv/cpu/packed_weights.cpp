@@ -52,7 +52,7 @@ bool are_dense(const ConvProblem& p) {
 
 bool may_keep(const ConvProblem& p, Packing packing) {
   const int64_t pixels = p.n * product(p.dst_size);
-  return pixels <= (packing == Packing::winograd ? kFewPixelsOfWinograd : kFewPixels) &&
+  return pixels <= (packing == Packing::direct ? kFewPixels : kFewPixelsOfWinograd) &&
       bytes_of(p) >= kFewBytes && are_dense(p);
 }
 

@@ -19,7 +19,7 @@
 
 namespace torch_dnnl {
 
-enum class Packing { direct, winograd };
+enum class Packing { direct, winograd_2x2, winograd_4x4 };
 
 // `should_pack`: whether to pack weights that are not kept for this call alone; null otherwise.
 std::shared_ptr<const void> packed_bytes(

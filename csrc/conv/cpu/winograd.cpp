@@ -32,9 +32,9 @@ inline void store_lanes(Vec x, T* to, int64_t stride, int64_t n) {
 }
 
 // Forward and backward data are one computation, of a correlation of `in` with the kernels, which
-// are turned around for backward data. In each of the 36 positions it is a matrix product, tiles x
+// are turned around for backward data. In each position it is a matrix product, tiles x
 // input channels by input x output channels.
-template <class T>
+template <class T, class F>
 class Winograd : Roles {
  public:
   explicit Winograd(const ConvProblem& p)
@@ -42,9 +42,9 @@ class Winograd : Roles {
         epilogue_(p),
         pad_{forward_ ? p.pad[1] : 2 - p.pad[1], forward_ ? p.pad[2] : 2 - p.pad[2]},
         tiles_(p.n, out_size_),
-        width_(std::min(WinogradKernels<T>::kWidth, round_up(out_channels_))),
+        width_(std::min(WinogradKernels<T, F>::kWidth, round_up(out_channels_))),
         panels_(ceil_div(out_channels_, width_)),
-        block_(in_channels_ <= 128 ? kMostTiles : kMostTiles / 2),
+        block_(block_of(tiles_.count, in_channels_)),
         blocks_(ceil_div(tiles_.count, block_)),
         padded_in_(round_up(in_channels_)),
         input_step_(block_ * padded_in_ + kApart),
@@ -52,8 +52,9 @@ class Winograd : Roles {
 
   void run() {
     // Inputs or kernels are transformed first, in memory that all threads read: what takes less,
-    // and never more than some MB.
-    if (2 * tiles_.count <= out_channels_ || kernel_bytes() > kMostKernels) {
+    // and never more than some MB. Threads share the panels or the blocks.
+    const bool are_tiles_few = 2 * tiles_.count <= out_channels_ && panels_ > 1;
+    if (are_tiles_few || kernel_bytes() > kMostKernels) {
       run_by_panels();
     } else {
       run_by_tiles();
@@ -61,9 +62,11 @@ class Winograd : Roles {
   }
 
  private:
+  static constexpr int64_t kTile = F::kTile, kPositions = F::kPositions;
   // Input channels whose kernels stay in the second-level cache.
   static constexpr int64_t kDepth = 128, kDepthOfPanels = 64;
-  static constexpr int64_t kMostTiles = 24; // of a block
+  static constexpr int64_t kMostTiles = kTile == 2 ? 48 : 24; // of a block
+  static constexpr int64_t kBlocks = 8;                       // for threads to share
   // Bytes of kernels; to read more of them takes the time that it takes to transform them.
   static constexpr int64_t kMostKept = int64_t(4) << 20;
   // Bytes of what is transformed first.
@@ -73,6 +76,12 @@ class Winograd : Roles {
   struct Outputs {
     int64_t offset, rows, columns;
   };
+
+  // Tiles of a block: few enough to make blocks for some threads.
+  static int64_t block_of(int64_t tiles, int64_t channels) {
+    const int64_t most = channels <= 128 ? kMostTiles : kMostTiles / 2;
+    return std::min(tiles, std::clamp(ceil_div(tiles, kBlocks), kMostTiles / 4, most));
+  }
 
   int64_t kernel_step(int64_t depth) const {
     return depth * width_ + kApart;
@@ -92,22 +101,30 @@ class Winograd : Roles {
   std::shared_ptr<const float> packed_kernels(bool should_pack) const {
     const int64_t step = kernel_step(in_channels_);
     const auto pack = [&](const void* weights, float* to) {
+      constexpr int64_t depth = 32;
+      const int64_t parts = ceil_div(in_channels_, depth);
       parallel_tasks(
-          p_.groups * panels_, in_channels_ * width_ * 100, [&](int64_t begin, int64_t end) {
+          p_.groups * panels_ * parts, depth * width_ * 100, [&](int64_t begin, int64_t end) {
             for (int64_t task = begin; task < end; task++) {
+              const int64_t c = task % parts * depth, panel = task / parts;
               kernels_.transform(
                   static_cast<const T*>(weights),
-                  task / panels_,
-                  task % panels_,
-                  /*channel=*/0,
-                  in_channels_,
-                  to + task * kPositions * step,
+                  panel / panels_,
+                  panel % panels_,
+                  c,
+                  std::min(depth, in_channels_ - c),
+                  to + panel * kPositions * step + c * width_,
                   step);
             }
           });
     };
     return packed_weights<float>(
-        p_, Packing::winograd, width_, p_.groups * panels_ * kPositions * step, pack, should_pack);
+        p_,
+        kTile == 2 ? Packing::winograd_2x2 : Packing::winograd_4x4,
+        width_,
+        p_.groups * panels_ * kPositions * step,
+        pack,
+        should_pack);
   }
 
   // Transforms all kernels, and then the inputs of a block of tiles at a time.
@@ -157,7 +174,7 @@ class Winograd : Roles {
 
   // Blocks from `first` on, [block][group].
   void pack_blocks(int64_t first, int64_t blocks, float* to) const {
-    constexpr int64_t depth = 64;
+    constexpr int64_t depth = 32;
     const int64_t parts = ceil_div(in_channels_, depth);
     parallel_tasks(
         blocks * p_.groups * parts, depth * block_ * 20, [&](int64_t begin, int64_t end) {
@@ -215,7 +232,7 @@ class Winograd : Roles {
   void pack_inputs(int64_t group, int64_t block, int64_t channel, int64_t depth, float* to) const {
     const TiledImages<T> images{
         input<T>(/*n=*/0, group) + channel * in_stride_[1], in_stride_, in_size_, pad_[0], pad_[1]};
-    transform_tiles<transform_input, kInput, kMostTiles>(
+    transform_tiles<F, F::transform_input, F::kInput, kMostTiles>(
         images,
         tiles_,
         block * block_,
@@ -227,7 +244,7 @@ class Winograd : Roles {
   }
 
   Outputs outputs_of(int64_t tile) const {
-    const Tiles::Place at = tiles_.place(tile);
+    const auto at = tiles_.place(tile);
     return {
         at.n * out_stride_[0] + at.d * out_stride_[2] + at.y * out_stride_[3] +
             at.x * out_stride_[4],
@@ -279,7 +296,7 @@ class Winograd : Roles {
       const Vec bias = bias_vector(group, begin + c, lanes);
       for (int64_t t = 0; t < count; t++) {
         Vec y[kTile][kTile];
-        load_positions<transform_output>(from + t * width_ + c, size, y);
+        load_positions<F, F::transform_output>(from + t * width_ + c, size, y);
         const Outputs at = outputs_of(first + t);
         T* to = out + at.offset + c * out_stride_[1];
         for (int64_t i = 0; i < at.rows; i++, to += out_stride_[3]) {
@@ -308,7 +325,7 @@ class Winograd : Roles {
         T* line = to + (lane + k) * out_stride_[1];
         if constexpr (std::is_same_v<T, float>) {
           if (columns == kTile) {
-            std::memcpy(line, &lines[k], sizeof(lines[k]));
+            std::memcpy(line, &lines[k], kTile * sizeof(float));
             continue;
           }
         }
@@ -342,7 +359,7 @@ class Winograd : Roles {
         const Vec bias = bias_vector(group, begin + c + v, std::min(kLanes<float>, at_once - v));
         for (int64_t t = 0; t < count; t++) {
           Vec y[kTile][kTile];
-          load_positions<transform_output>(from + t * width_ + c + v, block_ * width_, y);
+          load_positions<F, F::transform_output>(from + t * width_ + c + v, block_ * width_, y);
           for (int64_t k = 0; k < kTile * kTile; k++) {
             float* row = rows + k / kTile * row_size();
             (y[k / kTile][k % kTile] + bias).store(row + (t * kTile + k % kTile) * step() + v);
@@ -351,7 +368,7 @@ class Winograd : Roles {
       }
       int64_t neighbours;
       for (int64_t t = 0; t < count; t += neighbours) {
-        const Tiles::Place at = tiles_.place(first + t);
+        const auto at = tiles_.place(first + t);
         neighbours = std::min(count - t, tiles_.columns - at.x / kTile);
         OutputRun run{at.n, group * out_channels_ + begin + c, at.d, at.y, at.x, at_once, 0};
         run.pixels = std::min(neighbours * kTile, out_size_[2] - at.x);
@@ -372,10 +389,21 @@ class Winograd : Roles {
 
   const Epilogue<T> epilogue_;
   const int64_t pad_[2];
-  const Tiles tiles_;
+  const Tiles<F> tiles_;
   const int64_t width_, panels_, block_, blocks_, padded_in_, input_step_;
-  const WinogradKernels<T> kernels_;
+  const WinogradKernels<T, F> kernels_;
 };
+
+const int64_t* out_size(const ConvProblem& p) {
+  return p.pass == ConvPass::backward_data ? p.src_size : p.dst_size;
+}
+
+// The time of F in products of two channels, of which the definition has nine for each output.
+template <class F>
+int64_t time_of(const ConvProblem& p) {
+  constexpr int64_t kernels = 4; // are transformed in the time of so many tiles
+  return F::kPositions * (Tiles<F>(p.n, out_size(p)).count + kernels);
+}
 
 } // namespace
 
@@ -395,14 +423,15 @@ bool can_run_winograd(const ConvProblem& p) {
   const int64_t products = p.n * p.groups * p.ic * p.oc * 9 * product(p.dst_size);
   if (std::min(p.ic, p.oc) < 16 || products < few)
     return false;
-  const int64_t* out = p.pass == ConvPass::backward_data ? p.src_size : p.dst_size;
-  const int64_t tiles = Tiles(p.n, out).count;
+  const int64_t* out = out_size(p);
   if (p.pass == ConvPass::backward_weights) {
     // Of images of one row or column, a tile takes few of the products that it is made for.
-    return tiles >= 16 && std::min(out[1], out[2]) > 1;
+    return Tiles<F4x4>(p.n, out).count >= 16 && std::min(out[1], out[2]) > 1;
   }
-  // Of one or two rows, say, a tile computes more outputs for nothing than it saves products.
-  return tiles >= 4 && 2 * p.n * product(out) > tiles * kTile * kTile;
+  // Weights that the second-level cache does not hold delay the direct kernel.
+  const int64_t weights = p.groups * p.ic * p.oc * 9;
+  const int64_t direct = 6 * p.n * product(out) + (weights < (int64_t(1) << 20) ? 0 : 100);
+  return std::min(time_of<F2x2>(p), time_of<F4x4>(p)) <= direct;
 }
 
 void run_winograd(const ConvProblem& p) {
@@ -410,7 +439,12 @@ void run_winograd(const ConvProblem& p) {
     return run_winograd_weights(p);
   }
   dispatch(TypeList<float, c10::BFloat16, c10::Half>{}, p.dtype, [&](auto tag) {
-    Winograd<typename decltype(tag)::type>(p).run();
+    using T = typename decltype(tag)::type;
+    if (time_of<F2x2>(p) <= time_of<F4x4>(p)) {
+      Winograd<T, F2x2>(p).run();
+    } else {
+      Winograd<T, F4x4>(p).run();
+    }
   });
 }
 

@@ -92,21 +92,21 @@ void load_pixels(
 //
 // Squares overlap, and channels may lie far apart: the lines of neighbouring tiles are first
 // brought together, with kLanes<float> channels innermost and zeros around the image.
-template <auto transform, int64_t n, int64_t most_tiles, class T>
+template <class F, auto transform, int64_t n, int64_t most_tiles, class T>
 void transform_tiles(
     const TiledImages<T>& images,
-    const Tiles& tiles,
+    const Tiles<F>& tiles,
     int64_t first,
     int64_t count,
     int64_t channels,
     float* to,
     int64_t tile_step,
     int64_t position_step) {
-  constexpr int64_t overlap = n - kTile;
+  constexpr int64_t kTile = F::kTile, overlap = n - kTile;
   float lines[n][(most_tiles * kTile + overlap) * kLanes<float>];
   int64_t neighbours;
   for (int64_t t = 0; t < count; t += neighbours) {
-    const Tiles::Place at = tiles.place(first + t);
+    const auto at = tiles.place(first + t);
     neighbours = std::min(count - t, tiles.columns - at.x / kTile);
     const T* plane = images.data + at.n * images.stride[0] + at.d * images.stride[2];
     for (int64_t c = 0; c < channels; c += kLanes<float>) {
@@ -127,7 +127,7 @@ void transform_tiles(
             d[i][j] = Vec::loadu(lines[i] + (k * kTile + j) * kLanes<float>);
           }
         }
-        store_positions<transform>(d, to + (t + k) * tile_step + c, position_step);
+        store_positions<F, transform>(d, to + (t + k) * tile_step + c, position_step);
       }
     }
   }

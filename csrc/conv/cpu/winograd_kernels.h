@@ -1,4 +1,4 @@
-// Kernels as Winograd's F(4x4, 3x3) multiplies by them, in panels of output channels.
+// Kernels as Winograd's filtering F multiplies by them, in panels of output channels.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace torch_dnnl {
 
-template <class T>
+template <class T, class F>
 class WinogradKernels : Roles {
  public:
   static constexpr int64_t kWidth = 64; // of a panel, the most
@@ -89,7 +89,7 @@ class WinogradKernels : Roles {
           const int64_t from = forward_ ? tap : kTaps - 1 - tap;
           g[tap / 3][tap % 3] = Vec::loadu(taps + (c * in_step + from * tap_step) * kOut + o);
         }
-        store_positions<transform_kernel>(g, to + c * width_ + o, step);
+        store_positions<F, F::transform_kernel>(g, to + c * width_ + o, step);
       }
     }
   }

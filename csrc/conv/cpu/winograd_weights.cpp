@@ -14,6 +14,8 @@
 namespace torch_dnnl {
 namespace {
 
+using F = F4x4;
+constexpr int64_t kPositions = F::kPositions;
 constexpr int64_t kTaps = 9;
 constexpr int64_t kChannels = 64;    // sums of a task, 36 x 64 x 64, stay in the second-level cache
 constexpr int64_t kBlock = 32;       // tiles at a time, which stay there too
@@ -163,10 +165,10 @@ class WinogradWeights {
         side.pad_y,
         side.pad_x};
     if (side.is_src) {
-      transform_tiles<transform_input, kInput, kBlock>(
+      transform_tiles<F, F::transform_input, F::kInput, kBlock>(
           images, tiles_, first, tiles, channels, to, side.tile_step(), side.width);
     } else {
-      transform_tiles<transform_output_gradient, kTile, kBlock>(
+      transform_tiles<F, F::transform_output_gradient, F::kTile, kBlock>(
           images, tiles_, first, tiles, channels, to, side.tile_step(), side.width);
     }
   }
@@ -177,7 +179,7 @@ class WinogradWeights {
       for (int64_t c = 0; c < columns_.channels_from(o.column); c += kLanes<float>) {
         const int64_t at = r * columns_.width + c;
         Vec g[3][3];
-        load_positions<transform_kernel_gradient>(sums + at, step_, g);
+        load_positions<F, F::transform_kernel_gradient>(sums + at, step_, g);
         for (int64_t tap = 0; tap < kTaps; tap++) {
           float* sum = taps + tap * size_ + at;
           (Vec::loadu(sum) + g[tap / 3][tap % 3]).store(sum);
@@ -210,7 +212,7 @@ class WinogradWeights {
   }
 
   const ConvProblem& p_;
-  const Tiles tiles_;
+  const Tiles<F> tiles_;
   const Side rows_, columns_; // columns: of those channels whose weights lie closer together
   const int64_t outputs_, chunks_, size_, step_;
 };
