@@ -5,6 +5,7 @@
 
 #include "conv/cpu/epilogue.h"
 #include "conv/cpu/packed_weights.h"
+#include "conv/cpu/pixels.h"
 #include "conv/cpu/roles.h"
 #include "conv/cpu/tasks.h"
 #include "conv/cpu/winograd_inputs.h"
@@ -13,23 +14,6 @@
 
 namespace torch_dnnl {
 namespace {
-
-template <class T>
-inline void store_lanes(Vec x, T* to, int64_t stride, int64_t n) {
-  if constexpr (std::is_same_v<T, float>) {
-    if (stride == 1) {
-      return n == kLanes<float> ? x.store(to) : x.store(to, n);
-    }
-  }
-  float lanes[kLanes<float>];
-  x.store(lanes);
-  if (stride == 1) {
-    return at::vec::convert(lanes, to, n);
-  }
-  for (int64_t i = 0; i < n; i++) {
-    to[i * stride] = convert<T>(lanes[i]);
-  }
-}
 
 // Forward and backward data are one computation, of a correlation of `in` with the kernels, which
 // are turned around for backward data. In each position it is a matrix product, tiles x
@@ -71,11 +55,6 @@ class Winograd : Roles {
   static constexpr int64_t kMostKept = int64_t(4) << 20;
   // Bytes of what is transformed first.
   static constexpr int64_t kMostKernels = int64_t(10) << 20, kMostInputs = int64_t(8) << 20;
-
-  // The outputs of a tile that are in the image.
-  struct Outputs {
-    int64_t offset, rows, columns;
-  };
 
   // Tiles of a block: few enough to make blocks for some threads.
   static int64_t block_of(int64_t tiles, int64_t channels) {
@@ -135,7 +114,7 @@ class Winograd : Roles {
     parallel_tasks(p_.groups * blocks_, operations, [&](int64_t begin, int64_t end) {
       const Scratch<float> inputs(kPositions * input_step_);
       const Scratch<float> products(product_size());
-      const Scratch<float> rows(epilogue_.is_empty() ? 0 : kTile * row_size());
+      const Scratch<float> rows(kTile * row_size());
       for (int64_t task = begin; task < end; task++) {
         const int64_t group = task / blocks_, block = task % blocks_;
         pack_inputs(group, block, 0, in_channels_, inputs.data());
@@ -150,7 +129,7 @@ class Winograd : Roles {
                 step,
                 products.data());
           }
-          store_block(group, panel, block, products.data(), rows.data());
+          store_outputs(group, panel, block, products.data(), rows.data());
         }
       }
     });
@@ -200,7 +179,7 @@ class Winograd : Roles {
     parallel_tasks(p_.groups * panels_, operations, [&](int64_t begin, int64_t end) {
       const Scratch<float> local(kept == nullptr ? kPositions * step : 0);
       const Scratch<float> products(blocks * product_size());
-      const Scratch<float> rows(epilogue_.is_empty() ? 0 : kTile * row_size());
+      const Scratch<float> rows(kTile * row_size());
       for (int64_t task = begin; task < end; task++) {
         const int64_t group = task / panels_, panel = task % panels_;
         std::fill_n(products.data(), blocks * product_size(), 0.0f);
@@ -223,7 +202,7 @@ class Winograd : Roles {
           }
         }
         for (int64_t i = 0; i < blocks; i++)
-          store_block(group, panel, first + i, products.data() + i * product_size(), rows.data());
+          store_outputs(group, panel, first + i, products.data() + i * product_size(), rows.data());
       }
     });
   }
@@ -241,15 +220,6 @@ class Winograd : Roles {
         to + channel,
         padded_in_,
         input_step_);
-  }
-
-  Outputs outputs_of(int64_t tile) const {
-    const auto at = tiles_.place(tile);
-    return {
-        at.n * out_stride_[0] + at.d * out_stride_[2] + at.y * out_stride_[3] +
-            at.x * out_stride_[4],
-        std::min(kTile, out_size_[1] - at.y),
-        std::min(kTile, out_size_[2] - at.x)};
   }
 
   // Adds to sums of products, [position][tile][width].
@@ -277,64 +247,6 @@ class Winograd : Roles {
     }
   }
 
-  void store_block(int64_t group, int64_t panel, int64_t block, const float* products, float* rows)
-      const {
-    if (epilogue_.is_empty()) {
-      store_outputs(group, panel, block * block_, tiles_of(block), products);
-    } else {
-      complete_outputs(group, panel, block * block_, tiles_of(block), products, rows);
-    }
-  }
-
-  void store_outputs(int64_t group, int64_t panel, int64_t first, int64_t count, const float* from)
-      const {
-    const int64_t size = block_ * width_, begin = panel * width_;
-    const int64_t channels = std::min(width_, out_channels_ - begin);
-    T* out = static_cast<T*>(p_.out) + (group * out_channels_ + begin) * out_stride_[1];
-    for (int64_t c = 0; c < channels; c += kLanes<float>) {
-      const int64_t lanes = std::min(kLanes<float>, channels - c);
-      const Vec bias = bias_vector(group, begin + c, lanes);
-      for (int64_t t = 0; t < count; t++) {
-        Vec y[kTile][kTile];
-        load_positions<F, F::transform_output>(from + t * width_ + c, size, y);
-        const Outputs at = outputs_of(first + t);
-        T* to = out + at.offset + c * out_stride_[1];
-        for (int64_t i = 0; i < at.rows; i++, to += out_stride_[3]) {
-          if (out_stride_[4] == 1 && out_stride_[1] != 1) {
-            store_lines(y[i], bias, lanes, at.columns, to);
-            continue;
-          }
-          for (int64_t j = 0; j < at.columns; j++)
-            store_lanes(y[i][j] + bias, to + j * out_stride_[4], out_stride_[1], lanes);
-        }
-      }
-    }
-  }
-
-  // Outputs that lie next to each other, of channels that do not.
-  void store_lines(const Vec (&y)[kTile], Vec bias, int64_t lanes, int64_t columns, T* to) const {
-    alignas(64) float values[kTile][kLanes<float>];
-    for (int64_t j = 0; j < kTile; j++)
-      (y[j] + bias).store(values[j]);
-    for (int64_t lane = 0; lane < lanes; lane += 4) {
-      Quad<float> lines[4];
-      for (int64_t j = 0; j < kTile; j++)
-        std::memcpy(&lines[j], &values[j][lane], sizeof(lines[j]));
-      transpose(lines);
-      for (int64_t k = 0; k < std::min<int64_t>(4, lanes - lane); k++) {
-        T* line = to + (lane + k) * out_stride_[1];
-        if constexpr (std::is_same_v<T, float>) {
-          if (columns == kTile) {
-            std::memcpy(line, &lines[k], kTile * sizeof(float));
-            continue;
-          }
-        }
-        for (int64_t j = 0; j < columns; j++)
-          line[j] = convert<T>(lines[k][j]);
-      }
-    }
-  }
-
   // Channels that are completed at once: of a pixel, or of a line.
   int64_t step() const {
     return out_stride_[1] == 1 ? width_ : kLanes<float>;
@@ -344,14 +256,10 @@ class Winograd : Roles {
     return block_ * kTile * step();
   }
 
-  // As store_outputs, by way of the epilogue, which takes rows of outputs.
-  void complete_outputs(
-      int64_t group,
-      int64_t panel,
-      int64_t first,
-      int64_t count,
-      const float* from,
-      float* rows) const {
+  // Transforms sums of products to rows of outputs, and these to the result.
+  void
+  store_outputs(int64_t group, int64_t panel, int64_t block, const float* from, float* rows) const {
+    const int64_t first = block * block_, count = tiles_of(block);
     const int64_t begin = panel * width_, channels = std::min(width_, out_channels_ - begin);
     for (int64_t at_once, c = 0; c < channels; c += at_once) {
       at_once = std::min(step(), channels - c);
@@ -374,10 +282,20 @@ class Winograd : Roles {
         run.pixels = std::min(neighbours * kTile, out_size_[2] - at.x);
         for (int64_t i = 0; i < std::min(kTile, out_size_[1] - at.y); i++, run.h++) {
           const float* row = rows + i * row_size() + t * kTile * step();
-          epilogue_.store_pixels(row, kLanes<float>, step(), run);
+          store_run(row, run);
         }
       }
     }
+  }
+
+  void store_run(const float* sums, const OutputRun& run) const {
+    if (!epilogue_.is_empty())
+      return epilogue_.store_pixels(sums, kLanes<float>, step(), run);
+    T* out = static_cast<T*>(p_.out) + run.n * out_stride_[0] + run.channel * out_stride_[1] +
+        run.d * out_stride_[2] + run.h * out_stride_[3] + run.w * out_stride_[4];
+    store_pixels(
+        LaneRun<const float>{sums, kLanes<float>, step()},
+        ImageRun<T>{out, run.channels, run.pixels, out_stride_[1], out_stride_[4]});
   }
 
   Vec bias_vector(int64_t group, int64_t channel, int64_t lanes) const {
