@@ -504,24 +504,34 @@ def test_memory_is_inputs_output_and_scratch(
 
 
 @pytest.mark.parametrize("data_format", ["NCX", "NXC"])
-def test_memory_of_wide_layers_is_bounded(data_format):
-    """Winograd's kernels of 512 channels would take 38 MB, its inputs 29 MB."""
+@pytest.mark.parametrize(
+    "n, ic, oc, groups",
+    [
+        (8, 512, 512, 1),  # kernels would take 38 MB, inputs 29 MB
+        (16, 64, 1216, 1),  # kernels 11 MB, products of a thread 15 MB
+        (1, 2048, 2048, 32),  # kernels 19 MB
+    ],
+)
+def test_memory_of_wide_layers_is_bounded(data_format, n, ic, oc, groups):
+    """Winograd's scratch, in both directions."""
     threads = torch.get_num_threads()
     torch.set_num_threads(2)  # each has scratch of its own
-    shape = (8, 512, 28, 28) if data_format == "NCX" else (8, 28, 28, 512)
-    x, w = torch.randn(shape), torch.randn(512, 512, 3, 3)
-    attributes = ([1, 1], [1, 1], [1, 1], [1, 1], "none", 1, data_format, "OIX")
+    x, g = (
+        torch.randn((n, c, 28, 28) if data_format == "NCX" else (n, 28, 28, c)) for c in (ic, oc)
+    )
+    w = torch.randn(oc, ic // groups, 3, 3)
+    attributes = ([1, 1], [1, 1], [1, 1], [1, 1], "none", groups, data_format, "OIX")
     ops = torch.ops.torch_dnnl
     try:
         for op, arguments in (
             (ops.convolution, (x, w, None, *attributes)),
-            (ops.convolution_backward_data, (x, w, [28, 28], *attributes)),
+            (ops.convolution_backward_data, (g, w, [28, 28], *attributes)),
         ):
             expected = op(*arguments, "direct")
             call = functools.partial(op, *arguments, "winograd")
             call()  # the first one also grows the threads' stacks and heaps
             result, peak = peak_of(call)
-            assert peak <= result.nbytes + (14 << 20)  # inputs take 8, products 1 for each thread
+            assert peak <= result.nbytes + (14 << 20)
             assert (result - expected).norm() < 5e-6 * expected.norm()
     finally:
         torch.set_num_threads(threads)

@@ -28,10 +28,11 @@ def conv_algorithm(algorithm: str) -> Iterator[None]:
         algorithm: one of
 
             - "auto", the default: a rule that depends on types, sizes and attributes alone, never
-              on timings. On the CPU, unless in float64, Winograd's F(4x4, 3x3) or, for few
-              or thin tiles, F(2x2, 3x3), for 3x3 kernels with stride and dilation 1, at least 16
-              input and output channels in each group, 2^22 products in all, and outputs enough to
-              make up for the transforms (`docs/convolution.md` has the numbers); else as "direct".
+              on timings. On the CPU, unless in float64, Winograd's F(4x4, 3x3) or, where there
+              are few tiles or images of one or two rows or columns, F(2x2, 3x3), for 3x3 kernels
+              with stride and dilation 1, at least 16 input and output channels in each group, 2^22
+              products in all, and outputs enough to make up for the transforms
+              (`docs/convolution.md` has the numbers); else as "direct".
             - "direct": sums of products as the definition has them, in kernels for the case.
             - "winograd": Winograd's wherever it is possible, but for groups of few channels, few
               output channels and rows that fill vectors; else as "direct".
@@ -47,7 +48,8 @@ def conv_algorithm(algorithm: str) -> Iterator[None]:
         ...     y = torch_dnnl.functional.conv2d(x, weight)
 
     Winograd's transforms round differently: relative errors in float32 are of the order of 1e-6,
-    about ten times those of sums in blocks, by F(4x4, 3x3), and up to twice those by F(2x2, 3x3).
+    about ten times those of sums in blocks, by F(4x4, 3x3), and one to two times those by
+    F(2x2, 3x3).
     """
     if not isinstance(algorithm, str):
         raise TypeError(

@@ -1,7 +1,6 @@
 #include "conv/cpu/winograd.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "conv/cpu/epilogue.h"
 #include "conv/cpu/packed_weights.h"
@@ -35,10 +34,10 @@ class Winograd : Roles {
         kernels_(p, width_) {}
 
   void run() {
-    // Inputs or kernels are transformed first, in memory that all threads read: what takes less,
-    // and never more than some MB. Threads share the panels or the blocks.
-    const bool are_tiles_few = 2 * tiles_.count <= out_channels_ && panels_ > 1;
-    if (are_tiles_few || kernel_bytes() > kMostKernels) {
+    // Inputs or kernels are transformed first, in memory that all threads read: what takes less by
+    // far, and never more than some MB. Threads share the panels or the blocks.
+    const bool is_much = 2 * tiles_.count <= out_channels_ || kernel_bytes() > kMostKernels;
+    if (is_much && panels_ > 1) {
       run_by_panels();
     } else {
       run_by_tiles();
@@ -53,8 +52,13 @@ class Winograd : Roles {
   static constexpr int64_t kBlocks = 8;                       // for threads to share
   // Bytes of kernels; to read more of them takes the time that it takes to transform them.
   static constexpr int64_t kMostKept = int64_t(4) << 20;
-  // Bytes of what is transformed first.
+  // Bytes of what is transformed first, and of a thread's products with it.
   static constexpr int64_t kMostKernels = int64_t(10) << 20, kMostInputs = int64_t(8) << 20;
+  static constexpr int64_t kMostProducts = int64_t(2) << 20;
+
+  struct Range {
+    int64_t begin, size;
+  };
 
   // Tiles of a block: few enough to make blocks for some threads.
   static int64_t block_of(int64_t tiles, int64_t channels) {
@@ -65,8 +69,12 @@ class Winograd : Roles {
   int64_t kernel_step(int64_t depth) const {
     return depth * width_ + kApart;
   }
+  // All of one group.
+  int64_t kernel_size() const {
+    return panels_ * kPositions * kernel_step(in_channels_);
+  }
   int64_t kernel_bytes() const {
-    return p_.groups * panels_ * kPositions * kernel_step(in_channels_) * int64_t(sizeof(float));
+    return kernel_size() * int64_t(sizeof(float));
   }
   int64_t product_size() const {
     return kPositions * block_ * width_;
@@ -75,51 +83,70 @@ class Winograd : Roles {
     return std::min(block_, tiles_.count - block * block_);
   }
 
-  // All kernels, [group][panel][position][input channel][width]; or null, unless they are kept or
-  // `should_pack`.
+  // How many of n fit into so many bytes; one at least.
+  static int64_t fitting(int64_t n, int64_t bytes, int64_t floats) {
+    return std::clamp<int64_t>(bytes / (floats * int64_t(sizeof(float))), 1, n);
+  }
+
+  // [group][panel][position][input channel][width]
+  void transform_kernels(const T* weights, Range groups, float* to) const {
+    constexpr int64_t depth = 32;
+    const int64_t step = kernel_step(in_channels_), parts = ceil_div(in_channels_, depth);
+    parallel_tasks(
+        groups.size * panels_ * parts, depth * width_ * 100, [&](int64_t begin, int64_t end) {
+          for (int64_t task = begin; task < end; task++) {
+            const int64_t c = task % parts * depth, panel = task / parts;
+            kernels_.transform(
+                weights,
+                groups.begin + panel / panels_,
+                panel % panels_,
+                c,
+                std::min(depth, in_channels_ - c),
+                to + panel * kPositions * step + c * width_,
+                step);
+          }
+        });
+  }
+
+  // Those of all groups; or null, unless they are kept or `should_pack`.
   std::shared_ptr<const float> packed_kernels(bool should_pack) const {
-    const int64_t step = kernel_step(in_channels_);
-    const auto pack = [&](const void* weights, float* to) {
-      constexpr int64_t depth = 32;
-      const int64_t parts = ceil_div(in_channels_, depth);
-      parallel_tasks(
-          p_.groups * panels_ * parts, depth * width_ * 100, [&](int64_t begin, int64_t end) {
-            for (int64_t task = begin; task < end; task++) {
-              const int64_t c = task % parts * depth, panel = task / parts;
-              kernels_.transform(
-                  static_cast<const T*>(weights),
-                  panel / panels_,
-                  panel % panels_,
-                  c,
-                  std::min(depth, in_channels_ - c),
-                  to + panel * kPositions * step + c * width_,
-                  step);
-            }
-          });
-    };
     return packed_weights<float>(
         p_,
         kTile == 2 ? Packing::winograd_2x2 : Packing::winograd_4x4,
         width_,
-        p_.groups * panels_ * kPositions * step,
-        pack,
+        p_.groups * kernel_size(),
+        [&](const void* weights, float* to) {
+          transform_kernels(static_cast<const T*>(weights), {0, p_.groups}, to);
+        },
         should_pack);
   }
 
-  // Transforms all kernels, and then the inputs of a block of tiles at a time.
+  // Transforms the kernels of many groups, and then the inputs of a block of tiles at a time.
   void run_by_tiles() const {
-    const auto kernels = packed_kernels(/*should_pack=*/true);
+    if (p_.groups * kernel_bytes() <= kMostKernels) {
+      return multiply_by_tiles({0, p_.groups}, packed_kernels(/*should_pack=*/true).get());
+    }
+    const int64_t at_once = fitting(p_.groups, kMostKernels, kernel_size());
+    const Scratch<float> kernels(at_once * kernel_size());
+    for (int64_t group = 0; group < p_.groups; group += at_once) {
+      const Range groups{group, std::min(at_once, p_.groups - group)};
+      transform_kernels(static_cast<const T*>(p_.weights), groups, kernels.data());
+      multiply_by_tiles(groups, kernels.data());
+    }
+  }
+
+  void multiply_by_tiles(Range groups, const float* kernels) const {
     const int64_t step = kernel_step(in_channels_);
     const int64_t operations = kPositions * block_ * in_channels_ * out_channels_;
-    parallel_tasks(p_.groups * blocks_, operations, [&](int64_t begin, int64_t end) {
+    parallel_tasks(groups.size * blocks_, operations, [&](int64_t begin, int64_t end) {
       const Scratch<float> inputs(kPositions * input_step_);
       const Scratch<float> products(product_size());
       const Scratch<float> rows(kTile * row_size());
       for (int64_t task = begin; task < end; task++) {
         const int64_t group = task / blocks_, block = task % blocks_;
-        pack_inputs(group, block, 0, in_channels_, inputs.data());
+        pack_inputs(groups.begin + group, block, 0, in_channels_, inputs.data());
         for (int64_t panel = 0; panel < panels_; panel++) {
-          const float* of_panel = kernels.get() + (group * panels_ + panel) * kPositions * step;
+          const float* of_panel = kernels + (group * panels_ + panel) * kPositions * step;
           std::fill_n(products.data(), product_size(), 0.0f);
           for (int64_t c = 0; c < in_channels_; c += kDepth) {
             multiply(
@@ -129,39 +156,43 @@ class Winograd : Roles {
                 step,
                 products.data());
           }
-          store_outputs(group, panel, block, products.data(), rows.data());
+          store_outputs(groups.begin + group, panel, block, products.data(), rows.data());
         }
       }
     });
   }
 
-  // Transforms the inputs of many tiles, and then, unless they are kept, the kernels of a few input
-  // channels of a panel at a time.
+  // Transforms the inputs of many groups and tiles, and then, unless they are kept, the kernels of
+  // a few input channels of a panel at a time.
   void run_by_panels() const {
-    const auto kept = kernel_bytes() > kMostKept ? nullptr : packed_kernels(/*should_pack=*/false);
-    const int64_t step = kernel_step(kept == nullptr ? kDepthOfPanels : in_channels_);
-    const int64_t block_size = p_.groups * kPositions * input_step_;
-    const int64_t most =
-        std::clamp<int64_t>(kMostInputs / (block_size * int64_t(sizeof(float))), 1, blocks_);
-    const Scratch<float> inputs(most * block_size);
-    for (int64_t first = 0; first < blocks_; first += most) {
-      const int64_t blocks = std::min(most, blocks_ - first);
-      pack_blocks(first, blocks, inputs.data());
-      multiply_by_panels(first, blocks, inputs.data(), kept.get(), step);
+    const bool may_be_kept = p_.groups * kernel_bytes() <= kMostKept;
+    const auto kept = may_be_kept ? packed_kernels(/*should_pack=*/false) : nullptr;
+    const int64_t size = kPositions * input_step_; // of a block
+    const int64_t blocks_at_once = std::min(
+        fitting(blocks_, kMostInputs, size), fitting(blocks_, kMostProducts, product_size()));
+    const int64_t groups_at_once = fitting(p_.groups, kMostInputs, blocks_at_once * size);
+    const Scratch<float> inputs(groups_at_once * blocks_at_once * size);
+    for (int64_t block = 0; block < blocks_; block += blocks_at_once) {
+      const Range blocks{block, std::min(blocks_at_once, blocks_ - block)};
+      for (int64_t group = 0; group < p_.groups; group += groups_at_once) {
+        const Range groups{group, std::min(groups_at_once, p_.groups - group)};
+        pack_blocks(groups, blocks, inputs.data());
+        multiply_by_panels(groups, blocks, inputs.data(), kept.get());
+      }
     }
   }
 
-  // Blocks from `first` on, [block][group].
-  void pack_blocks(int64_t first, int64_t blocks, float* to) const {
+  // [group][block]
+  void pack_blocks(Range groups, Range blocks, float* to) const {
     constexpr int64_t depth = 32;
     const int64_t parts = ceil_div(in_channels_, depth);
     parallel_tasks(
-        blocks * p_.groups * parts, depth * block_ * 20, [&](int64_t begin, int64_t end) {
+        groups.size * blocks.size * parts, depth * block_ * 20, [&](int64_t begin, int64_t end) {
           for (int64_t task = begin; task < end; task++) {
             const int64_t c = task % parts * depth, index = task / parts;
             pack_inputs(
-                index % p_.groups,
-                first + index / p_.groups,
+                groups.begin + index / blocks.size,
+                blocks.begin + index % blocks.size,
                 c,
                 std::min(depth, in_channels_ - c),
                 to + index * kPositions * input_step_);
@@ -169,20 +200,26 @@ class Winograd : Roles {
         });
   }
 
-  void multiply_by_panels(
-      int64_t first,
-      int64_t blocks,
-      const float* inputs,
-      const float* kept,
-      int64_t step) const {
-    const int64_t operations = kPositions * blocks * block_ * in_channels_ * width_;
-    parallel_tasks(p_.groups * panels_, operations, [&](int64_t begin, int64_t end) {
+  void
+  multiply_by_panels(Range groups, Range blocks, const float* inputs, const float* kept) const {
+    const int64_t step = kernel_step(kept == nullptr ? kDepthOfPanels : in_channels_);
+    const int64_t panels = groups.size * panels_;
+    // Threads that would else wait share a panel, and transform its kernels each.
+    const int64_t threads = at::get_num_threads();
+    const int64_t parts =
+        panels % threads == 0 ? 1 : std::min(blocks.size, ceil_div(2 * threads, panels));
+    const int64_t operations = kPositions * block_ * in_channels_ * width_ * blocks.size / parts;
+    parallel_tasks(panels * parts, operations, [&](int64_t begin, int64_t end) {
       const Scratch<float> local(kept == nullptr ? kPositions * step : 0);
-      const Scratch<float> products(blocks * product_size());
+      const Scratch<float> products(ceil_div(blocks.size, parts) * product_size());
       const Scratch<float> rows(kTile * row_size());
       for (int64_t task = begin; task < end; task++) {
-        const int64_t group = task / panels_, panel = task % panels_;
-        std::fill_n(products.data(), blocks * product_size(), 0.0f);
+        const int64_t index = task / parts, part = task % parts;
+        const int64_t group = groups.begin + index / panels_, panel = index % panels_;
+        const int64_t first = blocks.size * part / parts;
+        const int64_t count = blocks.size * (part + 1) / parts - first;
+        const float* of_group = inputs + index / panels_ * blocks.size * kPositions * input_step_;
+        std::fill_n(products.data(), count * product_size(), 0.0f);
         for (int64_t c = 0; c < in_channels_; c += kDepthOfPanels) {
           const int64_t depth = std::min(kDepthOfPanels, in_channels_ - c);
           const float* kernels = local.data();
@@ -190,19 +227,21 @@ class Winograd : Roles {
             kernels_.transform(
                 static_cast<const T*>(p_.weights), group, panel, c, depth, local.data(), step);
           } else {
-            kernels = kept + task * kPositions * step + c * width_;
+            kernels = kept + (group * panels_ + panel) * kPositions * step + c * width_;
           }
-          for (int64_t i = 0; i < blocks; i++) {
+          for (int64_t i = 0; i < count; i++) {
             multiply(
-                {panel, first + i, depth},
-                inputs + (i * p_.groups + group) * kPositions * input_step_ + c,
+                {panel, blocks.begin + first + i, depth},
+                of_group + (first + i) * kPositions * input_step_ + c,
                 kernels,
                 step,
                 products.data() + i * product_size());
           }
         }
-        for (int64_t i = 0; i < blocks; i++)
-          store_outputs(group, panel, first + i, products.data() + i * product_size(), rows.data());
+        for (int64_t i = 0; i < count; i++) {
+          const float* of_block = products.data() + i * product_size();
+          store_outputs(group, panel, blocks.begin + first + i, of_block, rows.data());
+        }
       }
     });
   }
@@ -319,8 +358,8 @@ const int64_t* out_size(const ConvProblem& p) {
 // The time of F in products of two channels, of which the definition has nine for each output.
 template <class F>
 int64_t time_of(const ConvProblem& p) {
-  constexpr int64_t kernels = 4; // are transformed in the time of so many tiles
-  return F::kPositions * (Tiles<F>(p.n, out_size(p)).count + kernels);
+  constexpr int64_t tiles_of_kernels = 4; // which take as long as to transform the kernels
+  return F::kPositions * (Tiles<F>(p.n, out_size(p)).count + tiles_of_kernels);
 }
 
 } // namespace
@@ -346,9 +385,11 @@ bool can_run_winograd(const ConvProblem& p) {
     // Of images of one row or column, a tile takes few of the products that it is made for.
     return Tiles<F4x4>(p.n, out).count >= 16 && std::min(out[1], out[2]) > 1;
   }
-  // Weights that the second-level cache does not hold delay the direct kernel.
+  // The direct kernel takes time for pixels that meet data, and if the second-level cache does not
+  // hold the weights.
+  const int64_t pixels = p.n * std::min(product(p.src_size), product(p.dst_size));
   const int64_t weights = p.groups * p.ic * p.oc * 9;
-  const int64_t direct = 6 * p.n * product(out) + (weights < (int64_t(1) << 20) ? 0 : 100);
+  const int64_t direct = 6 * pixels + (weights < (int64_t(1) << 20) ? 0 : 100);
   return std::min(time_of<F2x2>(p), time_of<F4x4>(p)) <= direct;
 }
 

@@ -1,6 +1,7 @@
 // Convolution with 3x3 kernels by Winograd's minimal filtering in float32, on the CPU: in F(4x4,
 // 3x3) a tile of 4x4 outputs takes 36 products where the definition takes 144; in F(2x2, 3x3),
-// which has small errors and soon transformed kernels, one of 2x2 outputs takes 16 instead of 36.
+// which has small errors and quickly transformed kernels, one of 2x2 outputs takes 16 instead
+// of 36.
 //
 // Tiles of inputs, 6x6 or 4x4, and the kernels are transformed, multiplied for each position as
 // matrices of tiles and channels, and what comes out is transformed back; for backward weights, the

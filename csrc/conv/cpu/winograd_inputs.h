@@ -1,6 +1,8 @@
 // Tiles of images, transformed, with channels as lanes.
 #pragma once
 
+#include <cstring>
+
 #include "conv/cpu/quads.h"
 #include "conv/cpu/winograd_tiles.h"
 
