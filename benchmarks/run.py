@@ -106,8 +106,8 @@ def row(
     each = GRAPH_CALLS if case.graph else 1
     a, b, copy = (t / each for t in interleaved(*calls, device=device, budget=seconds))
     rate = 2 * operations / a
-    if operations > 0 and device == "cuda" and dtype not in matrix_rates:
-        matrix_rates[dtype] = matrix_rate(dtype)
+    if operations > 0 and dtype not in matrix_rates:
+        matrix_rates[dtype] = matrix_rate(dtype, device)
     return {
         "case": case.name,
         "pass": what,

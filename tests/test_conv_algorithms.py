@@ -431,6 +431,25 @@ def test_choice_is_traced():
     assert not torch.equal(direct, D.conv2d(src, weight))
 
 
+def test_choice_around_compiled_functions():
+    """In a thread that has made none before it compiles."""
+    src, weight = torch.randn(2, 40, 24, 24), torch.randn(48, 40, 3, 3)
+    results = {}
+
+    def run():
+        compiled = torch.compile(lambda x, w: D.conv2d(x, w), fullgraph=True, backend="aot_eager")
+        results["auto"] = compiled(src, weight)
+        with torch_dnnl.conv_algorithm("direct"):
+            results["direct"] = compiled(src, weight)
+            results["expected"] = D.conv2d(src, weight)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert torch.equal(results["direct"], results["expected"])
+    assert not torch.equal(results["direct"], results["auto"])
+
+
 def test_bad_choices():
     with pytest.raises(ValueError, match=r"^conv_algorithm: expected algorithm .* got 'fft'"):
         torch_dnnl.conv_algorithm("fft").__enter__()

@@ -538,6 +538,40 @@ def test_memory_of_wide_layers_is_bounded(data_format, n, ic, oc, groups):
 
 
 @pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+@pytest.mark.parametrize(
+    "ic, oc, groups, kernel, stride, size",
+    [
+        (2048, 2100, 1, 1, 1, 14),  # weights of 16 MB
+        (600, 1000, 1, 3, 2, 27),  # 21 MB
+        (2048, 2048, 8, 3, 2, 27),  # 18 MB
+    ],
+    ids=["pointwise", "direct", "grouped"],
+)
+def test_memory_of_wide_weights(data_format, ic, oc, groups, kernel, stride, size):
+    """They are packed a part at a time; in both directions, as in float64."""
+    n, pad = 6, kernel // 2
+    out = (size + 2 * pad - kernel) // stride + 1
+    x, g = torch.randn(n, ic, size, size), torch.randn(n, oc, out, out)
+    w = torch.randn(oc, ic // groups, kernel, kernel)
+    leaf = x.double().requires_grad_()
+    y = F.conv2d(leaf, w.double(), None, stride, pad, 1, groups)
+    (grad,) = torch.autograd.grad(y, leaf, g.double())
+    to_data = [0, 2, 3, 1] if data_format == "NXC" else [0, 1, 2, 3]
+    x, g = (t.permute(to_data).contiguous() for t in (x, g))
+    attributes = ([stride] * 2, [pad] * 2, [pad] * 2, [1, 1], "none", groups, data_format, "OIX")
+    ops = torch.ops.torch_dnnl
+    for op, arguments, reference in (
+        (ops.convolution, (x, w, None, *attributes), y.detach()),
+        (ops.convolution_backward_data, (g, w, [size] * 2, *attributes), grad),
+    ):
+        call = functools.partial(op, *arguments, "direct")
+        call()
+        result, peak = peak_of(call)
+        assert peak <= result.nbytes + (17 << 20)  # weights 10, parts of images 4, sums
+        assert (result - reference.permute(to_data)).norm() < 2e-6 * reference.norm()
+
+
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
 def test_memory_of_matrix_products(data_format):
     """Of an image that many tasks read, of 16 MB here, panels are made of a part at a time."""
     few, many = (

@@ -12,7 +12,9 @@ ALGORITHMS = ("auto", "direct", "winograd", "reference")
 class _Choice(threading.local):
     """Of each thread."""
 
-    algorithm = "auto"
+    def __init__(self) -> None:
+        # An attribute of the class, a compiled function would not see being replaced.
+        self.algorithm = "auto"
 
 
 _choice = _Choice()

@@ -43,17 +43,34 @@ class Gather : Roles {
   }
 
   void run() {
-    weights_.pack();
     const int64_t panel_tasks = ceil_div(panels_.count, panels_per_task_);
-    const int64_t row_tiles = ceil_div(rows_, tile_rows_);
-    const int64_t tasks = p_.groups * panel_tasks * row_tiles * width_tiles_;
+    const int64_t count = p_.groups * panel_tasks;
+    if (weights_.pack_all())
+      return compute_tasks(0, count);
+    const int64_t at_once =
+        std::max<int64_t>(kMostPacked / (weights_.panel_bytes() * panels_per_task_), 1);
+    const auto panel_of = [&](int64_t task) {
+      return task / panel_tasks * panels_.count + task % panel_tasks * panels_per_task_;
+    };
+    for (int64_t first = 0; first < count; first += at_once) {
+      const int64_t last = std::min(first + at_once, count);
+      weights_.pack_some(panel_of(first), panel_of(last) - panel_of(first));
+      compute_tasks(first, last);
+    }
+  }
+
+ private:
+  // Of tasks of panels, the groups' in one series, from `first` to before `last`.
+  void compute_tasks(int64_t first, int64_t last) const {
+    const int64_t panel_tasks = ceil_div(panels_.count, panels_per_task_);
+    const int64_t row_tiles = ceil_div(rows_, tile_rows_), pixel_tasks = row_tiles * width_tiles_;
     const int64_t operations =
         tile_rows_ * tile_width_ * in_channels_ * taps_ * panels_.width * panels_per_task_;
-    parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
+    parallel_tasks((last - first) * pixel_tasks, operations, [&](int64_t begin, int64_t end) {
       const Scratch<C> sums(panels_per_task_ * tile_rows_ * tile_width_ * panels_.width);
       const Scratch<C> inputs(tile_rows_ * tile_width_ * kDirectDepth);
       for (int64_t task = begin; task < end; task++) {
-        Digits digits{task};
+        Digits digits{first * pixel_tasks + task};
         Tile tile;
         tile.x = digits.next(width_tiles_) * tile_width_;
         tile.width = std::min(tile_width_, out_size_[2] - tile.x);
@@ -67,7 +84,6 @@ class Gather : Roles {
     });
   }
 
- private:
   // Rows of all images are one axis.
   struct Tile {
     int64_t group, panel, panels, row, rows, x, width;
@@ -86,14 +102,16 @@ class Gather : Roles {
   // What is chosen changes no sum.
   void choose_tiles() {
     const int64_t threads = at::get_num_threads();
-    const int64_t bytes = panels_.count * panels_.width * in_channels_ * taps_ * sizeof(C);
+    const int64_t bytes = panels_.count * weights_.panel_bytes();
+    const int64_t most_panels =
+        std::clamp<int64_t>(kMostPacked / weights_.panel_bytes(), 1, kMostPanels);
     const double reading = bytes > kCached ? kReading : kReadingCached;
     double least = std::numeric_limits<double>::infinity();
     for (int64_t most = kPixels / tile_width_; most <= kPixels; most *= 2) {
       const int64_t row_tiles = ceil_div(rows_, most), rows = ceil_div(rows_, row_tiles);
       for (int64_t parts = 1; parts <= panels_.count; parts++) {
         const int64_t panels = ceil_div(panels_.count, parts), pixels = rows * tile_width_;
-        if (panels > kMostPanels || (pixels > kMostPixels && rows > 1))
+        if (panels > most_panels || (pixels > kMostPixels && rows > 1))
           continue;
         const int64_t tasks = p_.groups * parts * row_tiles * width_tiles_;
         const double time =

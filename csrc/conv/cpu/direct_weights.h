@@ -22,15 +22,34 @@ class DirectWeights : Roles {
 
  public:
   explicit DirectWeights(const ConvProblem& p)
-      : Roles(p), panels_(out_channels_), taps_(product(p.kernel)) {}
+      : Roles(p),
+        panels_(out_channels_),
+        taps_(product(p.kernel)),
+        count_(p.groups * panels_.count) {}
 
-  void pack() {
+  // Of all groups; unless that takes much memory, and they are not kept.
+  bool pack_all() {
     weights_ = packed_weights<C>(
         p_,
         Packing::direct,
         panels_.width,
-        p_.groups * panels_.count * panels_.width * in_channels_ * taps_,
-        [&](const void* weights, C* to) { pack(static_cast<const T*>(weights), to); });
+        count_ * panel_size(),
+        [&](const void* weights, C* to) { pack(static_cast<const T*>(weights), 0, count_, to); },
+        /*should_pack=*/count_ * panel_bytes() <= kMostPacked);
+    return weights_ != nullptr;
+  }
+
+  // So many panels, the groups' in one series. The first call takes the most.
+  void pack_some(int64_t first, int64_t count) {
+    if (some_ == nullptr)
+      some_ = std::make_shared<Scratch<C>>(count * panel_size());
+    first_ = first;
+    weights_ = std::shared_ptr<const C>(some_, some_->data());
+    pack(static_cast<const T*>(p_.weights), first, count, some_->data());
+  }
+
+  int64_t panel_bytes() const {
+    return panel_size() * int64_t(sizeof(C));
   }
 
   // Of a tap and the rest of a block of input channels: [channel][output channel of the panel]. The
@@ -40,15 +59,18 @@ class DirectWeights : Roles {
   }
 
  private:
+  int64_t panel_size() const {
+    return panels_.width * in_channels_ * taps_;
+  }
+
   // [group][panel][block of input channels][tap][channel][width]
   int64_t offset(int64_t group, int64_t panel, int64_t channel, int64_t tap) const {
     const int64_t block = std::min(kDirectDepth, in_channels_ - channel);
-    return ((group * panels_.count + panel) * in_channels_ * taps_ + channel * taps_ +
-            tap * block) *
-        panels_.width;
+    return (group * panels_.count + panel - first_) * panel_size() +
+        (channel * taps_ + tap * block) * panels_.width;
   }
 
-  void pack(const T* weights, C* packed) const {
+  void pack(const T* weights, int64_t first, int64_t count, C* packed) const {
     constexpr int64_t terms_at_once = 128; // of an output channel
     const int64_t blocks = ceil_div(in_channels_, kDirectDepth);
     const int64_t* ws = p_.weights_stride;
@@ -57,14 +79,14 @@ class DirectWeights : Roles {
         {in_channels_, p_.kernel[0], p_.kernel[1], p_.kernel[2]},
         {weights_in_stride_, ws[2], ws[3], ws[4]}};
     const int64_t at_once = std::max<int64_t>(terms_at_once / taps_ / 4 * 4, 4); // channels
-    const int64_t tasks = p_.groups * panels_.count * blocks;
     const int64_t operations = taps_ * std::min(in_channels_, kDirectDepth) * panels_.width * 32;
-    parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
+    parallel_tasks(count * blocks, operations, [&](int64_t begin, int64_t end) {
       const Scratch<int64_t> rows(kPanel<C>), columns(at_once * taps_);
       const Scratch<C> part(at_once * taps_ * kPanel<C>);
       for (int64_t task = begin; task < end; task++) {
         const int64_t channel = task % blocks * kDirectDepth;
-        const int64_t panel = task / blocks % panels_.count, group = task / blocks / panels_.count;
+        const int64_t index = first + task / blocks;
+        const int64_t panel = index % panels_.count, group = index / panels_.count;
         const int64_t block = std::min(kDirectDepth, in_channels_ - channel);
         across.offsets(panel * panels_.width, panels_.size(panel), rows.data());
         const T* from = weights + group * p_.weights_group;
@@ -113,8 +135,10 @@ class DirectWeights : Roles {
   }
 
   const Panels<C> panels_;
-  const int64_t taps_;
+  const int64_t taps_, count_; // count: of the panels of all groups
+  int64_t first_ = 0;          // of those that are packed
   std::shared_ptr<const C> weights_;
+  std::shared_ptr<Scratch<C>> some_;
 };
 
 } // namespace torch_dnnl

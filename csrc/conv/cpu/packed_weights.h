@@ -19,6 +19,9 @@
 
 namespace torch_dnnl {
 
+// Bytes of weights that are packed at once for a call.
+inline constexpr int64_t kMostPacked = int64_t(10) << 20;
+
 enum class Packing { direct, winograd_2x2, winograd_4x4 };
 
 // `should_pack`: whether to pack weights that are not kept for this call alone; null otherwise.

@@ -6,6 +6,7 @@
 
 #include "conv/cpu/epilogue.h"
 #include "conv/cpu/matrices.h"
+#include "conv/cpu/packed_weights.h"
 #include "core/dispatch.h"
 
 namespace torch_dnnl {
@@ -104,20 +105,23 @@ class Patches {
     clear_uncovered();
     const Scratch<C> left(shared_size(left_)), right(shared_size(right_));
     const Scratch<C> partial(adds_up_ ? p_.groups * blocks() * chunks_ * sums_size_ : 0);
+    const int64_t row_parts = ceil_div(rows_, part_.rows);
+    const int64_t column_parts = ceil_div(columns_, part_.columns);
     for (int64_t d = 0; d < depth_; d += part_.depth) {
-      for (int64_t column = 0; column < columns_; column += part_.columns) {
-        for (int64_t row = 0; row < rows_; row += part_.rows) {
-          const Part part{
-              row,
-              std::min(part_.rows, rows_ - row),
-              column,
-              std::min(part_.columns, columns_ - column),
-              d,
-              std::min(part_.depth, depth_ - d)};
-          pack_shared(left_, {row, part.rows, d, part.depth}, left.data());
-          pack_shared(right_, {column, part.columns, d, part.depth}, right.data());
-          multiply(part, partial.data());
-        }
+      for (int64_t i = 0; i < row_parts * column_parts; i++) {
+        // Parts of the weights change last: to pack them takes longer.
+        const int64_t row = (is_turned_ ? i % row_parts : i / column_parts) * part_.rows;
+        const int64_t column = (is_turned_ ? i / row_parts : i % column_parts) * part_.columns;
+        const Part part{
+            row,
+            std::min(part_.rows, rows_ - row),
+            column,
+            std::min(part_.columns, columns_ - column),
+            d,
+            std::min(part_.depth, depth_ - d)};
+        pack_shared(left_, {row, part.rows, d, part.depth}, left.data());
+        pack_shared(right_, {column, part.columns, d, part.depth}, right.data());
+        multiply(part, partial.data());
       }
     }
     if (adds_up_)
@@ -185,21 +189,26 @@ class Patches {
       row_block_ = round_up(row_block_ / 2, kGemmRows);
   }
 
-  // How much of the product: that no more of an image has to be copied, whatever its size.
+  // How much of the product: that no more of an image or of the weights has to be copied, whatever
+  // their sizes.
   void choose_part() {
     part_ = {0, rows_, 0, columns_, 0, depth_};
     const int64_t most = kShared * std::max<int64_t>(kFewThreads, at::get_num_threads());
-    const auto units = [&](int64_t unit, int64_t elements) {
+    const auto units = [&](int64_t unit, int64_t elements, int64_t most) {
       return std::max<int64_t>(1, most / std::max<int64_t>(1, p_.groups * unit * elements)) * unit;
     };
     if (p_.pass == ConvPass::backward_weights) {
       const int64_t of_left = left_.is_shared ? rows_ : 0;
       const int64_t of_right = right_.is_shared ? columns_ : 0;
-      part_.depth = std::min(depth_, units(kDepth, of_left + of_right));
-    } else if (is_turned_ && left_.is_shared) {
-      part_.rows = std::min(rows_, units(row_block_, depth_));
-    } else if (!is_turned_ && right_.is_shared) {
-      part_.columns = std::min(columns_, units(column_block_, depth_));
+      part_.depth = std::min(depth_, units(kDepth, of_left + of_right, most));
+      return;
+    }
+    constexpr int64_t most_weights = kMostPacked / sizeof(C);
+    if (left_.is_shared)
+      part_.rows = std::min(rows_, units(row_block_, depth_, is_turned_ ? most : most_weights));
+    if (right_.is_shared) {
+      part_.columns =
+          std::min(columns_, units(column_block_, depth_, is_turned_ ? most_weights : most));
     }
   }
 

@@ -38,7 +38,8 @@ class Shallow : Roles {
   }
 
   void run() {
-    weights_.pack();
+    if (!weights_.pack_all())
+      weights_.pack_some(0, p_.groups * panels_.count);
     const int64_t band_rows = copies_.band_rows(), bands = ceil_div(out_size_[1], band_rows);
     const int64_t tiles = p_.n * p_.groups * out_size_[0] * bands * width_tiles_;
     const bool is_enough = tiles >= 4 * at::get_num_threads();

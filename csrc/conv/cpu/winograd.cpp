@@ -53,7 +53,7 @@ class Winograd : Roles {
   // Bytes of kernels; to read more of them takes the time that it takes to transform them.
   static constexpr int64_t kMostKept = int64_t(4) << 20;
   // Bytes of what is transformed first, and of a thread's products with it.
-  static constexpr int64_t kMostKernels = int64_t(10) << 20, kMostInputs = int64_t(8) << 20;
+  static constexpr int64_t kMostKernels = kMostPacked, kMostInputs = int64_t(8) << 20;
   static constexpr int64_t kMostProducts = int64_t(2) << 20;
 
   struct Range {
