@@ -541,9 +541,9 @@ def test_memory_of_wide_layers_is_bounded(data_format, n, ic, oc, groups):
 @pytest.mark.parametrize(
     "ic, oc, groups, kernel, stride, size",
     [
-        (2048, 2100, 1, 1, 1, 14),  # weights of 16 MB
-        (600, 1000, 1, 3, 2, 27),  # 21 MB
-        (2048, 2048, 8, 3, 2, 27),  # 18 MB
+        (2048, 4200, 1, 1, 1, 14),  # weights of 33 MB
+        (1200, 1000, 1, 3, 2, 27),  # 41 MB
+        (2048, 2048, 4, 3, 2, 27),  # 36 MB
     ],
     ids=["pointwise", "direct", "grouped"],
 )
@@ -567,7 +567,7 @@ def test_memory_of_wide_weights(data_format, ic, oc, groups, kernel, stride, siz
         call = functools.partial(op, *arguments, "direct")
         call()
         result, peak = peak_of(call)
-        assert peak <= result.nbytes + (17 << 20)  # weights 10, parts of images 4, sums
+        assert peak <= result.nbytes + (24 << 20)  # weights 20, or 10 and parts of images
         assert (result - reference.permute(to_data)).norm() < 2e-6 * reference.norm()
 
 

@@ -19,6 +19,8 @@ constexpr int64_t kMostPixels = 512;
 // are in the second-level cache, or not. Inputs take so much of the time of a panel.
 constexpr double kReadingCached = 2, kReading = 10, kCopying = 0.1;
 constexpr int64_t kCached = int64_t(1) << 19; // bytes
+// Bytes of weights that are packed at once: few panels would share the inputs that are copied.
+constexpr int64_t kMostWeights = int64_t(20) << 20;
 
 // Forward and backward data are one computation: each output row gathers products
 // of input rows with the weights of a tap. They differ in which of src and dst is
@@ -45,10 +47,10 @@ class Gather : Roles {
   void run() {
     const int64_t panel_tasks = ceil_div(panels_.count, panels_per_task_);
     const int64_t count = p_.groups * panel_tasks;
-    if (weights_.pack_all())
+    if (weights_.pack_all(kMostWeights))
       return compute_tasks(0, count);
     const int64_t at_once =
-        std::max<int64_t>(kMostPacked / (weights_.panel_bytes() * panels_per_task_), 1);
+        std::max<int64_t>(kMostWeights / (weights_.panel_bytes() * panels_per_task_), 1);
     const auto panel_of = [&](int64_t task) {
       return task / panel_tasks * panels_.count + task % panel_tasks * panels_per_task_;
     };
@@ -104,7 +106,7 @@ class Gather : Roles {
     const int64_t threads = at::get_num_threads();
     const int64_t bytes = panels_.count * weights_.panel_bytes();
     const int64_t most_panels =
-        std::clamp<int64_t>(kMostPacked / weights_.panel_bytes(), 1, kMostPanels);
+        std::clamp<int64_t>(kMostWeights / weights_.panel_bytes(), 1, kMostPanels);
     const double reading = bytes > kCached ? kReading : kReadingCached;
     double least = std::numeric_limits<double>::infinity();
     for (int64_t most = kPixels / tile_width_; most <= kPixels; most *= 2) {

@@ -27,15 +27,15 @@ class DirectWeights : Roles {
         taps_(product(p.kernel)),
         count_(p.groups * panels_.count) {}
 
-  // Of all groups; unless that takes much memory, and they are not kept.
-  bool pack_all() {
+  // Of all groups; unless that takes more than so many bytes, and they are not kept.
+  bool pack_all(int64_t most) {
     weights_ = packed_weights<C>(
         p_,
         Packing::direct,
         panels_.width,
         count_ * panel_size(),
         [&](const void* weights, C* to) { pack(static_cast<const T*>(weights), 0, count_, to); },
-        /*should_pack=*/count_ * panel_bytes() <= kMostPacked);
+        /*should_pack=*/count_ * panel_bytes() <= most);
     return weights_ != nullptr;
   }
 

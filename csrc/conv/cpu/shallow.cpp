@@ -38,7 +38,7 @@ class Shallow : Roles {
   }
 
   void run() {
-    if (!weights_.pack_all())
+    if (!weights_.pack_all(kMostPacked))
       weights_.pack_some(0, p_.groups * panels_.count);
     const int64_t band_rows = copies_.band_rows(), bands = ceil_div(out_size_[1], band_rows);
     const int64_t tiles = p_.n * p_.groups * out_size_[0] * bands * width_tiles_;
