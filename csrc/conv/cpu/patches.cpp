@@ -194,8 +194,9 @@ class Patches {
   void choose_part() {
     part_ = {0, rows_, 0, columns_, 0, depth_};
     const int64_t most = kShared * std::max<int64_t>(kFewThreads, at::get_num_threads());
-    const auto units = [&](int64_t unit, int64_t elements, int64_t most) {
-      return std::max<int64_t>(1, most / std::max<int64_t>(1, p_.groups * unit * elements)) * unit;
+    const auto units = [&](int64_t unit, int64_t elements, int64_t in_all) {
+      return std::max<int64_t>(1, in_all / std::max<int64_t>(1, p_.groups * unit * elements)) *
+          unit;
     };
     if (p_.pass == ConvPass::backward_weights) {
       const int64_t of_left = left_.is_shared ? rows_ : 0;
