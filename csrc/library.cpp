@@ -71,6 +71,15 @@ TORCH_LIBRARY(torch_dnnl, m) {
         "SymInt[] dilations=[], "
         "str auto_pad=\"none\", SymInt groups=1, str data_format=\"NXC\", "
         "str weights_format=\"XIO\", str algorithm=\"auto\") -> Tensor", tags);
+  // The gradients of the first output of convolution_fused: of src if there are `weights`, of weights
+  // if there is `src`, of the bias and of the residual if these are asked for, else tensors of no
+  // elements. `value`: that output or, of silu, gelu and hardswish, the second one.
+  m.def("convolution_fused_backward(Tensor grad, Tensor value, str activation, Tensor? src, "
+        "Tensor? weights, SymInt[] src_size, SymInt[] kernel_size, SymInt[] strides=[], "
+        "SymInt[] pads_begin=[], SymInt[] pads_end=[], SymInt[] dilations=[], "
+        "str auto_pad=\"none\", SymInt groups=1, str data_format=\"NXC\", "
+        "str weights_format=\"XIO\", str algorithm=\"auto\", bool bias=False, "
+        "bool residual=False) -> (Tensor, Tensor, Tensor, Tensor)", tags);
 }
 // clang-format on
 

@@ -127,3 +127,12 @@ def test_more_than_2_to_the_31_elements():
         grad = torch.ones(1, oc, 3)
         dw = OPS.convolution_backward_weights(grad, x, [1], [2**29], *NO_PADS)
         assert torch.equal(dw, (3 * channels).expand(oc, 4, 1))
+
+
+def test_gradient_of_a_sum_has_the_format_of_weights():
+    """It is expanded, and tells no format; that of a channels_last model is that of its weights."""
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        x = torch.randn(2, 3, 5, 6).to(memory_format=memory_format).requires_grad_()
+        w = torch.randn(4, 3, 2, 2).to(memory_format=memory_format)
+        D.conv2d(x, w).sum().backward()
+        assert x.grad.is_contiguous(memory_format=memory_format)

@@ -1,5 +1,5 @@
-// The activations that a convolution can end with: one definition for numbers, on the CPU and on
-// the GPU, and for vectors of numbers.
+// The activations that a convolution can end with, and their derivatives: one definition for
+// numbers, on the CPU and on the GPU, and for vectors of numbers.
 #pragma once
 
 #include <cmath>
@@ -10,6 +10,12 @@
 namespace torch_dnnl {
 
 enum class Activation { none, relu, silu, gelu, sigmoid, tanh, hardswish };
+
+// Whether the derivative is a function of the result; else it is one of what the activation is
+// applied to.
+constexpr bool has_derivative_in_result(Activation a) {
+  return a == Activation::relu || a == Activation::sigmoid || a == Activation::tanh;
+}
 
 // What activations are made of, for a number; kernels specialise it for their vectors. NaN stays
 // NaN.
@@ -30,6 +36,12 @@ struct Elementary {
   TORCH_DNNL_HD static V at_most(V x, V bound) {
     return x > bound ? bound : x;
   }
+  TORCH_DNNL_HD static V if_less(V x, V bound, V yes, V no) {
+    return x < bound ? yes : no;
+  }
+  TORCH_DNNL_HD static V if_at_most(V x, V bound, V yes, V no) {
+    return x <= bound ? yes : no;
+  }
 };
 
 template <Activation a, class V>
@@ -49,6 +61,31 @@ TORCH_DNNL_HD inline V activate(const V& x) {
     return x * (E::at_most(E::at_least(x + V(3), V(0)), V(6)) / V(6));
   } else {
     return x;
+  }
+}
+
+// grad a'(u), of the value that a' is a function of. As torch has it where a' jumps, and of NaN.
+template <Activation a, class V>
+TORCH_DNNL_HD inline V times_derivative(const V& grad, const V& value) {
+  using E = Elementary<V>;
+  if constexpr (a == Activation::relu) {
+    return E::if_at_most(value, V(0), V(0), grad);
+  } else if constexpr (a == Activation::silu) {
+    const V s = V(1) / (V(1) + E::exp(V(0) - value));
+    return grad * (s * (V(1) + value * (V(1) - s)));
+  } else if constexpr (a == Activation::gelu) {
+    const V below = V(0.5) * (V(1) + E::erf(value * V(0.70710678118654752440)));   // 1 / sqrt(2)
+    const V density = E::exp(value * value * V(-0.5)) * V(0.39894228040143267794); // 1 / sqrt(2 pi)
+    return grad * (below + value * density);
+  } else if constexpr (a == Activation::sigmoid) {
+    return grad * (value * (V(1) - value));
+  } else if constexpr (a == Activation::tanh) {
+    return grad * (V(1) - value * value);
+  } else if constexpr (a == Activation::hardswish) {
+    const V between = grad * (value / V(3) + V(0.5));
+    return E::if_at_most(value, V(-3), V(0), E::if_less(value, V(3), between, grad));
+  } else {
+    return grad;
   }
 }
 

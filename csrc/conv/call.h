@@ -194,21 +194,27 @@ class Call {
     return conv_detail::activation_of(op, name);
   }
 
-  // `sizes`: of the output.
-  void check_residual(const at::Tensor& residual, c10::SymIntArrayRef sizes, const at::Tensor& src)
-      const {
-    check_strided(op, "residual", residual);
-    check_alike("residual", residual, "src", src);
-    bool is_alike = residual.dim() == rank;
+  // Of the type and on the device of another tensor, and of the sizes of the output.
+  void check_like_output(
+      const char* argument,
+      const at::Tensor& tensor,
+      c10::SymIntArrayRef output_sizes,
+      const char* like_name,
+      const at::Tensor& like) const {
+    check_strided(op, argument, tensor);
+    check_alike(argument, tensor, like_name, like);
+    bool is_alike = tensor.dim() == rank;
     for (int64_t d = 0; is_alike && d < rank; d++)
-      is_alike = holds(residual.sym_size(d).sym_eq(sizes[d]));
+      is_alike = holds(tensor.sym_size(d).sym_eq(output_sizes[d]));
     TORCH_CHECK_VALUE(
         is_alike,
         op,
-        ": expected residual to have the sizes of the output, ",
-        sizes,
+        ": expected ",
+        argument,
+        " to have the sizes of the output, ",
+        output_sizes,
         ", got ",
-        residual.sym_sizes());
+        tensor.sym_sizes());
   }
 
   void check_attribute(const char* argument, c10::SymIntArrayRef list, int64_t least) const {

@@ -1,7 +1,8 @@
 // Registration of the convolution operators: shapes, derivatives, autocast, batching. Each of the
 // three is bilinear in its two tensors, and its derivatives are the other two. The fused operator
-// adds a residual and a function of the sum, whose derivative is one more step.
-#include "conv/conv.h"
+// adds a residual and a function of the sum, whose derivative is one more step. All steps together
+// are the fused backward operator, which takes less time and memory.
+#include "conv/fused_backward.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -61,6 +62,11 @@ Stack convolution_fused(Stack args) {
 Tensor backward_data(Stack args) {
   static const Operator op("torch_dnnl::convolution_backward_data");
   return op(std::move(args));
+}
+
+Stack fused_backward(Stack args) {
+  static const Operator op("torch_dnnl::convolution_fused_backward");
+  return op.outputs(std::move(args));
 }
 
 Tensor backward_weights(Stack args) {
@@ -243,11 +249,6 @@ Activation activation_in(const IValue& name) {
   return conv_detail::activation_of("convolution", name.toOptional<std::string_view>());
 }
 
-// Those whose derivative is a function of the result; the others need what they were applied to.
-bool has_derivative_in_result(Activation a) {
-  return a == Activation::relu || a == Activation::sigmoid || a == Activation::tanh;
-}
-
 // ATen's derivatives of activations, which are differentiable; but that of silu is not, and is
 // spelled out where it has to be. `saved`: the result or the preactivation, and the name.
 Tensor times_derivative(const Tensor& grad, const Stack& saved) {
@@ -273,6 +274,59 @@ Tensor times_derivative(const Tensor& grad, const Stack& saved) {
   }
 }
 
+// Positions of the arguments of convolution_fused_backward: the gradient, what times_derivative has
+// saved, and then these, with the attributes between sizes and the last two.
+enum { of_src = 3, of_weights = 4, of_sizes = 5, of_bias = 16, of_residual = 17 };
+
+std::vector<Tensor> fused_gradients(
+    const Tensor& grad,
+    const Stack& saved,
+    const std::vector<ArgumentToDifferentiate>& arguments) {
+  Stack args{grad, saved[0], saved[1], IValue(), IValue()};
+  args.insert(args.end(), saved.begin() + 2, saved.end());
+  args.emplace_back(false);
+  args.emplace_back(false);
+  for (const auto& [argument, partner] : arguments) {
+    switch (argument) {
+      case first:
+        args[of_weights] = partner[0];
+        break;
+      case second:
+        args[of_src] = partner[0];
+        break;
+      default:
+        args[argument == third ? of_bias : of_residual] = true;
+    }
+  }
+  const Stack outputs = fused_backward(std::move(args));
+  std::vector<Tensor> result;
+  for (const auto& [argument, partner] : arguments)
+    result.push_back(outputs[argument == residual ? 3 : argument].toTensor());
+  return result;
+}
+
+// The same, one step after the other.
+Stack fused_backward_steps(const Stack& args) {
+  const Tensor grad = times_derivative(args[0].toTensor(), {args[1], args[2]});
+  const bool nxc = args[of_sizes + 2 + data_format - strides].toStringRef() == "NXC";
+  const auto call = [&](Tensor (*backward)(Stack), size_t partner, size_t size) {
+    Stack of_call{grad, args[partner], args[size]};
+    of_call.insert(of_call.end(), args.begin() + of_sizes + 2, args.begin() + of_bias);
+    return backward(std::move(of_call));
+  };
+  const auto output = [&](bool is_wanted, const auto& make) {
+    return IValue(is_wanted ? make() : grad.new_empty({0}));
+  };
+  return {
+      output(
+          args[of_weights].isTensor(), [&] { return call(backward_data, of_weights, of_sizes); }),
+      output(args[of_src].isTensor(), [&] { return call(backward_weights, of_src, of_sizes + 1); }),
+      output(
+          args[of_bias].toBool(),
+          [&] { return bias_gradient(grad, {conv_detail::image_dims(nxc, grad.dim()).channel}); }),
+      output(args[of_residual].toBool(), [&] { return grad; })};
+}
+
 const Ending activation_ending{
     [](IValue* args) {
       const Activation a = activation_in(args[activation]);
@@ -284,9 +338,15 @@ const Ending activation_ending{
       const Activation a = activation_in(args[activation]);
       if (a == Activation::none)
         return Pullback{};
-      const IValue value = has_derivative_in_result(a) ? IValue(result) : args[preactivation];
-      return Pullback{times_derivative, {value, args[activation]}};
-    }};
+      Stack saved{
+          has_derivative_in_result(a) ? IValue(result) : args[preactivation],
+          args[activation],
+          image_size(args[first].toTensor(), args),
+          kernel_size(args[second].toTensor(), args)};
+      saved.insert(saved.end(), args.begin() + strides, args.begin() + residual);
+      return Pullback{times_derivative, std::move(saved)};
+    },
+    fused_gradients};
 
 const Derivatives fused_derivatives{fused_pullback, fused_pushforward, &activation_ending};
 
@@ -351,6 +411,9 @@ TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {
   m.impl("convolution", convolution_kernel<convolution_output>);
   m.impl("convolution_fused", convolution_fused_kernel<convolution_fused_outputs>);
   m.impl(
+      "convolution_fused_backward",
+      convolution_fused_backward_kernel<convolution_fused_backward_outputs>);
+  m.impl(
       "convolution_backward_data", convolution_backward_kernel<convolution_backward_data_output>);
   m.impl(
       "convolution_backward_weights",
@@ -360,6 +423,7 @@ TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {
 TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {
   m.impl("convolution", differentiable(convolution_derivatives));
   m.impl("convolution_fused", differentiable(fused_derivatives));
+  m.impl("convolution_fused_backward", differentiable_by(fused_backward_steps));
   m.impl("convolution_backward_data", differentiable(backward_data_derivatives));
   m.impl("convolution_backward_weights", differentiable(backward_weights_derivatives));
 }
@@ -367,6 +431,7 @@ TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {
 TORCH_LIBRARY_IMPL(torch_dnnl, FuncTorchBatched, m) {
   m.impl("convolution", batched<image_batch<convolution>>());
   m.impl("convolution_fused", batched(fused_batch));
+  m.impl("convolution_fused_backward", batched_by(fused_backward_steps));
   m.impl("convolution_backward_data", batched<image_batch<backward_data>>());
   m.impl("convolution_backward_weights", batched<weights_batch>());
 }

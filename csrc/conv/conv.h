@@ -4,8 +4,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/DeviceGuard.h>
-#include <torch/library.h>
 
 #include <optional>
 #include <string_view>
@@ -31,12 +29,13 @@ inline at::Tensor empty_image(
     const Call& call,
     const at::Tensor& like,
     const c10::SymInt& channels,
-    c10::SymIntArrayRef spatial) {
-  const auto format = call.options.data_format == "NXC" ? at::MemoryFormat::Contiguous
-                                                        : like.suggest_memory_format();
+    c10::SymIntArrayRef spatial,
+    std::optional<at::MemoryFormat> format = std::nullopt) {
+  if (call.options.data_format == "NXC")
+    format = at::MemoryFormat::Contiguous;
   return empty(
       make_sizes(call.image_at, like.sym_size(0), channels, spatial),
-      like.options().memory_format(format));
+      like.options().memory_format(format.value_or(like.suggest_memory_format())));
 }
 
 // Checks a call of convolution and returns the sizes of its output.
@@ -106,7 +105,7 @@ inline std::tuple<at::Tensor, at::Tensor> convolution_fused_outputs(
   call.activation_of(epilogue.activation);
   const auto sizes = conv_detail::forward_sizes(call, src, weights, bias);
   if (epilogue.residual.has_value())
-    call.check_residual(*epilogue.residual, sizes, src);
+    call.check_like_output("residual", *epilogue.residual, sizes, "src", src);
   const auto spatial = c10::SymIntArrayRef(sizes).slice(call.image_at.spatial, call.spatial);
   const auto make = [&] {
     return conv_detail::empty_image(call, src, sizes[call.image_at.channel], spatial);
@@ -114,18 +113,21 @@ inline std::tuple<at::Tensor, at::Tensor> convolution_fused_outputs(
   return {make(), epilogue.keep_preactivation ? make() : empty({0}, src.options())};
 }
 
-// Checks a call of convolution_backward_data and returns its empty output.
-inline at::Tensor convolution_backward_data_output(
+namespace conv_detail {
+
+// Checks what an operator makes the gradient of src of, and returns that gradient, empty.
+inline at::Tensor empty_data_gradient(
+    const char* op,
     const at::Tensor& grad,
     const at::Tensor& weights,
     c10::SymIntArrayRef src_size,
     const ConvOptions& options) {
-  const conv_detail::Call call("convolution_backward_data", grad, "grad", options);
+  const Call call(op, grad, "grad", options);
   call.check_image("grad", grad);
   call.check_weights(weights);
   call.check_alike("weights", weights, "grad", grad);
   check_length(call.op, "src_size", src_size, call.spatial);
-  conv_detail::check_within(call.op, "", "src_size", src_size, 1, conv_detail::kMaxSize);
+  check_within(call.op, "", "src_size", src_size, 1, kMaxSize);
   TORCH_CHECK_VALUE(
       holds(call.channels(grad).sym_eq(call.oc(weights))),
       call.op,
@@ -135,16 +137,22 @@ inline at::Tensor convolution_backward_data_output(
       call.channels(grad));
   call.check_grad(grad, src_size, call.kernel_of(weights));
   const c10::SymInt ic = call.ic_per_group(weights) * options.groups;
-  return conv_detail::empty_image(call, grad, ic, src_size);
+  // A gradient without a format, such as that of a sum, which is one element, leaves it to weights.
+  auto format = grad.suggest_memory_format();
+  if (format == at::MemoryFormat::Contiguous && !grad.is_contiguous() &&
+      options.weights_format == "OIX")
+    format = weights.suggest_memory_format();
+  return empty_image(call, grad, ic, src_size, format);
 }
 
-// Checks a call of convolution_backward_weights and returns its empty output.
-inline at::Tensor convolution_backward_weights_output(
+// The same of weights.
+inline at::Tensor empty_weights_gradient(
+    const char* op,
     const at::Tensor& grad,
     const at::Tensor& src,
     c10::SymIntArrayRef kernel_size,
     const ConvOptions& options) {
-  const conv_detail::Call call("convolution_backward_weights", grad, "grad", options);
+  const Call call(op, grad, "grad", options);
   call.check_image("grad", grad);
   call.check_image("src", src);
   call.check_alike("src", src, "grad", grad);
@@ -164,9 +172,31 @@ inline at::Tensor convolution_backward_weights_output(
       : of_grad == at::MemoryFormat::Contiguous ? of_src
                                                 : of_grad;
   return empty(
-      conv_detail::make_sizes(
+      make_sizes(
           call.weights_at, call.channels(grad), call.channels(src) / options.groups, kernel_size),
       grad.options().memory_format(format));
+}
+
+} // namespace conv_detail
+
+// Checks a call of convolution_backward_data and returns its empty output.
+inline at::Tensor convolution_backward_data_output(
+    const at::Tensor& grad,
+    const at::Tensor& weights,
+    c10::SymIntArrayRef src_size,
+    const ConvOptions& options) {
+  return conv_detail::empty_data_gradient(
+      "convolution_backward_data", grad, weights, src_size, options);
+}
+
+// Checks a call of convolution_backward_weights and returns its empty output.
+inline at::Tensor convolution_backward_weights_output(
+    const at::Tensor& grad,
+    const at::Tensor& src,
+    c10::SymIntArrayRef kernel_size,
+    const ConvOptions& options) {
+  return conv_detail::empty_weights_gradient(
+      "convolution_backward_weights", grad, src, kernel_size, options);
 }
 
 namespace conv_detail {
@@ -329,83 +359,5 @@ at::Tensor convolution_backward_kernel(
        weights_format,
        algorithm});
 }
-
-// What a device registers: check, allocate, and `compute` a problem that is not empty.
-template <void (*compute)(const ConvProblem&)>
-struct ConvOnDevice {
-  static at::Tensor forward(
-      const at::Tensor& src,
-      const at::Tensor& weights,
-      const std::optional<at::Tensor>& bias,
-      const ConvOptions& options) {
-    const at::Tensor dst = convolution_output(src, weights, bias, options);
-    return fill(dst, ConvPass::forward, src, weights, dst, bias, options);
-  }
-
-  static std::tuple<at::Tensor, at::Tensor> fused(
-      const at::Tensor& src,
-      const at::Tensor& weights,
-      const std::optional<at::Tensor>& bias,
-      const ConvOptions& options,
-      const ConvEpilogue& epilogue) {
-    auto outputs = convolution_fused_outputs(src, weights, bias, options, epilogue);
-    const auto& [dst, preactivation] = outputs;
-    const c10::DeviceGuard guard(dst.device());
-    if (dst.numel() > 0) {
-      auto p = conv_problem(ConvPass::forward, src, weights, dst, bias, options);
-      const conv_detail::Call call("convolution", src, "src", options);
-      p.activation = call.activation_of(epilogue.activation);
-      if (epilogue.residual.has_value()) {
-        int64_t sizes[3];
-        conv_detail::copy_layout(*epilogue.residual, call.image_at, sizes, p.residual_stride);
-        p.residual = epilogue.residual->const_data_ptr();
-      }
-      if (epilogue.keep_preactivation)
-        p.preactivation = preactivation.mutable_data_ptr();
-      compute(p);
-    }
-    return outputs;
-  }
-
-  static at::Tensor backward_data(
-      const at::Tensor& grad,
-      const at::Tensor& weights,
-      c10::SymIntArrayRef src_size,
-      const ConvOptions& options) {
-    const at::Tensor src = convolution_backward_data_output(grad, weights, src_size, options);
-    return fill(src, ConvPass::backward_data, src, weights, grad, std::nullopt, options);
-  }
-
-  static at::Tensor backward_weights(
-      const at::Tensor& grad,
-      const at::Tensor& src,
-      c10::SymIntArrayRef kernel_size,
-      const ConvOptions& options) {
-    const at::Tensor weights = convolution_backward_weights_output(grad, src, kernel_size, options);
-    return fill(weights, ConvPass::backward_weights, src, weights, grad, std::nullopt, options);
-  }
-
-  static void register_in(torch::Library& m) {
-    m.impl("convolution", convolution_kernel<forward>);
-    m.impl("convolution_fused", convolution_fused_kernel<fused>);
-    m.impl("convolution_backward_data", convolution_backward_kernel<backward_data>);
-    m.impl("convolution_backward_weights", convolution_backward_kernel<backward_weights>);
-  }
-
- private:
-  static at::Tensor fill(
-      const at::Tensor& out,
-      ConvPass pass,
-      const at::Tensor& src,
-      const at::Tensor& weights,
-      const at::Tensor& dst,
-      const std::optional<at::Tensor>& bias,
-      const ConvOptions& options) {
-    const c10::DeviceGuard guard(out.device());
-    if (out.numel() > 0)
-      compute(conv_problem(pass, src, weights, dst, bias, options));
-    return out;
-  }
-};
 
 } // namespace torch_dnnl

@@ -43,4 +43,14 @@ struct ConvProblem {
   Activation activation;
 };
 
+// out = grad a'(u), element by element, of images.
+struct ActivationGradient {
+  int64_t n, channels, size[3];
+  int64_t grad_stride[5], value_stride[5], out_stride[5]; // N, C, D, H, W, in elements
+  const void *grad, *value;                               // value: what a' is a function of
+  void* out;                                              // dense, pixels or channels innermost
+  Activation activation;
+  c10::ScalarType dtype;
+};
+
 } // namespace torch_dnnl

@@ -3,7 +3,8 @@
 // thread per element.
 //
 // The sums are nested, axis by axis, so that rounding errors stay small in long
-// ones. The output is dense, so consecutive calls write consecutive elements.
+// ones. The output is dense, so consecutive calls write consecutive elements; but
+// src may be some rows of a dense image.
 #pragma once
 
 #include "conv/problem.h"
@@ -116,9 +117,21 @@ template <class T>
 struct ConvBackwardData {
   using C = compute_t<T>;
   ConvProblem p;
+  int64_t dense_stride[5]; // of src if it had no gaps between its rows
+
+  explicit ConvBackwardData(const ConvProblem& p) : p(p) {
+    const int64_t size[5] = {p.n, p.groups * p.ic, p.src_size[0], p.src_size[1], p.src_size[2]};
+    for (int i = 0; i < 5; i++) {
+      dense_stride[i] = 1;
+      for (int j = 0; j < 5; j++) {
+        if (p.src_stride[j] < p.src_stride[i])
+          dense_stride[i] *= size[j];
+      }
+    }
+  }
 
   TORCH_DNNL_HD void operator()(int64_t offset) const {
-    const ImageIndex i = image_index(offset, p.n, p.groups, p.ic, p.src_size, p.src_stride);
+    const ImageIndex i = image_index(offset, p.n, p.groups, p.ic, p.src_size, dense_stride);
     const int64_t *ys = p.dst_stride, *ws = p.weights_stride;
     const T* dst = static_cast<const T*>(p.dst) + i.n * ys[0] + i.group * p.oc * ys[1];
     const T* weights =
@@ -160,7 +173,9 @@ struct ConvBackwardData {
         sum += row;
       }
     }
-    static_cast<T*>(p.out)[offset] = convert<T>(sum);
+    const int64_t* xs = p.src_stride;
+    T* src = static_cast<T*>(p.out) + i.n * xs[0] + (i.group * p.ic + i.channel) * xs[1];
+    src[i.x[0] * xs[2] + i.x[1] * xs[3] + i.x[2] * xs[4]] = convert<T>(sum);
   }
 };
 
@@ -202,6 +217,27 @@ struct ConvBackwardWeights {
       sum += image;
     }
     static_cast<T*>(p.out)[offset] = convert<T>(sum);
+  }
+};
+
+// out = grad a'(u)
+template <class T>
+struct ActivationGradientElement {
+  using C = compute_t<T>;
+  ActivationGradient p;
+
+  TORCH_DNNL_HD void operator()(int64_t offset) const {
+    const ImageIndex i = image_index(offset, p.n, /*groups=*/1, p.channels, p.size, p.out_stride);
+    const auto load = [&](const void* data, const int64_t* stride) {
+      return static_cast<C>(static_cast<const T*>(data)
+                                [i.n * stride[0] + i.channel * stride[1] + i.x[0] * stride[2] +
+                                 i.x[1] * stride[3] + i.x[2] * stride[4]]);
+    };
+    const C grad = load(p.grad, p.grad_stride), value = load(p.value, p.value_stride);
+    const C result = with_activation(p.activation, [&](auto tag) {
+      return times_derivative<decltype(tag)::value>(grad, value);
+    });
+    static_cast<T*>(p.out)[offset] = convert<T>(result);
   }
 };
 

@@ -39,9 +39,12 @@ bool is_size_list(const IValue& value) {
   return (value.isIntList() || value.isSymIntList()) && !value.toListRef().empty();
 }
 
-// What a node computes: the ending's derivative, then the pullbacks, one for each edge.
+// What a node computes: the ending's derivative, then the pullbacks, one for each edge; or all of
+// it at once.
 struct Steps {
-  Pullback ending;
+  const Ending* ending = nullptr;
+  Pullback derivative;
+  std::vector<size_t> arguments; // that the pullbacks are of
   std::vector<Pullback> pullbacks;
 };
 
@@ -73,22 +76,38 @@ variable_list run_steps(
     }
     return saved;
   };
-  Tensor grad = grads[0];
-  if (grad.defined() && steps.ending.apply != nullptr) {
-    auto next_output = values.outputs.begin();
-    grad = steps.ending.apply(grad, filled(steps.ending.saved, next_output));
-  }
-  if (grads.size() > 1 && grads[1].defined())
-    grad = grad.defined() ? at::add(grad, grads[1]) : grads[1];
-  if (!grad.defined())
-    return result;
+  std::vector<ArgumentToDifferentiate> arguments;
   auto next_tensor = values.tensors.begin();
   for (size_t i = 0; i < result.size(); i++) {
-    const Stack saved = filled(steps.pullbacks[i].saved, next_tensor);
+    Stack saved = filled(steps.pullbacks[i].saved, next_tensor);
     if (wanted[i])
-      result[i] = steps.pullbacks[i].apply(grad, saved);
+      arguments.push_back({steps.arguments[i], std::move(saved)});
   }
-  return result;
+  const auto for_each_wanted = [&](const auto& gradient) {
+    for (size_t i = 0, at = 0; i < result.size(); i++) {
+      if (wanted[i])
+        result[i] = gradient(i, at++);
+    }
+    return result;
+  };
+
+  Tensor grad = grads[0];
+  const Tensor of_inner = grads.size() > 1 ? grads[1] : Tensor();
+  if (grad.defined() && steps.derivative.apply != nullptr) {
+    auto next_output = values.outputs.begin();
+    const Stack saved = filled(steps.derivative.saved, next_output);
+    if (!of_inner.defined()) {
+      const auto gradients = steps.ending->gradients(grad, saved, arguments);
+      return for_each_wanted([&](size_t, size_t at) { return gradients[at]; });
+    }
+    grad = steps.derivative.apply(grad, saved);
+  }
+  if (of_inner.defined())
+    grad = grad.defined() ? at::add(grad, of_inner) : of_inner;
+  if (!grad.defined())
+    return result;
+  return for_each_wanted(
+      [&](size_t i, size_t at) { return steps.pullbacks[i].apply(grad, arguments[at].saved); });
 }
 
 struct OperatorBackward : torch::autograd::TraceableFunction {
@@ -99,28 +118,17 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
   std::vector<SavedVariable> outputs, tensors;
   std::vector<SymInt> sizes;
 
-  void add(Pullback pullback) {
-    for (auto& value : pullback.saved) {
-      if (value.isTensor()) {
-        tensors.emplace_back(value.toTensor(), /*is_output=*/false);
-        value = Tensor();
-      } else if (is_size_list(value)) {
-        for (const IValue& size : value.toListRef())
-          sizes.push_back(size.toSymInt());
-      }
-    }
+  void add(size_t argument, Pullback pullback) {
+    take_values(pullback.saved, tensors, /*is_output=*/false);
+    steps.arguments.push_back(argument);
     steps.pullbacks.push_back(std::move(pullback));
   }
 
   // When the outputs have their history: it leads to this node, which must not own itself.
-  void end_with(Pullback derivative) {
-    for (auto& value : derivative.saved) {
-      if (value.isTensor()) {
-        outputs.emplace_back(value.toTensor(), /*is_output=*/true);
-        value = Tensor();
-      }
-    }
-    steps.ending = std::move(derivative);
+  void end_with(const Ending* ending, Pullback derivative) {
+    take_values(derivative.saved, outputs, /*is_output=*/true);
+    steps.ending = ending;
+    steps.derivative = std::move(derivative);
   }
 
   std::vector<bool> wanted() const {
@@ -156,7 +164,9 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
   // Compiled autograd: what tells this node from others, and how to replay it
   // on the compiler's proxies.
   void compiled_args(compiled::CompiledNodeArgs& args) const override {
-    collect(steps.ending, args);
+    collect(steps.derivative, args);
+    for (const size_t argument : steps.arguments)
+      args.collect(static_cast<int64_t>(argument));
     for (const auto& pullback : steps.pullbacks)
       collect(pullback, args);
     args.collect(outputs, /*is_output=*/true);
@@ -211,6 +221,19 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
   }
 
  private:
+  // Tensors and sizes move to the node.
+  void take_values(Stack& saved, std::vector<SavedVariable>& to, bool is_output) {
+    for (auto& value : saved) {
+      if (value.isTensor()) {
+        to.emplace_back(value.toTensor(), is_output);
+        value = Tensor();
+      } else if (is_size_list(value)) {
+        for (const IValue& size : value.toListRef())
+          sizes.push_back(size.toSymInt());
+      }
+    }
+  }
+
   static void collect(const Pullback& pullback, compiled::CompiledNodeArgs& args) {
     args.collect(reinterpret_cast<int64_t>(pullback.apply));
     for (const auto& value : pullback.saved)
@@ -229,6 +252,30 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
   }
 };
 
+bool has_tangent(const IValue& value) {
+  return value.isTensor() && value.toTensor()._fw_grad(/*level=*/0).defined();
+}
+
+// What there is to differentiate in a call.
+struct Differentiated {
+  bool backward = false, forward = false;
+
+  explicit Differentiated(c10::ArrayRef<IValue> arguments) {
+    for (const auto& value : arguments) {
+      if (!value.isTensor())
+        continue;
+      backward |= value.toTensor().requires_grad();
+      forward |= has_tangent(value);
+    }
+    backward &= at::GradMode::is_enabled();
+  }
+};
+
+void run_below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  at::AutoDispatchBelowAutograd below;
+  op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+}
+
 struct AutogradKernel : c10::OperatorKernel {
   explicit AutogradKernel(Derivatives derivatives) : derivatives(derivatives) {}
   Derivatives derivatives;
@@ -236,27 +283,14 @@ struct AutogradKernel : c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     // The call's arguments are the last ones; a caller may keep others below.
     const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
-    bool requires_grad = false, any_tangent = false;
-    for (const auto& value : arguments) {
-      if (!value.isTensor())
-        continue;
-      requires_grad |= value.toTensor().requires_grad();
-      any_tangent |= has_tangent(value);
-    }
-    requires_grad &= at::GradMode::is_enabled();
-    if (!requires_grad && !any_tangent) {
-      at::AutoDispatchBelowAutograd below;
-      op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
-      return;
-    }
+    const Differentiated differentiated(arguments);
+    if (!differentiated.backward && !differentiated.forward)
+      return run_below(op, keys, stack);
 
     if (derivatives.ending != nullptr)
       derivatives.ending->prepare(stack->data() + stack->size() - arguments.size());
     Stack args = arguments.vec();
-    {
-      at::AutoDispatchBelowAutograd below;
-      op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
-    }
+    run_below(op, keys, stack);
     IValue* first = stack->data() + stack->size() - op.schema().returns().size();
     args.insert(args.end(), first + 1, stack->data() + stack->size());
     variable_list results{first->toTensor()};
@@ -264,14 +298,14 @@ struct AutogradKernel : c10::OperatorKernel {
       return;
     if (derivatives.ending != nullptr && derivatives.ending->returns_inner(args))
       results.push_back(first[1].toTensor());
-    const auto node = requires_grad ? record(op, args, results) : nullptr;
-    const Pullback ending = derivatives.ending != nullptr
+    const auto node = differentiated.backward ? record(op, args, results) : nullptr;
+    const Pullback derivative = derivatives.ending != nullptr
         ? derivatives.ending->derivative(args, results[0])
         : Pullback{};
-    if (any_tangent)
-      set_tangents(args, ending, results);
+    if (differentiated.forward)
+      set_tangents(args, derivative, results);
     if (node != nullptr)
-      node->end_with(ending);
+      node->end_with(derivatives.ending, derivative);
   }
 
   // The node that is the history of the results, if they have one.
@@ -285,7 +319,7 @@ struct AutogradKernel : c10::OperatorKernel {
       if (pullback.apply == nullptr)
         continue;
       node->add_next_edge(torch::autograd::impl::gradient_edge(args[i].toTensor()));
-      node->add(std::move(pullback));
+      node->add(i, std::move(pullback));
     }
     if (node->steps.pullbacks.empty())
       return nullptr;
@@ -293,7 +327,8 @@ struct AutogradKernel : c10::OperatorKernel {
     return node;
   }
 
-  void set_tangents(const Stack& args, const Pullback& ending, const variable_list& results) const {
+  void
+  set_tangents(const Stack& args, const Pullback& derivative, const variable_list& results) const {
     // To the derivative in one argument the others are constants: without their tangents.
     Stack primals = args;
     for (auto& value : primals) {
@@ -312,19 +347,56 @@ struct AutogradKernel : c10::OperatorKernel {
     }
     if (!total.defined())
       return;
-    const Tensor of_result = ending.apply != nullptr ? ending.apply(total, ending.saved) : total;
+    const Tensor of_result =
+        derivative.apply != nullptr ? derivative.apply(total, derivative.saved) : total;
     // Each has a tangent of its own, which may be changed in place.
     if (results.size() > 1)
       results[1]._set_fw_grad(at::clone(total), /*level=*/0, /*is_inplace_op=*/false);
     results[0]._set_fw_grad(of_result, /*level=*/0, /*is_inplace_op=*/false);
   }
+};
 
-  static bool has_tangent(const IValue& value) {
-    return value.isTensor() && value.toTensor()._fw_grad(/*level=*/0).defined();
+void run_decomposition(Decomposition decomposition, const c10::OperatorHandle& op, Stack* stack) {
+  const Stack args = torch::jit::pop(*stack, op.schema().arguments().size());
+  for (auto& output : decomposition(args))
+    stack->push_back(std::move(output));
+}
+
+struct DecompositionKernel : c10::OperatorKernel {
+  explicit DecompositionKernel(Decomposition decomposition) : decomposition(decomposition) {}
+  Decomposition decomposition;
+};
+
+struct AutogradDecompositionKernel : DecompositionKernel {
+  using DecompositionKernel::DecompositionKernel;
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    const Differentiated differentiated(torch::jit::last(*stack, op.schema().arguments().size()));
+    if (!differentiated.backward && !differentiated.forward)
+      return run_below(op, keys, stack);
+    run_decomposition(decomposition, op, stack);
+  }
+};
+
+struct BatchedDecompositionKernel : DecompositionKernel {
+  using DecompositionKernel::DecompositionKernel;
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+    run_decomposition(decomposition, op, stack);
   }
 };
 
 } // namespace
+
+torch::CppFunction differentiable_by(Decomposition decomposition) {
+  return torch::CppFunction::makeFromBoxedFunctor(
+      std::make_unique<AutogradDecompositionKernel>(decomposition));
+}
+
+torch::CppFunction batched_by(Decomposition decomposition) {
+  return torch::CppFunction::makeFromBoxedFunctor(
+      std::make_unique<BatchedDecompositionKernel>(decomposition));
+}
 
 torch::CppFunction differentiable(Derivatives derivatives) {
   return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<AutogradKernel>(derivatives));

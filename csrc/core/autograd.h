@@ -14,6 +14,8 @@
 #include <ATen/core/stack.h>
 #include <torch/library.h>
 
+#include <vector>
+
 namespace torch_dnnl {
 
 using torch::jit::Stack;
@@ -26,6 +28,12 @@ struct Pullback {
   Stack saved;
 };
 
+// An argument whose gradient is wanted, and what its pullback has saved.
+struct ArgumentToDifferentiate {
+  size_t argument;
+  Stack saved;
+};
+
 // For an operator that ends in a function of one value, element by element: result = f(inner).
 struct Ending {
   // Makes a call that will be differentiated return what the derivative of f needs.
@@ -35,6 +43,12 @@ struct Ending {
   // Multiplies a gradient or a tangent by f'; without a function where f is the identity. It saves
   // no tensors but outputs.
   Pullback (*derivative)(const Stack& args, const at::Tensor& result);
+  // The gradients of several arguments, from that of the result alone, in one call. `saved`: of the
+  // derivative, and of the pullback of each of the arguments.
+  std::vector<at::Tensor> (*gradients)(
+      const at::Tensor& grad,
+      const Stack& saved,
+      const std::vector<ArgumentToDifferentiate>& arguments);
 };
 
 struct Derivatives {
@@ -44,13 +58,19 @@ struct Derivatives {
   Pullback (*pullback)(size_t argument, const Stack& args);
   // The tangent of the output for a tangent of that argument.
   at::Tensor (*pushforward)(size_t argument, const at::Tensor& tangent, const Stack& args);
-  // If the operator has an ending, the two above are those of its inner value, and the ending's
-  // derivative is computed once for all arguments.
+  // If the operator has an ending, the two above are those of its inner value.
   const Ending* ending = nullptr;
 };
 
 // The kernel for the Autograd key.
 torch::CppFunction differentiable(Derivatives derivatives);
+
+// The kernels for the Autograd and the FuncTorchBatched key of an operator that only saves time:
+// the same made of operators that are differentiable and have batching rules, which is called where
+// there is something to differentiate, and for every batch.
+using Decomposition = Stack (*)(const Stack& args);
+torch::CppFunction differentiable_by(Decomposition decomposition);
+torch::CppFunction batched_by(Decomposition decomposition);
 
 // Calls an operator of this library through the dispatcher.
 class Operator {

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "conv/cpu/activation_gradient.h"
 #include "conv/cpu/canonical.h"
 #include "conv/cpu/depthwise.h"
 #include "conv/cpu/direct.h"
@@ -12,6 +13,7 @@
 #include "conv/cpu/shallow.h"
 #include "conv/cpu/tasks.h"
 #include "conv/cpu/winograd.h"
+#include "conv/on_device.h"
 #include "conv/reference.h"
 #include "core/parallel.h"
 
@@ -67,8 +69,24 @@ void compute(const ConvProblem& p) {
   run_reference(p);
 }
 
+struct Cpu {
+  // A part of h and what is made of it stay in the second- and third-level cache.
+  static constexpr int64_t kPartBytes = int64_t(4) << 20;
+
+  static void compute(const ConvProblem& p) {
+    torch_dnnl::compute(p);
+  }
+  static void compute(
+      const ActivationGradient& p,
+      const at::Tensor& /*h*/,
+      int64_t /*channel*/,
+      const at::Tensor& sums) {
+    activation_gradient(p, sums.defined() ? sums.mutable_data_ptr<double>() : nullptr);
+  }
+};
+
 TORCH_LIBRARY_IMPL(torch_dnnl, CPU, m) {
-  ConvOnDevice<compute>::register_in(m);
+  ConvOnDevice<Cpu>::register_in(m);
 }
 
 } // namespace

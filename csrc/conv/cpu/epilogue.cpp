@@ -1,95 +1,15 @@
 #include "conv/cpu/epilogue.h"
 
 #include <algorithm>
-#include <cstring>
 
+#include "conv/cpu/activation_lanes.h"
 #include "conv/cpu/pixels.h"
 
 namespace torch_dnnl {
 
 namespace {
 
-// exp in registers, where a call would have all of them saved: 2^n exp(r), x = n log(2) + r, by the
-// series of exp(r). Within 2 units in the last place; infinity above 88.3 and 0 below -87.7, where
-// exp itself is nearly that.
-inline Lanes<float> exp_in_registers(const Lanes<float>& argument) {
-  using V = Lanes<float>;
-  typedef int32_t Bits __attribute__((vector_size(sizeof(V))));
-  const V x = at::vec::clamp_max(at::vec::clamp_min(argument, V(-88)), V(89));
-  const V shift(12582912); // 1.5 * 2^23: sums have their integer part in the lowest bits
-  const V shifted = at::vec::fmadd(x, V(1.44269504088896341f), shift), n = shifted - shift;
-  // log(2) in two parts; the products with the first are exact.
-  const V r = at::vec::fmadd(n, V(2.12194440e-4f), at::vec::fmadd(n, V(-0.693359375f), x));
-  V series(1.0f / 5040);
-  for (const float term : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f})
-    series = at::vec::fmadd(series, r, V(term));
-  Bits bits;
-  std::memcpy(&bits, &shifted, sizeof(bits));
-  bits = (bits + 127) << 23;
-  V power;
-  std::memcpy(&power, &bits, sizeof(bits));
-  return series * power;
-}
-
-// erf within 1.5e-7: Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26.
-inline Lanes<float> erf_in_registers(const Lanes<float>& x) {
-  using V = Lanes<float>;
-  const V size = x.abs(), t = V(1) / at::vec::fmadd(size, V(0.3275911f), V(1));
-  V series(1.061405429f);
-  for (const float term : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f})
-    series = at::vec::fmadd(series, t, V(term));
-  const V rest = series * t * exp_in_registers(V(0) - x * x);
-  // Vectorized::copysign is a call.
-  return (V(1) - rest).abs() | (x & V(-0.0f));
-}
-
-} // namespace
-
-template <class C>
-struct Elementary<at::vec::Vectorized<C>> {
-  using V = at::vec::Vectorized<C>;
-  static constexpr bool is_float = std::is_same_v<C, float>;
-
-  static V exp(const V& x) {
-    if constexpr (is_float)
-      return exp_in_registers(x);
-    return x.exp();
-  }
-  static V erf(const V& x) {
-    if constexpr (is_float)
-      return erf_in_registers(x);
-    return x.erf();
-  }
-  static V tanh(const V& x) {
-    return x.tanh();
-  }
-  static V at_least(const V& x, const V& bound) {
-    return at::vec::clamp_min(x, bound);
-  }
-  static V at_most(const V& x, const V& bound) {
-    return at::vec::clamp_max(x, bound);
-  }
-};
-
-namespace {
-
 constexpr int64_t kLinePixels = 64; // of the lines that pixels are transposed to
-
-template <class C, class T>
-Lanes<C> load_strided(const T* from, int64_t stride, int64_t count) {
-  alignas(64) C values[kLanes<C>] = {};
-  for (int64_t i = 0; i < count; i++)
-    values[i] = static_cast<C>(from[i * stride]);
-  return Lanes<C>::loadu(values);
-}
-
-template <class C, class T>
-void store_strided(T* to, int64_t stride, const Lanes<C>& lanes, int64_t count) {
-  alignas(64) C values[kLanes<C>];
-  lanes.store(values);
-  for (int64_t i = 0; i < count; i++)
-    to[i * stride] = convert<T>(values[i]);
-}
 
 // Outputs along one axis, of channels or of pixels, and where they are in each tensor.
 template <class T>
@@ -130,11 +50,12 @@ struct Span {
     constexpr int64_t n = kLanes<C>;
     const Span s = *this; // in registers: stores might overwrite members, for all that is known
     const auto load = [](const T* from, int64_t stride, int64_t part) {
-      return dense ? pixels_detail::load_part<C>(from, part) : load_strided<C>(from, stride, part);
+      return dense ? pixels_detail::load_part<C>(from, part)
+                   : pixels_detail::load_strided<C>(from, stride, part);
     };
     const auto store = [](T* to, int64_t stride, const Lanes<C>& lanes, int64_t part) {
       return dense ? pixels_detail::store_part<C>(to, lanes, part)
-                   : store_strided<C>(to, stride, lanes, part);
+                   : pixels_detail::store_strided<C>(to, stride, lanes, part);
     };
     const auto complete_part = [&](int64_t i, int64_t part) {
       auto x = pixels_detail::load_part<C>(sums, part);

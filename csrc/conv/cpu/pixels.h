@@ -41,6 +41,22 @@ void store_part(T* to, const Lanes<C>& lanes, int64_t n) {
   }
 }
 
+template <class C, class T>
+Lanes<C> load_strided(const T* from, int64_t stride, int64_t count) {
+  alignas(64) C values[kLanes<C>] = {};
+  for (int64_t i = 0; i < count; i++)
+    values[i] = static_cast<C>(from[i * stride]);
+  return Lanes<C>::loadu(values);
+}
+
+template <class C, class T>
+void store_strided(T* to, int64_t stride, const Lanes<C>& lanes, int64_t count) {
+  alignas(64) C values[kLanes<C>];
+  lanes.store(values);
+  for (int64_t i = 0; i < count; i++)
+    to[i * stride] = convert<T>(values[i]);
+}
+
 // to(column, row) = from(row, column), and 0 in rows that `from` has not.
 template <class C, class T>
 void load_transposed(

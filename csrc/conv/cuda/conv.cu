@@ -4,9 +4,12 @@
 #include <ATen/Context.h>
 #include <torch/library.h>
 
-#include "conv/conv.h"
+#include <limits>
+#include <vector>
+
 #include "conv/cuda/dense.h"
 #include "conv/cuda/depthwise.h"
+#include "conv/on_device.h"
 #include "conv/reference.h"
 
 namespace torch_dnnl {
@@ -34,8 +37,35 @@ void compute(const ConvProblem& p) {
       p, [&](const auto& functor) { cuda::for_each_element(output_elements(p), functor); });
 }
 
+struct Cuda {
+  // h as a whole: each launch has to fill the device.
+  static constexpr int64_t kPartBytes = std::numeric_limits<int64_t>::max();
+
+  static void compute(const ConvProblem& p) {
+    torch_dnnl::compute(p);
+  }
+  static void compute(
+      const ActivationGradient& p,
+      const at::Tensor& h,
+      int64_t channel,
+      const at::Tensor& sums) {
+    dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      cuda::for_each_element(h.numel(), ActivationGradientElement<T>{p});
+    });
+    if (sums.defined()) {
+      std::vector<int64_t> others;
+      for (int64_t d = 0; d < h.dim(); d++) {
+        if (d != channel)
+          others.push_back(d);
+      }
+      sums.add_(h.sum(others, /*keepdim=*/false, sums.scalar_type()));
+    }
+  }
+};
+
 TORCH_LIBRARY_IMPL(torch_dnnl, TORCH_DNNL_CUDA_KEY, m) {
-  ConvOnDevice<compute>::register_in(m);
+  ConvOnDevice<Cuda>::register_in(m);
 }
 
 } // namespace

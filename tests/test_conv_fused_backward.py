@@ -1,0 +1,284 @@
+"""The gradients of a convolution that ends in an activation, in one operator: in parts, from
+gradients of any strides, in any combination, and the memory that they take."""
+
+import itertools
+
+import pytest
+import torch
+from op_db import assert_matches
+from oracles.conv import ACTIVATIONS
+from test_conv_epilogue import OF_RESULT, by_dtype, peak_of
+
+OPS = torch.ops.torch_dnnl
+FUNCTIONS = {name: f for name, f in ACTIVATIONS.items() if name is not None}
+# What of src, weights, bias and residual has a gradient.
+ALL = (True, True, True, True)
+
+
+def gradients(grad, value, activation, src, weights, attributes, wanted=ALL):
+    of_src, of_weights, of_bias, of_residual = wanted
+    rank = src.dim() - 2
+    nxc, xio = attributes["data_format"] == "NXC", attributes["weights_format"] == "XIO"
+    return OPS.convolution_fused_backward(
+        *(grad, value, activation),
+        src if of_weights else None,
+        weights if of_src else None,
+        src.shape[1:-1] if nxc else src.shape[2:],
+        weights.shape[:rank] if xio else weights.shape[2:],
+        **attributes,
+        bias=of_bias,
+        residual=of_residual,
+    )
+
+
+def in_steps(grad, value, activation, src, weights, attributes):
+    """The same in float64: by torch's derivative, and the definition of convolution."""
+    grad, value, src, weights = (t.double() for t in (grad, value, src, weights))
+    if activation in OF_RESULT:
+        h = {"relu": value > 0, "sigmoid": value * (1 - value), "tanh": 1 - value * value}
+        h = h[activation] * grad
+    else:
+        u = value.requires_grad_()
+        (h,) = torch.autograd.grad(FUNCTIONS[activation](u), u, grad)
+    nxc, xio = attributes["data_format"] == "NXC", attributes["weights_format"] == "XIO"
+    rank = src.dim() - 2
+    attributes = {**attributes, "algorithm": "direct"}
+    return (
+        OPS.convolution_backward_data(
+            h, weights, src.shape[1:-1] if nxc else src.shape[2:], **attributes
+        ),
+        OPS.convolution_backward_weights(
+            h, src, weights.shape[:rank] if xio else weights.shape[2:], **attributes
+        ),
+        h.sum([d for d in range(rank + 2) if d != (rank + 1 if nxc else 1)]),
+        h,
+    )
+
+
+def problem(n, ic, oc, groups, size, kernel, layout="NCX", dtype=torch.float32, **attributes):
+    """src, weights, attributes, and something of the sizes of the result."""
+    src = torch.randn(n, ic, *size).to(dtype)
+    scale = (ic // groups * torch.Size(kernel).numel()) ** -0.5
+    weights = (torch.randn(oc, ic // groups, *kernel) * scale).to(dtype)
+    attributes |= {"groups": groups, "weights_format": "OIX"}
+    attributes["data_format"] = "NXC" if layout == "NXC" else "NCX"
+    if layout != "NCX":
+        src = src.movedim(1, -1).contiguous()
+    if layout == "channels_last":
+        src = src.movedim(-1, 1)
+    result = OPS.convolution(src, weights, **attributes)
+    return src, weights, attributes, torch.randn_like(result)
+
+
+# More than a part each: images, groups of them, rows of one, of each kernel and rank.
+LARGE = {
+    "images": (7, 20, 24, 1, (130, 100), (3, 3), {"pads_begin": [1, 1]}),
+    "image-by-image": (2, 24, 80, 1, (126, 130), (3, 3), {"strides": [1, 1]}),
+    "rows": (1, 20, 36, 1, (251, 197), (3, 3), {"pads_begin": [1, 1]}),
+    "rows-direct": (1, 20, 36, 1, (251, 197), (3, 3), {"algorithm": "direct"}),
+    "rows-strided": (1, 19, 18, 1, (599, 301), (5, 3), {"strides": [2, 1], "dilations": [3, 2]}),
+    "rows-padded": (1, 18, 17, 1, (300, 257), (1, 3), {"pads_begin": [9, 1], "pads_end": [70, 2]}),
+    "rows-pointwise": (2, 12, 40, 1, (199, 251), (1, 1), {}),
+    "rows-same": (1, 17, 16, 1, (401, 399), (4, 4), {"auto_pad": "same_lower"}),
+    "rows-depthwise": (1, 36, 36, 36, (251, 217), (3, 3), {"pads_end": [2, 2]}),
+    "rows-grouped": (1, 36, 36, 9, (251, 217), (3, 3), {}),
+    "rows-reference": (1, 3, 5, 1, (601, 503), (2, 2), {"algorithm": "reference"}),
+    "signal": (1, 8, 17, 1, (140_003,), (9,), {"dilations": [2], "strides": [1]}),
+    "planes": (1, 18, 20, 1, (11, 81, 79), (2, 3, 1), {"pads_begin": [1, 0, 0]}),
+    "first-axis-of-one": (1, 18, 20, 1, (1, 271, 279), (1, 3, 3), {}),
+}
+
+
+@pytest.mark.parametrize("layout", ["NCX", "NXC", "channels_last"])
+@pytest.mark.parametrize("name", LARGE)
+def test_parts(name, layout):
+    *sizes, attributes = LARGE[name]
+    src, weights, attributes, value = problem(*sizes, layout, **attributes)
+    assert value.nbytes > 4 << 20
+    grad = torch.randn_like(value)
+    expected = in_steps(grad, value, "silu", src, weights, attributes)
+    for wanted in (ALL, (True, True, True, False), (True, False, False, False)):
+        actual = gradients(grad, value, "silu", src, weights, attributes, wanted)
+        for is_wanted, a, b in zip(wanted, actual, expected):
+            if is_wanted:
+                assert_matches(a, b, 1e-5)
+                if a.dim() == 4 and a.shape != weights.shape:
+                    assert a.is_contiguous(
+                        memory_format=torch.channels_last
+                        if layout == "channels_last"
+                        else torch.contiguous_format
+                    )
+            else:
+                assert a.numel() == 0
+
+
+@pytest.mark.parametrize("wanted", list(itertools.product((True, False), repeat=4)))
+def test_every_combination(wanted):
+    src, weights, attributes, value = problem(2, 5, 7, 1, (9, 8), (3, 2))
+    grad = torch.randn_like(value)
+    actual = gradients(grad, value, "gelu", src, weights, attributes, wanted)
+    expected = in_steps(grad, value, "gelu", src, weights, attributes)
+    for is_wanted, a, b in zip(wanted, actual, expected):
+        if is_wanted:
+            assert_matches(a, b, 1e-5)
+        else:
+            assert a.shape == (0,)
+
+
+@pytest.mark.parametrize("activation", FUNCTIONS)
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=by_dtype
+)
+def test_strides(dtype, activation):
+    """Gradients and values of any strides: sliced, expanded, of the other format."""
+    bars = {torch.float64: 1e-13, torch.float32: 1e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}
+    for layout in ("NCX", "channels_last"):
+        src, weights, attributes, value = problem(3, 4, 21, 1, (9, 37), (2, 2), layout, dtype)
+        if activation in OF_RESULT:
+            value = FUNCTIONS[activation](value)
+        wide = torch.randn([2 * n + 1 for n in value.shape]).to(dtype)
+        sliced = wide[tuple(slice(1, None, 2) for _ in value.shape)]
+        for grad in (
+            sliced,
+            sliced.contiguous(),
+            sliced.contiguous(memory_format=torch.channels_last),
+            sliced.mT.contiguous().mT,
+            sliced[:, :1].expand_as(value),
+            torch.ones((), dtype=dtype).expand_as(value),
+        ):
+            for of in (value, value.mT.contiguous().mT):
+                actual = gradients(grad, of, activation, src, weights, attributes)
+                expected = in_steps(grad, value, activation, src, weights, attributes)
+                for i, (a, b) in enumerate(zip(actual, expected)):
+                    # Sums of the bias may cancel: against what is summed, too.
+                    norm = max(b.norm(), expected[3].norm() if i == 2 else 0)
+                    assert (a.double() - b).norm() <= bars[dtype] * norm, (i, grad.stride())
+
+
+@pytest.mark.parametrize("activation", FUNCTIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=by_dtype)
+def test_derivative_of_every_size_of_number(activation, dtype):
+    exponents = torch.linspace(-45, 38, 7000, dtype=torch.float64)
+    values = torch.cat([10**exponents, torch.linspace(1, 120, 12000, dtype=torch.float64)])
+    values = torch.cat([values, -values, torch.tensor([0.0, -0.0, 3, -3, torch.inf, -torch.inf])])
+    values = values.to(dtype).double()
+    u = values.clone().requires_grad_()
+    f = FUNCTIONS[activation]
+    result = f(u)
+    (expected,) = torch.autograd.grad(result.sum(), u)
+    value = (result.detach() if activation in OF_RESULT else values).to(dtype).view(1, 1, 1, -1)
+    if activation in OF_RESULT:  # of the rounded result
+        y = value.double()
+        expected = {"relu": (y > 0).double(), "sigmoid": y * (1 - y), "tanh": 1 - y * y}[activation]
+        expected = expected.view(-1)
+    src, weights = torch.zeros(1, 1, 1, value.numel(), dtype=dtype), torch.zeros(1, 1, 1, 1)
+    attributes = {"data_format": "NCX", "weights_format": "OIX"}
+    h = gradients(
+        torch.ones_like(value), value, activation, src, weights, attributes, (False,) * 3 + (True,)
+    )[3]
+    error = (h.double().view(-1) - expected).abs()
+    same = h.isnan().view(-1) & expected.isnan()  # -inf * 0 in silu and gelu, as in torch
+    # 1 + u (1 - s) of silu at 16: an error of s counts as often. It is torch's formula.
+    bar = {torch.float32: 2**-24, torch.float64: 2**-53}[dtype] * 20
+    assert (same | (error <= bar)).all(), error.nan_to_num().max()
+
+
+def test_nan():
+    value = torch.full((1, 3, 4, 5), torch.nan)
+    src, weights, attributes, _ = problem(1, 3, 3, 1, (4, 5), (1, 1))
+    grad = torch.randn_like(value)
+    for activation in sorted(set(FUNCTIONS) - {"hardswish"}):  # torch's depends on the position
+        h = gradients(grad, value, activation, src, weights, attributes)[3]
+        u = value.clone().requires_grad_()
+        result = FUNCTIONS[activation](u)
+        (expected,) = torch.autograd.grad(result, u, grad)
+        assert torch.equal(h.isnan(), expected.isnan()), activation
+
+
+@pytest.mark.parametrize("layout", ["NCX", "channels_last"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=by_dtype)
+def test_threads_change_no_bit(dtype, layout):
+    """Sums of the bias and of parts included."""
+    threads = torch.get_num_threads()
+    for sizes in ((3, 9, 21, 1, (61, 67), (3, 3)), (1, 33, 33, 33, (231, 217), (3, 3))):
+        src, weights, attributes, value = problem(*sizes, layout, dtype)
+        grad = torch.randn_like(value)
+        results = []
+        try:
+            for count in (1, 2, 3, 7):
+                torch.set_num_threads(count)
+                results.append(gradients(grad, value, "gelu", src, weights, attributes))
+        finally:
+            torch.set_num_threads(threads)
+        for other in results[1:]:
+            assert all(torch.equal(a, b) for a, b in zip(results[0], other))
+
+
+def test_no_images():
+    src, weights, attributes, value = problem(0, 3, 5, 1, (6, 7), (3, 3))
+    data, of_weights, bias, residual = gradients(value, value, "relu", src, weights, attributes)
+    assert data.shape == src.shape and residual.shape == value.shape
+    assert torch.equal(of_weights, torch.zeros_like(weights))
+    assert torch.equal(bias, torch.zeros(5))
+
+
+@pytest.mark.parametrize("layout", ["NCX", "NXC"])
+@pytest.mark.parametrize(
+    ("n", "groups", "size", "scratch"),
+    # Tiles of Winograd's algorithm take some MB as well.
+    [(8, 1, 96, 12), (8, 64, 96, 6), (1, 1, 272, 12), (1, 64, 272, 6)],
+)
+def test_memory(layout, n, groups, size, scratch):
+    """Nothing of the size of the result is between gradients: it would take 19 MB."""
+    src, weights, attributes, value = problem(
+        n, 64, 64, groups, (size, size), (3, 3), layout, pads_begin=[1, 1], pads_end=[1, 1]
+    )
+    grad = torch.randn_like(value)
+
+    def call():
+        return gradients(grad, value, "silu", src, weights, attributes, (True, True, True, False))
+
+    # The least of some: first calls also grow the threads' stacks and heaps.
+    peak = min(peak_of(call)[1] for _ in range(4))
+    outputs = src.nbytes + weights.nbytes
+    assert value.nbytes > 18e6 and peak <= outputs + (scratch << 20)
+
+
+def test_opcheck():
+    src, weights, attributes, value = problem(2, 5, 7, 1, (9, 8), (3, 2))
+    tensors = [torch.randn_like(value), value, src, weights]
+    grad, value, src, weights = (t.requires_grad_() for t in tensors)
+    for partners in ((src, weights), (None, weights), (src, None)):
+        torch.library.opcheck(
+            OPS.convolution_fused_backward.default,
+            (grad, value, "silu", *partners, [9, 8], [3, 2]),
+            {**attributes, "bias": True, "residual": True},
+        )
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_bad_calls(device):
+    src, weights, attributes, value = problem(2, 4, 6, 2, (9, 8), (3, 2))
+    grad, value, src, weights = (
+        t.to(device) for t in (torch.ones_like(value), value, src, weights)
+    )
+    good = {"src": src, "weights": weights, "src_size": [9, 8], "kernel_size": [3, 2]}
+    for changes, error, text in [
+        ({"grad": grad[0, 0]}, ValueError, "expected grad to be 3-D to 5-D"),
+        ({"value": value[:1]}, ValueError, r"expected value to have the sizes of the output"),
+        ({"value": value.double()}, TypeError, r"expected value to have the type of grad"),
+        ({"activation": "swish"}, ValueError, "expected activation to be None"),
+        ({"src_size": [9]}, ValueError, "src_size"),
+        ({"src_size": [9, 9]}, ValueError, "expected grad to have spatial sizes"),
+        ({"src": src[..., :7]}, ValueError, "expected grad to have spatial sizes"),
+        ({"src": src[:1]}, ValueError, "expected src to have the batch size of grad"),
+        ({"kernel_size": [3, 3]}, ValueError, "expected grad to have spatial sizes"),
+        ({"kernel_size": [0, 2]}, ValueError, "expected every entry of kernel_size"),
+        ({"weights": weights[:4]}, ValueError, "weights"),
+        ({"weights": weights.double()}, TypeError, "weights"),
+        ({"src": src.double()}, TypeError, "src"),
+        ({"groups": 4}, ValueError, "groups"),
+    ]:
+        arguments = {"grad": grad, "value": value, "activation": "silu", **good, **attributes}
+        with pytest.raises(error, match=f"^convolution_fused_backward: .*({text})"):
+            OPS.convolution_fused_backward(**(arguments | changes))
