@@ -343,8 +343,16 @@ def test_tensors_of_other_kinds():
         torch.nested.nested_tensor(list(IMAGE)),
         IMAGE.to_sparse(),
     ):
-        with pytest.raises(TypeError, match="conv2d: expected input to be a Tensor, got a"):
+        kinds = r"a Tensor \(strided, neither quantized nor nested\), got a (quan|nest|torch.sp)"
+        with pytest.raises(TypeError, match=f"conv2d: expected input to be {kinds}"):
             D.conv2d(other, WEIGHT)
+
+
+def test_long_values_are_cut_short():
+    for stride in (["a"] * 10_000, [10**400] * 1000):
+        with pytest.raises((TypeError, ValueError), match="conv2d: expected stride") as failure:
+            D.conv2d(IMAGE, WEIGHT, stride=stride)
+        assert len(str(failure.value)) < 400
 
 
 def test_integers_of_other_kinds():

@@ -69,10 +69,12 @@ def check_types(function: str, arguments: Mapping[str, tuple[object, str]]) -> N
         if value is None and kind.endswith(" or None"):
             continue
         if not _KINDS[kind.removesuffix(" or None")](value):
-            raise TypeError(f"{function}: expected {name} to be {kind}, got {describe(value)}")
+            of_tensors = " (strided, neither quantized nor nested)" * isinstance(value, Tensor)
+            expected = kind.replace("a Tensor", f"a Tensor{of_tensors}")
+            raise TypeError(f"{function}: expected {name} to be {expected}, got {describe(value)}")
         limit = 2**63 if "int" in kind else 2**1023
         if any(isinstance(n, int) and abs(n) >= limit for n in _entries(value)):
-            raise ValueError(f"{function}: expected {name} to fit in 64 bits, got {value}")
+            raise ValueError(f"{function}: expected {name} to fit in 64 bits, got {_short(value)}")
 
 
 def check_factors(
@@ -83,16 +85,22 @@ def check_factors(
     if not all(0 < factor * largest < 2**63 for factor in _entries(scale_factor)):
         raise error(
             f"{function}: expected scale_factor to be finite, positive and not too large for "
-            f"sizes {list(sizes)}, got {scale_factor}"
+            f"sizes {list(sizes)}, got {_short(scale_factor)}"
         )
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def describe(value: object) -> str:
     if isinstance(value, Tensor) and value.is_nested:
         return f"a nested Tensor of type {value.dtype}"
     if isinstance(value, Tensor):
-        return f"a {value.layout} Tensor of shape {list(value.shape)} and type {value.dtype}"
-    return f"{value!r} of type {type(value).__name__}"
+        layout = "quantized" if value.is_quantized else value.layout
+        return f"a {layout} Tensor of shape {list(value.shape)} and type {value.dtype}"
+    return f"{_short(value)} of type {type(value).__name__}"
 
 
 def in_words_of(function: str, error: Exception, names: Mapping[str, str]) -> str:
