@@ -539,10 +539,11 @@ def test_memory_of_wide_layers_is_bounded(data_format, n, ic, oc, groups):
     "ic, oc, groups, kernel, stride, size, scratch",
     [
         (2048, 4200, 1, 1, 1, 14, 17),  # weights of 33 MB: 10 of them, and 4 of images
-        (1200, 1000, 1, 3, 2, 27, 24),  # 41 MB: 20 of them
-        (2048, 2048, 4, 3, 2, 27, 24),  # 36 MB
+        (1200, 1000, 1, 3, 2, 27, 10),  # 41 MB: 2.5 of them, and 5 of sums
+        (2048, 2048, 4, 3, 2, 27, 10),  # 36 MB
+        (256, 256, 1, 15, 1, 9, 10),  # 56 MB: of some taps
     ],
-    ids=["pointwise", "direct", "grouped"],
+    ids=["pointwise", "direct", "grouped", "large"],
 )
 def test_memory_of_wide_weights(data_format, ic, oc, groups, kernel, stride, size, scratch):
     """They are packed a part at a time; in both directions, as in float64."""

@@ -38,8 +38,7 @@ class Shallow : Roles {
   }
 
   void run() {
-    if (!weights_.pack_all(kMostPacked))
-      weights_.pack_some(0, p_.groups * panels_.count);
+    weights_.pack_all();
     const int64_t band_rows = copies_.band_rows(), bands = ceil_div(out_size_[1], band_rows);
     const int64_t tiles = p_.n * p_.groups * out_size_[0] * bands * width_tiles_;
     const bool is_enough = tiles >= 4 * at::get_num_threads();
@@ -162,7 +161,7 @@ class Shallow : Roles {
       C* sums,
       int64_t sums_row) const {
     const int64_t depth = (end - first) * in_channels_;
-    const C *weights = weights_.at(tile.group, panel, 0, first), *bias = start(tile.group, panel);
+    const C *weights = weights_.at(tile.group, panel, first), *bias = start(tile.group, panel);
     if (!is_turned_) {
       torch_dnnl::multiply<C, Strided, Listed, Strided>(
           tile.width,
