@@ -74,9 +74,9 @@ def problem(n, ic, oc, groups, size, kernel, layout="NCX", dtype=torch.float32, 
 LARGE = {
     "images": (7, 20, 24, 1, (130, 100), (3, 3), {"pads_begin": [1, 1]}),
     "image-by-image": (2, 24, 80, 1, (126, 130), (3, 3), {"strides": [1, 1]}),
-    "rows": (1, 20, 36, 1, (251, 197), (3, 3), {"pads_begin": [1, 1]}),
-    "rows-direct": (1, 20, 36, 1, (251, 197), (3, 3), {"algorithm": "direct"}),
-    "rows-strided": (1, 19, 18, 1, (599, 301), (5, 3), {"strides": [2, 1], "dilations": [3, 2]}),
+    "rows": (1, 20, 72, 1, (251, 197), (3, 3), {"pads_begin": [1, 1]}),
+    "rows-direct": (1, 20, 72, 1, (251, 197), (3, 3), {"algorithm": "direct"}),
+    "rows-strided": (1, 19, 40, 1, (599, 301), (5, 3), {"strides": [2, 1], "dilations": [3, 2]}),
     "rows-padded": (1, 18, 17, 1, (300, 257), (1, 3), {"pads_begin": [9, 1], "pads_end": [70, 2]}),
     "rows-pointwise": (2, 12, 40, 1, (199, 251), (1, 1), {}),
     "rows-same": (1, 17, 16, 1, (401, 399), (4, 4), {"auto_pad": "same_lower"}),
@@ -84,8 +84,8 @@ LARGE = {
     "rows-grouped": (1, 36, 36, 9, (251, 217), (3, 3), {}),
     "rows-reference": (1, 3, 5, 1, (601, 503), (2, 2), {"algorithm": "reference"}),
     "signal": (1, 8, 17, 1, (140_003,), (9,), {"dilations": [2], "strides": [1]}),
-    "planes": (1, 18, 20, 1, (11, 81, 79), (2, 3, 1), {"pads_begin": [1, 0, 0]}),
-    "first-axis-of-one": (1, 18, 20, 1, (1, 271, 279), (1, 3, 3), {}),
+    "planes": (1, 18, 40, 1, (11, 81, 79), (2, 3, 1), {"pads_begin": [1, 0, 0]}),
+    "first-axis-of-one": (1, 18, 40, 1, (1, 271, 279), (1, 3, 3), {}),
 }
 
 
@@ -94,14 +94,14 @@ LARGE = {
 def test_parts(name, layout):
     *sizes, attributes = LARGE[name]
     src, weights, attributes, value = problem(*sizes, layout, **attributes)
-    assert value.nbytes > 4 << 20
+    assert value.nbytes > (8 if weights[0].numel() >= 64 else 4) << 20
     grad = torch.randn_like(value)
     expected = in_steps(grad, value, "silu", src, weights, attributes)
     for wanted in (ALL, (True, True, True, False), (True, False, False, False)):
         actual = gradients(grad, value, "silu", src, weights, attributes, wanted)
         for is_wanted, a, b in zip(wanted, actual, expected):
             if is_wanted:
-                assert_matches(a, b, 1e-5)
+                assert (a - b).norm() <= 5e-6 * b.norm()
                 if a.dim() == 4 and a.shape != weights.shape:
                     assert a.is_contiguous(
                         memory_format=torch.channels_last
@@ -226,7 +226,7 @@ def test_no_images():
 @pytest.mark.parametrize(
     ("n", "groups", "size", "scratch"),
     # Tiles of Winograd's algorithm take some MB as well.
-    [(8, 1, 96, 12), (8, 64, 96, 6), (1, 1, 272, 12), (1, 64, 272, 6)],
+    [(8, 1, 96, 16), (8, 64, 96, 6), (1, 1, 272, 16), (1, 64, 272, 6)],
 )
 def test_memory(layout, n, groups, size, scratch):
     """Nothing of the size of the result is between gradients: it would take 19 MB."""

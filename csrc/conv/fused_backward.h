@@ -108,7 +108,7 @@ FourTensors convolution_fused_backward_kernel(
        algorithm});
 }
 
-// Computes the gradients in parts of Device::kPartBytes of h.
+// Computes the gradients in parts of so many bytes of h as Device::part_bytes says.
 template <class Device>
 class FusedBackward {
  public:
@@ -144,6 +144,13 @@ class FusedBackward {
     reach_ = ((of.kernel_size[axis_] - 1) * options.dilation(axis_)).expect_int();
     pad_ = call_.pad(axis_, of.src_size[axis_], of.kernel_size[axis_]).expect_int();
     halo_ = of.weights.has_value() ? (reach_ + stride_ - 1) / stride_ : 0;
+    int64_t products = 0; // with each element of h
+    if (of.weights.has_value()) {
+      products = of.weights->numel() / call_.oc(*of.weights).expect_int();
+    } else if (of.src.has_value()) {
+      products = weights_grad_.numel() / call_.oc(weights_grad_).expect_int();
+    }
+    part_bytes_ = Device::part_bytes(products);
   }
 
   void compute() {
@@ -171,14 +178,14 @@ class FusedBackward {
   std::vector<Part> parts() const {
     const int64_t images = of_.grad.size(0), bytes = int64_t(of_.grad.nbytes());
     const bool can_add = !of_.src.has_value() ||
-        (of_.grad.element_size() >= 4 && int64_t(weights_grad_.nbytes()) <= Device::kPartBytes);
+        (of_.grad.element_size() >= 4 && int64_t(weights_grad_.nbytes()) <= part_bytes_ / 2);
     if (images == 0)
       return {};
-    if (bytes <= Device::kPartBytes || !can_add)
+    if (bytes <= part_bytes_ || !can_add)
       return {{0, images, 0, rows_}};
     // As many for each, as far as that goes: (number, size).
-    const auto divided = [](int64_t count, int64_t bytes) {
-      const int64_t most = std::max<int64_t>(Device::kPartBytes * count / bytes, 1);
+    const auto divided = [this](int64_t count, int64_t bytes) {
+      const int64_t most = std::max<int64_t>(part_bytes_ * count / bytes, 1);
       const int64_t parts = (count + most - 1) / most;
       return (count + parts - 1) / parts;
     };
@@ -299,6 +306,7 @@ class FusedBackward {
   const Activation activation_;
   size_t axis_ = 0; // of the rows, among the spatial dimensions
   int64_t row_dim_, rows_, src_rows_, stride_, reach_, pad_;
+  int64_t part_bytes_;
   int64_t halo_; // rows before a part that meet the same rows of src
   at::Tensor sums_, scratch_;
   bool has_weights_grad_ = false;

@@ -70,8 +70,12 @@ void compute(const ConvProblem& p) {
 }
 
 struct Cpu {
-  // A part of h and what is made of it stay in the second- and third-level cache.
-  static constexpr int64_t kPartBytes = int64_t(4) << 20;
+  // A part of h and what is made of it stay in the second- and third-level cache. Where products
+  // take most of the time, what is done once for a part, such as Winograd's transforms of weights,
+  // weighs more.
+  static int64_t part_bytes(int64_t products) {
+    return int64_t(products < 64 ? 4 : 8) << 20;
+  }
 
   static void compute(const ConvProblem& p) {
     torch_dnnl::compute(p);
