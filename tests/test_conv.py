@@ -136,3 +136,24 @@ def test_gradient_of_a_sum_has_the_format_of_weights():
         w = torch.randn(4, 3, 2, 2).to(memory_format=memory_format)
         D.conv2d(x, w).sum().backward()
         assert x.grad.is_contiguous(memory_format=memory_format)
+
+
+@pytest.mark.parametrize("activation", [None, "silu"])
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+def test_sizes_that_only_data_decide(data_format, activation):
+    """A batch whose size no guard can know, and the expanded gradient of a sum."""
+
+    def loss(x, mask, w):
+        chosen = x[mask.nonzero().flatten()]
+        options = {"data_format": data_format, "weights_format": "OIX", "activation": activation}
+        return D.convolution(chosen, w, None, **options).sum()
+
+    shape = (5, 3, 6, 6) if data_format == "NCX" else (5, 6, 6, 3)
+    x, w = torch.randn(shape, requires_grad=True), torch.randn(4, 3, 2, 2, requires_grad=True)
+    mask = torch.tensor([1, 0, 1, 1, 0])
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+        actual = torch.autograd.grad(compiled(x, mask, w), (x, w))
+    expected = torch.autograd.grad(loss(x, mask, w), (x, w))
+    for a, b in zip(actual, expected):
+        torch.testing.assert_close(a, b)

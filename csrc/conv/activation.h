@@ -36,9 +36,6 @@ struct Elementary {
   TORCH_DNNL_HD static V at_most(V x, V bound) {
     return x > bound ? bound : x;
   }
-  TORCH_DNNL_HD static V if_less(V x, V bound, V yes, V no) {
-    return x < bound ? yes : no;
-  }
   TORCH_DNNL_HD static V if_at_most(V x, V bound, V yes, V no) {
     return x <= bound ? yes : no;
   }
@@ -64,7 +61,7 @@ TORCH_DNNL_HD inline V activate(const V& x) {
   }
 }
 
-// grad a'(u), of the value that a' is a function of. As torch has it where a' jumps, and of NaN.
+// grad a'(u), of the value that a' is a function of. As torch has it where a' jumps.
 template <Activation a, class V>
 TORCH_DNNL_HD inline V times_derivative(const V& grad, const V& value) {
   using E = Elementary<V>;
@@ -83,7 +80,7 @@ TORCH_DNNL_HD inline V times_derivative(const V& grad, const V& value) {
     return grad * (V(1) - value * value);
   } else if constexpr (a == Activation::hardswish) {
     const V between = grad * (value / V(3) + V(0.5));
-    return E::if_at_most(value, V(-3), V(0), E::if_less(value, V(3), between, grad));
+    return E::if_at_most(value, V(-3), V(0), E::if_at_most(V(3), value, grad, between));
   } else {
     return grad;
   }

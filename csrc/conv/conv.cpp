@@ -126,7 +126,7 @@ Tensor bias_gradient(const Tensor& grad, const Stack& saved) {
       continue;
     others.push_back(d);
     const SymInt size = grad.sym_size(d);
-    if (TORCH_GUARD_OR_FALSE(grad.sym_stride(d).sym_eq(0).sym_and(size.sym_gt(1)))) {
+    if (conv_detail::is_expanded(grad, d)) {
       rest = rest.narrow(d, 0, 1);
       repeats *= size;
       is_repeated = true;

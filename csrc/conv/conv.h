@@ -115,6 +115,17 @@ inline std::tuple<at::Tensor, at::Tensor> convolution_fused_outputs(
 
 namespace conv_detail {
 
+// Whether a dimension of several elements has one in memory.
+inline bool is_expanded(const at::Tensor& tensor, int64_t d) {
+  return TORCH_GUARD_OR_FALSE(tensor.sym_stride(d).sym_eq(0).sym_and(tensor.sym_size(d).sym_gt(1)));
+}
+inline bool is_expanded(const at::Tensor& tensor) {
+  bool result = false;
+  for (int64_t d = 0; d < tensor.dim(); d++)
+    result |= is_expanded(tensor, d);
+  return result;
+}
+
 // Checks what an operator makes the gradient of src of, and returns that gradient, empty.
 inline at::Tensor empty_data_gradient(
     const char* op,
@@ -137,10 +148,9 @@ inline at::Tensor empty_data_gradient(
       call.channels(grad));
   call.check_grad(grad, src_size, call.kernel_of(weights));
   const c10::SymInt ic = call.ic_per_group(weights) * options.groups;
-  // A gradient without a format, such as that of a sum, which is one element, leaves it to weights.
+  // An expanded gradient, such as that of a sum, has no format: it leaves that to weights.
   auto format = grad.suggest_memory_format();
-  if (format == at::MemoryFormat::Contiguous && !grad.is_contiguous() &&
-      options.weights_format == "OIX")
+  if (options.data_format == "NCX" && options.weights_format == "OIX" && is_expanded(grad))
     format = weights.suggest_memory_format();
   return empty_image(call, grad, ic, src_size, format);
 }

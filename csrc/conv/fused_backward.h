@@ -148,7 +148,7 @@ class FusedBackward {
     if (of.weights.has_value()) {
       products = of.weights->numel() / call_.oc(*of.weights).expect_int();
     } else if (of.src.has_value()) {
-      products = weights_grad_.numel() / call_.oc(weights_grad_).expect_int();
+      products = weights_grad_.numel() / std::max<int64_t>(call_.oc(weights_grad_).expect_int(), 1);
     }
     part_bytes_ = Device::part_bytes(products);
   }
@@ -193,7 +193,7 @@ class FusedBackward {
     int64_t rows = rows_;
     if (at_once == 1)
       rows = divided(rows_, bytes / images);
-    if (rows < 2 * halo_) // which is computed again for each part
+    if (rows < 2 * halo_) // which is computed again for each part: then rather whole images
       rows = rows_;
     std::vector<Part> result;
     for (int64_t n = 0; n < images; n += at_once) {

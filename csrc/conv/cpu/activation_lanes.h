@@ -70,9 +70,6 @@ struct Elementary<at::vec::Vectorized<C>> {
   static V at_most(const V& x, const V& bound) {
     return at::vec::clamp_max(x, bound);
   }
-  static V if_less(const V& x, const V& bound, const V& yes, const V& no) {
-    return V::blendv(no, yes, x < bound);
-  }
   static V if_at_most(const V& x, const V& bound, const V& yes, const V& no) {
     return V::blendv(no, yes, x <= bound);
   }
