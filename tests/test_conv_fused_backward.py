@@ -264,19 +264,25 @@ def test_opcheck():
         )
 
 
+@pytest.mark.parametrize("differentiated", [False, True])
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_bad_calls(device):
+def test_bad_calls(device, differentiated):
+    """Where a gradient is differentiated, the steps check src and weights."""
     src, weights, attributes, value = problem(2, 4, 6, 2, (9, 8), (3, 2))
     grad, value, src, weights = (
         t.to(device) for t in (torch.ones_like(value), value, src, weights)
     )
     good = {"src": src, "weights": weights, "src_size": [9, 8], "kernel_size": [3, 2]}
+    grad.requires_grad_(differentiated)
+    operator = "convolution_fused_backward"
     for changes, error, text in [
         ({"grad": grad[0, 0]}, ValueError, "expected grad to be 3-D to 5-D"),
+        ({"value": value[:, :1]}, ValueError, r"expected value to have the sizes of the output"),
         ({"value": value[:1]}, ValueError, r"expected value to have the sizes of the output"),
         ({"value": value.double()}, TypeError, r"expected value to have the type of grad"),
         ({"activation": "swish"}, ValueError, "expected activation to be None"),
         ({"src_size": [9]}, ValueError, "src_size"),
+        ({"src_size": [2**62, 8]}, ValueError, "expected every entry of src_size"),
         ({"src_size": [9, 9]}, ValueError, "expected grad to have spatial sizes"),
         ({"src": src[..., :7]}, ValueError, "expected grad to have spatial sizes"),
         ({"src": src[:1]}, ValueError, "expected src to have the batch size of grad"),
@@ -288,5 +294,7 @@ def test_bad_calls(device):
         ({"groups": 4}, ValueError, "groups"),
     ]:
         arguments = {"grad": grad, "value": value, "activation": "silu", **good, **attributes}
-        with pytest.raises(error, match=f"^convolution_fused_backward: .*({text})"):
+        is_of_partner = differentiated and {"src", "weights"} & changes.keys()
+        name = r"convolution_backward_\w+" if is_of_partner else operator
+        with pytest.raises(error, match=f"^{name}: .*({text})"):
             OPS.convolution_fused_backward(**(arguments | changes))

@@ -144,29 +144,38 @@ Tensor bias_gradient(const Tensor& grad, const Stack& saved) {
   return is_repeated ? sums.mul(c10::Scalar(repeats)) : sums;
 }
 
+// f(attributes), which are in `args` from their first one on.
+template <class F>
+auto with_options(const IValue* args, const F& f) {
+  const auto at = [&](size_t position) -> const IValue& { return args[position - strides]; };
+  const auto list = [&](size_t position) { return at(position).toSymIntVector(); };
+  const auto s = list(strides), b = list(pads_begin), e = list(pads_end), d = list(dilations);
+  return f(
+      ConvOptions{
+          s,
+          b,
+          e,
+          d,
+          at(auto_pad).toStringView(),
+          at(groups).toSymInt(),
+          at(data_format).toStringView(),
+          at(weights_format).toStringView(),
+          at(algorithm).toStringView()});
+}
+
 // A tangent of the bias, in the shape of the output.
 Tensor broadcast_bias(const Tensor& tangent, const Stack& args) {
-  const auto list = [&](size_t position) { return args[position].toSymIntVector(); };
-  const auto s = list(strides), b = list(pads_begin), e = list(pads_end), d = list(dilations);
-  const ConvOptions options{
-      s,
-      b,
-      e,
-      d,
-      args[auto_pad].toStringView(),
-      args[groups].toSymInt(),
-      args[data_format].toStringView(),
-      args[weights_format].toStringView(),
-      args[algorithm].toStringView()};
-  const conv_detail::Call call("convolution", args[first].toTensor(), "src", options);
-  const auto sizes = conv_detail::forward_sizes(
-      call, args[first].toTensor(), args[second].toTensor(), std::nullopt);
-  Tensor result = tangent;
-  for (int64_t dim = 0; dim < call.rank; dim++) {
-    if (dim != call.image_at.channel)
-      result = result.unsqueeze(dim);
-  }
-  return result.expand_symint(sizes);
+  return with_options(&args[strides], [&](const ConvOptions& options) {
+    const conv_detail::Call call("convolution", args[first].toTensor(), "src", options);
+    const auto sizes = conv_detail::forward_sizes(
+        call, args[first].toTensor(), args[second].toTensor(), std::nullopt);
+    Tensor result = tangent;
+    for (int64_t dim = 0; dim < call.rank; dim++) {
+      if (dim != call.image_at.channel)
+        result = result.unsqueeze(dim);
+    }
+    return result.expand_symint(sizes);
+  });
 }
 
 // The call on the tangent of one tensor: its partner is a constant there, and so without its own.
@@ -305,10 +314,25 @@ std::vector<Tensor> fused_gradients(
   return result;
 }
 
-// The same, one step after the other.
+// The same, one step after the other. The steps check src and weights.
 Stack fused_backward_steps(const Stack& args) {
+  const auto src_size = args[of_sizes].toSymIntVector();
+  const auto sizes_of_kernel = args[of_sizes + 1].toSymIntVector();
+  const int64_t channel = with_options(&args[of_sizes + 2], [&](const ConvOptions& options) {
+    const std::optional<Tensor> none;
+    const FusedGradients of{
+        args[0].toTensor(),
+        args[1].toTensor(),
+        args[2].toStringView(),
+        /*src=*/none,
+        /*weights=*/none,
+        src_size,
+        sizes_of_kernel,
+        args[of_bias].toBool(),
+        args[of_residual].toBool()};
+    return checked_fused_backward(of, options).image_at.channel;
+  });
   const Tensor grad = times_derivative(args[0].toTensor(), {args[1], args[2]});
-  const bool nxc = args[of_sizes + 2 + data_format - strides].toStringRef() == "NXC";
   const auto call = [&](Tensor (*backward)(Stack), size_t partner, size_t size) {
     Stack of_call{grad, args[partner], args[size]};
     of_call.insert(of_call.end(), args.begin() + of_sizes + 2, args.begin() + of_bias);
@@ -321,9 +345,7 @@ Stack fused_backward_steps(const Stack& args) {
       output(
           args[of_weights].isTensor(), [&] { return call(backward_data, of_weights, of_sizes); }),
       output(args[of_src].isTensor(), [&] { return call(backward_weights, of_src, of_sizes + 1); }),
-      output(
-          args[of_bias].toBool(),
-          [&] { return bias_gradient(grad, {conv_detail::image_dims(nxc, grad.dim()).channel}); }),
+      output(args[of_bias].toBool(), [&] { return bias_gradient(grad, {channel}); }),
       output(args[of_residual].toBool(), [&] { return grad; })};
 }
 

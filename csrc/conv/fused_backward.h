@@ -27,18 +27,26 @@ struct FusedGradients {
 
 using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
+// Checks a call of convolution_fused_backward, but for src and weights.
+inline conv_detail::Call
+checked_fused_backward(const FusedGradients& of, const ConvOptions& options) {
+  conv_detail::Call call("convolution_fused_backward", of.grad, "grad", options);
+  call.check_image("grad", of.grad);
+  call.check_like_output("value", of.value, of.grad.sym_sizes(), "grad", of.grad);
+  call.activation_of(of.activation);
+  check_length(call.op, "src_size", of.src_size, call.spatial);
+  conv_detail::check_within(call.op, "", "src_size", of.src_size, 1, conv_detail::kMaxSize);
+  call.check_list("kernel_size", of.kernel_size, 1);
+  call.check_grad(of.grad, of.src_size, of.kernel_size);
+  return call;
+}
+
 // Checks a call of convolution_fused_backward and returns its empty outputs, the gradients of src,
 // weights, bias and residual: tensors of no elements where they are not wanted.
 inline FourTensors
 convolution_fused_backward_outputs(const FusedGradients& of, const ConvOptions& options) {
   const auto& [grad, value, activation, src, weights, src_size, kernel_size, bias, residual] = of;
-  const conv_detail::Call call("convolution_fused_backward", grad, "grad", options);
-  call.check_image("grad", grad);
-  call.check_like_output("value", value, grad.sym_sizes(), "grad", grad);
-  call.activation_of(activation);
-  check_length(call.op, "src_size", src_size, call.spatial);
-  call.check_list("kernel_size", kernel_size, 1);
-  call.check_grad(grad, src_size, kernel_size);
+  const conv_detail::Call call = checked_fused_backward(of, options);
   const auto check_sizes =
       [&](const char* argument, c10::SymIntArrayRef sizes, c10::SymIntArrayRef of_tensor) {
         for (size_t d = 0; d < call.spatial; d++) {

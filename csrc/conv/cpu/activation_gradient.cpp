@@ -99,7 +99,7 @@ class Pass {
     for (const int a : {2, 3, 4})
       pixels.add(axis(a));
     const int64_t images = p_.n * p_.channels, length = pixels.inner().size;
-    std::vector<double> of_planes(images);
+    std::vector<double> of_planes(sums_ == nullptr ? 0 : images);
     parallel_tasks(images, pixels.lines() * length * kCost, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; task++) {
         const Offsets plane =
