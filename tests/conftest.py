@@ -1,7 +1,14 @@
 """Fixtures for every test: fresh outputs are poisoned, seeds are fixed, float32 is float32."""
 
+import ctypes
+
 import pytest
 import torch
+
+# glibc gives 1 MB or more back to the system as soon as it is freed, instead of what it learns from
+# the sizes that it meets: how much memory is in use can be measured, whatever ran before.
+M_MMAP_THRESHOLD = -3  # of malloc.h
+ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)
 
 
 def pytest_collection_modifyitems(items):

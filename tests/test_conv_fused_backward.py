@@ -7,7 +7,8 @@ import pytest
 import torch
 from op_db import assert_matches
 from oracles.conv import ACTIVATIONS
-from test_conv_epilogue import OF_RESULT, by_dtype, peak_of
+from test_conv_epilogue import OF_RESULT, by_dtype
+from test_conv_memory import peak_of
 
 OPS = torch.ops.torch_dnnl
 FUNCTIONS = {name: f for name, f in ACTIVATIONS.items() if name is not None}
@@ -110,6 +111,72 @@ def test_parts(name, layout):
                     )
             else:
                 assert a.numel() == 0
+
+
+# The gradients of weights for some output channels at a time, as they take more than 4 MB: in two
+# or more parts each, where a group is not one as a whole, then that of src before; or an image of
+# some groups, since the kernel reaches over more rows than a part has.
+BY_CHANNELS = {
+    "dense": (3, 500, 597, 1, (34, 35), (3, 3), {}),
+    "groups": (2, 1088, 2176, 17, (21, 22), (3, 3), {"pads_begin": [1, 0]}),
+    "parts-of-groups": (2, 1000, 1200, 2, (38, 40), (1, 3), {"strides": [1, 1]}),
+    "far": (1, 160, 160, 160, (40_011,), (3,), {"dilations": [12_000]}),
+}
+
+
+@pytest.mark.parametrize("weights_format", ["OIX", "XIO"])
+@pytest.mark.parametrize("layout", ["NCX", "NXC", "channels_last"])
+@pytest.mark.parametrize("name", BY_CHANNELS)
+def test_parts_of_channels(name, layout, weights_format):
+    *sizes, attributes = BY_CHANNELS[name]
+    src, weights, attributes, value = problem(*sizes, layout, **attributes)
+    assert value.nbytes > 6 << 20 and (weights.nbytes > 4 << 20 or name == "far")
+    if weights_format == "XIO":
+        weights = weights.movedim((0, 1), (-1, -2)).contiguous()
+        attributes["weights_format"] = "XIO"
+    grad = torch.randn_like(value)
+    expected = in_steps(grad, value, "relu", src, weights, attributes)
+    for wanted in (
+        (True, True, True, False),
+        (False, True, True, False),
+        (True, False, True, False),
+        (False, True, False, False),
+        ALL,
+    ):
+        actual = gradients(grad, value, "relu", src, weights, attributes, wanted)
+        for is_wanted, a, b in zip(wanted, actual, expected):
+            if is_wanted:
+                assert a.is_contiguous() or layout == "channels_last"
+                assert (a - b).norm() <= 5e-6 * b.norm()
+            else:
+                assert a.numel() == 0
+
+
+@pytest.mark.parametrize("layout", ["NCX", "NXC", "channels_last"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=by_dtype)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (5, 9, 130, 1, (117, 115), (3, 3)),
+        (1, 8, 40, 1, (461, 463), (3, 3)),
+        (1, 72, 72, 72, (251, 241), (3, 3)),
+        (5, 300, 1031, 1, (44, 40), (2, 2)),
+    ],
+    ids=["images", "rows", "depthwise", "channels"],
+)
+def test_parts_of_16_bits(sizes, layout, dtype):
+    """What their sum rounds is the sum, not they: the gradient of weights is rounded once."""
+    src, weights, attributes, value = problem(*sizes, layout, dtype)
+    assert value.nbytes > (16 if weights[0].numel() >= 64 else 8) << 20
+    grad = torch.randn_like(value)
+    expected = in_steps(grad, value, "relu", src, weights, attributes)  # h is not rounded
+    for wanted in (ALL, (False, True, False, False)):
+        actual = gradients(grad, value, "relu", src, weights, attributes, wanted)
+        for is_wanted, a, b in zip(wanted, actual, expected):
+            if is_wanted:
+                assert a.dtype == dtype
+                rounding = torch.finfo(dtype).eps / 2 * b.abs()
+                assert ((a - b).abs() <= 1.01 * rounding + 1e-5 * b.abs().max()).all()
 
 
 @pytest.mark.parametrize("wanted", list(itertools.product((True, False), repeat=4)))
@@ -222,24 +289,56 @@ def test_no_images():
 
 @pytest.mark.parametrize("layout", ["NCX", "NXC"])
 @pytest.mark.parametrize(
-    ("n", "groups", "size", "scratch"),
-    # Tiles of Winograd's algorithm take some MB as well.
-    [(8, 1, 96, 16), (8, 64, 96, 6), (1, 1, 272, 16), (1, 64, 272, 6)],
+    ("n", "groups", "size", "scratch", "dtype"),
+    # Tiles of Winograd's algorithm take some MB as well, and what is widened.
+    [
+        (8, 1, 96, 16, torch.float32),
+        (8, 64, 96, 6, torch.float32),
+        (1, 1, 272, 16, torch.float32),
+        (1, 64, 272, 6, torch.float32),
+        (24, 1, 112, 20, torch.bfloat16),
+        (24, 64, 112, 8, torch.bfloat16),
+        (1, 1, 544, 20, torch.bfloat16),
+        (1, 64, 544, 8, torch.bfloat16),
+    ],
+    ids=str,
 )
-def test_memory(layout, n, groups, size, scratch):
-    """Nothing of the size of the result is between gradients: it would take 19 MB."""
+def test_memory(layout, n, groups, size, scratch, dtype):
+    """Nothing of the size of the result is between gradients: it would take 19 or 37 MB."""
     src, weights, attributes, value = problem(
-        n, 64, 64, groups, (size, size), (3, 3), layout, pads_begin=[1, 1], pads_end=[1, 1]
+        n, 64, 64, groups, (size, size), (3, 3), layout, dtype, pads_begin=[1, 1], pads_end=[1, 1]
     )
     grad = torch.randn_like(value)
 
     def call():
         return gradients(grad, value, "silu", src, weights, attributes, (True, True, True, False))
 
-    # The least of some: first calls also grow the threads' stacks and heaps.
-    peak = min(peak_of(call)[1] for _ in range(4))
+    _, peak = peak_of(call)
     outputs = src.nbytes + weights.nbytes
     assert value.nbytes > 18e6 and peak <= outputs + (scratch << 20)
+
+
+@pytest.mark.parametrize("layout", ["NCX", "NXC"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (12, 1536, 1024, 1, (28, 28), (1, 1), {}),  # weights of 6 MB
+        (1, 320, 320, 320, (40_011,), (3,), {"dilations": [7_000]}),  # reaches over half an image
+    ],
+    ids=["dense", "depthwise"],
+)
+def test_memory_of_parts_of_channels(sizes, layout):
+    """h would take 39 or 33 MB; 6 MB are of h, 4 of a summand, 8 of what that is summed up from."""
+    *sizes, attributes = sizes
+    src, weights, attributes, value = problem(*sizes, layout, **attributes)
+    grad = torch.randn_like(value)
+
+    def call():
+        return gradients(grad, value, "silu", src, weights, attributes, (True, True, True, False))
+
+    _, peak = peak_of(call)
+    outputs = src.nbytes + weights.nbytes
+    assert value.nbytes > 32e6 and peak <= outputs + (20 << 20)
 
 
 def test_no_output_channels():

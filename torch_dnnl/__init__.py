@@ -60,7 +60,7 @@ def _load_libraries() -> None:
 
 _load_libraries()
 
-from torch_dnnl import functional, nn  # noqa: E402
+from torch_dnnl import _flops, functional, nn  # noqa: E402, F401
 from torch_dnnl.convert import convert  # noqa: E402
 from torch_dnnl.functional._algorithm import conv_algorithm  # noqa: E402
 

@@ -126,6 +126,20 @@ inline void check_within(
   }
 }
 
+// Pads of 2^31, say, make a result that cannot be. Sizes that are not known yet are not asked for.
+inline void check_result(const char* op, const char* causes, c10::SymIntArrayRef sizes) {
+  double elements = 1;
+  for (const auto& size : sizes)
+    elements *= static_cast<double>(std::max<int64_t>(size.maybe_as_int().value_or(1), 1));
+  TORCH_CHECK_VALUE(
+      elements <= kMaxSize,
+      op,
+      ": expected ",
+      causes,
+      " to give a result of at most 2^48 elements, got sizes ",
+      sizes);
+}
+
 // One operator call, its tensors and attributes being checked.
 class Call {
  public:

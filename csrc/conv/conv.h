@@ -72,11 +72,13 @@ inline Sizes forward_sizes(
         " elements (the output channels of weights), got ",
         bias->sym_sizes());
   }
-  return make_sizes(
+  const auto sizes = make_sizes(
       call.image_at,
       src.sym_size(0),
       oc,
       call.dst_size(call.spatial_of(src), call.kernel_of(weights)));
+  check_result(call.op, "src, pads and weights", sizes);
+  return sizes;
 }
 
 } // namespace conv_detail
@@ -148,6 +150,8 @@ inline at::Tensor empty_data_gradient(
       call.channels(grad));
   call.check_grad(grad, src_size, call.kernel_of(weights));
   const c10::SymInt ic = call.ic_per_group(weights) * options.groups;
+  check_result(
+      call.op, "src_size and weights", make_sizes(call.image_at, grad.sym_size(0), ic, src_size));
   // An expanded gradient, such as that of a sum, has no format: it leaves that to weights.
   auto format = grad.suggest_memory_format();
   if (options.data_format == "NCX" && options.weights_format == "OIX" && is_expanded(grad))
@@ -181,10 +185,10 @@ inline at::Tensor empty_weights_gradient(
   const auto format = !channels_last            ? at::MemoryFormat::Contiguous
       : of_grad == at::MemoryFormat::Contiguous ? of_src
                                                 : of_grad;
-  return empty(
-      make_sizes(
-          call.weights_at, call.channels(grad), call.channels(src) / options.groups, kernel_size),
-      grad.options().memory_format(format));
+  const auto sizes = make_sizes(
+      call.weights_at, call.channels(grad), call.channels(src) / options.groups, kernel_size);
+  check_result(call.op, "kernel_size, grad and src", sizes);
+  return empty(sizes, grad.options().memory_format(format));
 }
 
 } // namespace conv_detail

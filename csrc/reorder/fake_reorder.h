@@ -127,7 +127,7 @@ fake_reorder_outputs(const at::Tensor& src, const FakeReorderOptions& options) {
   const auto dtype = options.step_gradient ? options.reorder.compute_dtype : src.scalar_type();
   return {
       reorder_detail::empty_destination(src, sides, dtype),
-      at::empty_symint(mask_sizes(sides, options.batch_dims), src.options().dtype(c10::kByte))};
+      empty(mask_sizes(sides, options.batch_dims), src.options().dtype(c10::kByte))};
 }
 
 // The problem of a checked call.

@@ -3,9 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
 #include <numeric>
@@ -14,6 +12,7 @@
 
 #include "core/checks.h"
 #include "core/dispatch.h"
+#include "core/empty.h"
 #include "core/numeric.h"
 #include "reorder/format.h"
 #include "reorder/problem.h"
@@ -324,11 +323,11 @@ empty_destination(const at::Tensor& src, const Sides& sides, c10::ScalarType dty
   if (!sides.dst) {
     // What empty_like does, except that on meta tensors it makes up strides along sizes of 1.
     return src.unsafeGetTensorImpl()->is_non_overlapping_and_dense_or_false()
-        ? at::empty_strided_symint(src.sym_sizes(), src.sym_strides(), options)
+        ? empty_strided(src.sym_sizes(), src.sym_strides(), options)
         : at::empty_like(src, options, at::MemoryFormat::Preserve);
   }
   if (sides.dst->blocked()) {
-    return at::empty_symint(physical_sizes(*sides.dst, sides.size), options);
+    return empty(physical_sizes(*sides.dst, sides.size), options);
   }
   SymSizes strides(sides.size.size());
   c10::SymInt stride = 1;
@@ -336,7 +335,7 @@ empty_destination(const at::Tensor& src, const Sides& sides, c10::ScalarType dty
     strides[*dim] = stride;
     stride = stride * sides.size[*dim].max(1);
   }
-  return at::empty_strided_symint(sides.size, strides, options);
+  return empty_strided(sides.size, strides, options);
 }
 
 // The digits of a tensor's dimensions.

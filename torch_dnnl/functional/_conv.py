@@ -246,6 +246,7 @@ def _explain_conv(
             "dilations": "dilation",
             "pads_begin": "padding",
             "pads_end": "padding",
+            "pads": "padding",
         }
         # In torch a type without a kernel is not a RuntimeError alone, as types that differ are.
         has_one_type = weight.dtype == input.dtype and (bias is None or bias.dtype == input.dtype)

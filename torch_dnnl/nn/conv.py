@@ -228,16 +228,26 @@ class Conv(torch.nn.Module):
                 "data_format": (data_format, "a str"),
                 "weights_format": (weights_format, "a str"),
                 "groups": (groups, "an int"),
+                "bias": (bias, "a bool"),
+                "dtype": (dtype, "a torch.dtype or None"),
             },
         )
+        if dtype not in (None, torch.float64, torch.float32, torch.bfloat16, torch.float16):
+            raise TypeError(
+                "Conv: expected dtype to be float64, float32, bfloat16 or float16, "
+                f"got {str(dtype).removeprefix('torch.')}"
+            )
         if spatial_dims not in (1, 2, 3):
             raise ValueError(f"Conv: expected spatial_dims to be 1, 2 or 3, got {spatial_dims}")
-        if (
-            min(in_channels, out_channels) < 0
-            or groups < 1
-            or in_channels % groups
-            or out_channels % groups
+        for name, channels, least in (
+            ("in_channels", in_channels, 0),
+            ("out_channels", out_channels, 1),
         ):
+            if not least <= channels < 2**31:
+                raise ValueError(
+                    f"Conv: expected {name} to be from {least} to {2**31 - 1}, got {channels}"
+                )
+        if groups < 1 or in_channels % groups or out_channels % groups:
             raise ValueError(
                 "Conv: expected groups to be positive and to divide in_channels and out_channels, "
                 f"got groups={groups}, in_channels={in_channels}, out_channels={out_channels}"
@@ -282,7 +292,7 @@ class Conv(torch.nn.Module):
     def _check_call(self, shape: Sequence[int]) -> None:
         """Raises at once what every call would that has weights of this shape."""
         dilations = self.dilations if isinstance(self.dilations, Sequence) else [self.dilations]
-        reach = max(1, *self.kernel_size) * max(1, *dilations)
+        reach = max(self.kernel_size) * max([1, *dilations])
         sizes = [reach] * self.spatial_dims
         if max(math.prod(shape), math.prod(sizes) * max(1, self.in_channels)) >= 2**62:
             raise ValueError(

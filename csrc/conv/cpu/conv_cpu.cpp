@@ -74,7 +74,7 @@ struct Cpu {
   // take most of the time, what is done once for a part, such as Winograd's transforms of weights,
   // weighs more.
   static int64_t part_bytes(int64_t products) {
-    return int64_t(products < 64 ? 4 : 8) << 20;
+    return int64_t(products < 64 ? 4 : 6) << 20;
   }
 
   static void compute(const ConvProblem& p) {

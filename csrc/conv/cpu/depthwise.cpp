@@ -10,10 +10,10 @@ namespace {
 // Limits of what is worth a list of phases and rows in scratch memory: strides and elements.
 constexpr int64_t kMostPhases = 256;
 constexpr double kMostScratch = 1 << 22;
-// Bytes of weights that stay in the second-level cache, and of their sums in the first.
-constexpr int64_t kCachedWeights = 256 * 1024, kCachedSums = 16 * 1024;
-// Bytes of the sums of all chunks, unless these are few.
-constexpr int64_t kMostSums = 16 << 20, kFewChunks = 8;
+// Bytes of weights that stay in the second-level cache.
+constexpr int64_t kCachedWeights = 256 * 1024;
+// Bytes of the sums of all chunks, unless those of one are more.
+constexpr int64_t kMostSums = 8 << 20;
 
 // The rows of taps that each row of a unit of outputs meets.
 template <class C>
@@ -205,11 +205,10 @@ class WeightsGradient {
         plan_(p, n, sizeof(T), std::is_same_v<T, C>, std::is_same_v<T, C>),
         vector_weights_(plan_.taps * plan_.inner * n),
         chunks_(
-            std::min(
-                plan_.chunks(),
-                std::max<int64_t>(
-                    kFewChunks,
-                    kMostSums / (plan_.vectors * vector_weights_ * sizeof(C))))),
+            std::clamp<int64_t>(
+                kMostSums / (plan_.vectors * vector_weights_ * sizeof(C)),
+                1,
+                plan_.chunks())),
         sums_(chunks_ * plan_.vectors * vector_weights_) {}
 
   void run() {
@@ -269,7 +268,7 @@ class WeightsGradient {
       }
       blocks.select_tile(unit);
       list_rows(unit, input, total, plan_.inner * n, rows);
-      const bool by_pixels = vectors * vector_weights_ * sizeof(C) <= kCachedSums;
+      const bool by_pixels = vectors * vector_weights_ * sizeof(C) <= plan_.kCachedSums;
       blocks.for_each(
           unit, vectors, by_pixels, [&](int64_t r, const PixelBlock& pixels, int64_t v) {
             const int64_t shift = plan_.first_channel(first + v) - channel;

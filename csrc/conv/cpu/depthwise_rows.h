@@ -33,7 +33,11 @@ struct DepthwisePlan {
         in_stride(backward_data() ? p.dst_stride : p.src_stride),
         out_stride(backward_data() ? p.src_stride : p.dst_stride),
         taps(product(p.kernel)) {
-    const int64_t most = (in_stride[1] == 1 ? kWideBlock : kBlock) / (inner * lanes * element_size);
+    // Where sums leave the first-level cache anyway, one vector after the other is computed.
+    const bool has_many_sums =
+        p.pass == ConvPass::backward_weights && taps * inner * lanes * element_size > kCachedSums;
+    const bool is_wide = in_stride[1] == 1 && !has_many_sums;
+    const int64_t most = (is_wide ? kWideBlock : kBlock) / (inner * lanes * element_size);
     block = ceil_div(vectors, ceil_div(vectors, std::max<int64_t>(1, most))); // of equal size
     // Pixels at such distances compete for the same lines of the first-level cache.
     const bool is_aliased = in_stride[4] * element_size % 4096 == 0 && taps > p.kernel[2];
@@ -192,6 +196,8 @@ struct DepthwisePlan {
   // Bytes of the channels that a task computes: in a channels-last image they lie together, and
   // the more of them, the better they stream.
   static constexpr int64_t kBlock = 64, kWideBlock = 1024;
+  // Bytes of sums of weights that stay in the first-level cache.
+  static constexpr int64_t kCachedSums = 16 * 1024;
   // Outputs that are computed at once, and the fewest in a row that is cut up.
   static constexpr int64_t kUnitPixels = 256, kLeastTile = 32;
   static constexpr int64_t kTasks = 64;          // enough for the threads to share

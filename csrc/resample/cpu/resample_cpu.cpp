@@ -4,7 +4,6 @@
 #include <torch/library.h>
 
 #include "core/dispatch.h"
-#include "core/huge_pages.h"
 #include "core/parallel.h"
 #include "resample/cpu/rows.h"
 #include "resample/host_table.h"
@@ -54,7 +53,6 @@ void run(
     bool forward) {
   if (dst.numel() == 0)
     return;
-  prefer_huge_pages(dst.mutable_data_ptr(), dst.nbytes());
   const ResampleProblem p = resample_problem(src, dst, options, forward);
   if (can_run_rows(p))
     return run(p, !forward);

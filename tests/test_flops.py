@@ -1,0 +1,55 @@
+"""What `torch.utils.flop_counter` counts of our operators, beside what it counts of torch's."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import torch_dnnl.functional as D
+
+
+def flops_of(call):
+    with FlopCounterMode(display=False) as counter:
+        call()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize(
+    "n, sizes, kernel, groups",
+    [
+        (1, (3, 4, 11), (5,), 1),
+        (2, (2, 6, 9, 8), (3, 3), 1),
+        (2, (2, 6, 9, 8), (3, 1), 2),
+        (2, (2, 6, 9, 8), (3, 3), 6),
+        (3, (1, 3, 5, 6, 7), (1, 2, 3), 3),
+    ],
+)
+@pytest.mark.parametrize("wanted", ["input", "weight", "both"])
+def test_operations_are_counted_as_those_of_torch(n, sizes, kernel, groups, wanted):
+    def train(module):
+        x = torch.randn(sizes, requires_grad=wanted != "weight")
+        w = torch.randn(12, sizes[1] // groups, *kernel, requires_grad=wanted != "input")
+        y = getattr(module, f"conv{n}d")(x, w, torch.zeros(12), 1, 1, 1, groups)
+        y.square().sum().backward()
+        return y.numel() * w[0].numel()
+
+    products, passes = train(D), 3 if wanted == "both" else 2
+    assert flops_of(lambda: train(D)) == 2 * products * passes
+    if groups == 1 or wanted == "input":  # torch counts all pairs of channels in that of weights
+        assert flops_of(lambda: train(torch.nn.functional)) == 2 * products * passes
+
+
+@pytest.mark.parametrize("weights_format", ["OIX", "XIO"])
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+@pytest.mark.parametrize("src, weights", [(True, True), (True, False), (False, True)])
+def test_operations_of_a_fused_activation(data_format, weights_format, src, weights):
+    x = torch.randn((2, 6, 9, 8) if data_format == "NCX" else (2, 9, 8, 6), requires_grad=src)
+    shape = (12, 3, 3, 3) if weights_format == "OIX" else (3, 3, 3, 12)
+    w = torch.randn(shape, requires_grad=weights)
+
+    def train():
+        options = {"data_format": data_format, "weights_format": weights_format, "groups": 2}
+        y = D.convolution(x, w, pads_begin=1, pads_end=1, activation="silu", **options)
+        y.square().sum().backward()
+
+    products = 2 * 12 * 9 * 8 * 3 * 3 * 3
+    assert flops_of(train) == 2 * products * (1 + src + weights)
