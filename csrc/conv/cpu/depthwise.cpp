@@ -157,17 +157,20 @@ class Gather {
       }
     }
     const bool by_pixels = vectors * vector_weights_ * sizeof(C) <= kCachedWeights;
-    blocks.for_each(unit, vectors, by_pixels, [&](int64_t r, const PixelBlock& pixels, int64_t v) {
+    const int64_t regular = std::min(vectors, plan_.overlap_from - first);
+    const auto compute = [&](int64_t r, const PixelBlock& pixels, int64_t v, int64_t count) {
       const int64_t vector = first + v;
       // Whole vectors, or in an image, where vectors are n apart, any number of channels.
       const int64_t shift = plan_.first_channel(vector) - channel;
       gather_taps(
           pixels,
           blocks.operands(rows[r], shift, vector * vector_weights_),
+          {count, vector_weights_, vector_stride},
           bias_.data() + vector * n,
           out + shift / n * vector_stride + shift % n + r * row_stride,
           is_streamed_);
-    });
+    };
+    blocks.for_each(unit, vectors, regular, by_pixels, compute);
     if (plan_.uses_outputs)
       return;
     const int64_t channels = std::min(vectors * n, plan_.channels() - channel);
@@ -269,14 +272,17 @@ class WeightsGradient {
       blocks.select_tile(unit);
       list_rows(unit, input, total, plan_.inner * n, rows);
       const bool by_pixels = vectors * vector_weights_ * sizeof(C) <= plan_.kCachedSums;
-      blocks.for_each(
-          unit, vectors, by_pixels, [&](int64_t r, const PixelBlock& pixels, int64_t v) {
-            const int64_t shift = plan_.first_channel(first + v) - channel;
-            sum_pixels(
-                pixels,
-                blocks.operands(rows[r], shift, v * vector_weights_),
-                grad + shift / n * vector_stride + shift % n + r * row_stride);
-          });
+      const int64_t regular = std::min(vectors, plan_.overlap_from - first);
+      const auto add = [&](int64_t r, const PixelBlock& pixels, int64_t v, int64_t count) {
+        for (const int64_t end = v + count; v < end; v++) {
+          const int64_t shift = plan_.first_channel(first + v) - channel;
+          sum_pixels(
+              pixels,
+              blocks.operands(rows[r], shift, v * vector_weights_),
+              grad + shift / n * vector_stride + shift % n + r * row_stride);
+        }
+      };
+      blocks.for_each(unit, vectors, regular, by_pixels, add);
     }
   }
 

@@ -23,20 +23,30 @@ class RowBlocks {
     runs_.clear();
     for (const Phase& phase : phases_)
       list_blocks(unit, phase);
+    // Those of all phases together, as their outputs lie in memory.
+    std::ranges::stable_sort(blocks_, {}, &PixelBlock::first_out);
   }
 
-  // f(row, block, vector) for all of a unit. by_pixels: all channels of some pixels, which lie
-  // together in a channels-last image, before the next pixels; otherwise the other way around,
-  // which reads all weights of a vector while they are in the cache.
+  // f(row, block, first, count) for all vectors of a unit, which ends with the `regular` ones or
+  // one that overlaps the last of them. by_pixels: all channels of some pixels, which lie together
+  // in a channels-last image, before the next pixels; otherwise the other way around, which reads
+  // all weights of a vector while they are in the cache.
   template <class F>
-  void
-  for_each(const DepthwisePlan::Unit& unit, int64_t vectors, bool by_pixels, const F& f) const {
+  void for_each(
+      const DepthwisePlan::Unit& unit,
+      int64_t vectors,
+      int64_t regular,
+      bool by_pixels,
+      const F& f) const {
     for (int64_t begin = 0, end; begin < vectors; begin = end) {
       end = by_pixels ? vectors : begin + 1;
+      const int64_t count = std::min(end, regular) - begin;
       for (int64_t r = 0; r < unit.rows; r++) {
         for (const PixelBlock& block : blocks_) {
-          for (int64_t v = begin; v < end; v++)
-            f(r, block, v);
+          if (count > 0)
+            f(r, block, begin, count);
+          if (end > regular)
+            f(r, block, end - 1, 1);
         }
       }
     }

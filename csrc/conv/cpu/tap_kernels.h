@@ -56,6 +56,12 @@ struct TapOperands {
   int64_t pixel_shift, weight_shift;
 };
 
+// Vectors of channels that are computed one after the other, and the steps from one to the next:
+// pixels and biases lie together.
+struct VectorRun {
+  int64_t count, weight_step, out_step;
+};
+
 namespace tap_kernels_detail {
 
 // f(pixel, tap, output) for all products of a run.
@@ -104,36 +110,43 @@ for_each_run(const PixelBlock& b, const TapOperands<C>& o, const F& f) {
 template <class C, size_t outputs, size_t stride>
 void gather_taps(
     const PixelBlock& b,
-    const TapOperands<C>& o,
+    TapOperands<C> o,
+    const VectorRun& vectors,
     const C* bias,
     C* out,
     bool is_streamed) {
-  Vector<C> sums[outputs];
-  for_constants<outputs>([&](auto p)
-                             __attribute__((always_inline)) { sums[p] = load_vector(bias); });
-  for_each_run(
-      b,
-      o,
-      [&](auto count, const C* pixels, const C* weights, uint64_t inside)
-          __attribute__((always_inline)) {
-            constexpr size_t taps = decltype(count)::value;
-            Vector<C> weight[taps];
-            for_constants<taps>([&](auto k) __attribute__((always_inline)) {
-              weight[k] = load_vector(weights + k * b.weight_step);
-            });
-            for_each_product<taps, stride, outputs>(
-                pixels,
-                b.pixel_step,
-                inside,
-                [&](const Vector<C>& pixel, auto k, auto p) __attribute__((always_inline)) {
-                  sums[p] = multiply_add<C>(pixel, weight[k], sums[p]);
-                });
-          });
   out += b.first_out;
-  for_constants<outputs>([&](auto p) __attribute__((always_inline)) {
-    C* const to = out + p * b.out_step;
-    is_streamed ? stream_vector(to, sums[p]) : store_vector(to, sums[p]);
-  });
+  for (int64_t v = 0; v < vectors.count; v++) {
+    Vector<C> sums[outputs];
+    for_constants<outputs>([&](auto p)
+                               __attribute__((always_inline)) { sums[p] = load_vector(bias); });
+    for_each_run(
+        b,
+        o,
+        [&](auto count, const C* pixels, const C* weights, uint64_t inside)
+            __attribute__((always_inline)) {
+              constexpr size_t taps = decltype(count)::value;
+              Vector<C> weight[taps];
+              for_constants<taps>([&](auto k) __attribute__((always_inline)) {
+                weight[k] = load_vector(weights + k * b.weight_step);
+              });
+              for_each_product<taps, stride, outputs>(
+                  pixels,
+                  b.pixel_step,
+                  inside,
+                  [&](const Vector<C>& pixel, auto k, auto p) __attribute__((always_inline)) {
+                    sums[p] = multiply_add<C>(pixel, weight[k], sums[p]);
+                  });
+            });
+    for_constants<outputs>([&](auto p) __attribute__((always_inline)) {
+      C* const to = out + p * b.out_step;
+      is_streamed ? stream_vector(to, sums[p]) : store_vector(to, sums[p]);
+    });
+    o.pixel_shift += kLanes<C>;
+    o.weight_shift += vectors.weight_step;
+    bias += kLanes<C>;
+    out += vectors.out_step;
+  }
 }
 
 template <class C, size_t outputs, size_t stride>
@@ -184,16 +197,18 @@ constexpr auto kernels = kernels_of<C>(std::make_index_sequence<kMostRunStride>(
 
 } // namespace tap_kernels_detail
 
-// out[p] = bias + sum over rows, taps of pixel * weight, for each output p of the block. Streamed
-// outputs are stored past the caches.
+// out[p] = bias + sum over rows, taps of pixel * weight, for each output p of the block, of each
+// vector. Streamed outputs are stored past the caches.
 template <class C>
 void gather_taps(
     const PixelBlock& b,
     const TapOperands<C>& o,
+    const VectorRun& vectors,
     const C* bias,
     C* out,
     bool is_streamed) {
-  tap_kernels_detail::kernels<C>[b.stride - 1][b.outputs - 1].first(b, o, bias, out, is_streamed);
+  const auto kernel = tap_kernels_detail::kernels<C>[b.stride - 1][b.outputs - 1].first;
+  kernel(b, o, vectors, bias, out, is_streamed);
 }
 
 // weight += sum over p of pixel * grad[p], for each tap of all rows.
