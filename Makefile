@@ -84,7 +84,7 @@ gpu-build: $(VENV)/.torch
 
 gpu-test gpu-memcheck $(GPU_BENCHES): export PYTHONPATH := $(CURDIR)
 
-GPU_TESTS = -m pytest -m cuda $$(grep -lE 'mark\.cuda|cuda\.is_available' tests/test_*.py)
+GPU_TESTS = -m pytest -m cuda $$(grep -lE 'mark\.cuda|cuda\.is_available' tests/*/test_*.py)
 gpu-test: gpu-build $(VENV)/.gpu-tools
 	$(PY) $(GPU_TESTS) $(ARGS)
 

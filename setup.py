@@ -8,7 +8,8 @@ with which torch, is recorded in `torch_dnnl/_build.py`.
 Environment:
   TORCH_DNNL_CUDA=0|1   never, or by all means, build `_cuda` (default: if torch has CUDA and there
                         is an nvcc for it)
-  TORCH_DNNL_CPU        instruction sets beside `default`, such as avx2,avx512 (default: all)
+  TORCH_DNNL_CPU        instruction sets, such as default,avx2, or `native` for the one that this
+                        machine uses (default: all)
   TORCH_CUDA_ARCH_LIST  GPU architectures (default: see DEFAULT_ARCHS)
   MAX_JOBS              compilers at once (default: the number of cores)
 """
@@ -21,7 +22,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from glob import glob
 from pathlib import Path
 from typing import NoReturn
 
@@ -118,10 +118,29 @@ def choose_cpu() -> list[str]:
     """The instruction sets to compile the CPU kernels for."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return ["default"]
-    wish = os.environ.get("TORCH_DNNL_CPU", ",".join(CPU_FLAGS)).split(",")
-    if unknown := set(wish) - set(CPU_FLAGS):
-        fail(f"TORCH_DNNL_CPU lists some of {', '.join(CPU_FLAGS)}, not {', '.join(unknown)}")
-    return [name for name in CPU_FLAGS if name in wish or name == "default"]
+    wish = os.environ.get("TORCH_DNNL_CPU") or ",".join(CPU_FLAGS)
+    if wish == "native":
+        # ATen's words for it, such as AVX512_VNNI, begin with those of the libraries.
+        used = torch.backends.cpu.get_cpu_capability().lower()
+        return [name for name in CPU_FLAGS if used.startswith(name)] or ["default"]
+    names = wish.split(",")
+    if unknown := set(names) - set(CPU_FLAGS):
+        fail(
+            f"TORCH_DNNL_CPU is native or lists some of {', '.join(CPU_FLAGS)}, "
+            f"not {', '.join(sorted(unknown))}"
+        )
+    return [name for name in CPU_FLAGS if name in names]
+
+
+def sources(suffix: str, device: str | None = None) -> list[str]:
+    """The files of a library: those in the folders of a device, or in no device's."""
+    devices = {"cpu", "cuda"}
+    wanted = {device} if device else set()
+    return [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "csrc").rglob(f"*{suffix}"))
+        if devices & set(path.parts) == wanted
+    ]
 
 
 def library(name: str, sources: list[str], flags: list[str]) -> Extension:
@@ -137,9 +156,9 @@ def library(name: str, sources: list[str], flags: list[str]) -> Extension:
     common = ["-std=c++20", "-DNDEBUG", *flags]
     extension = (CUDAExtension if cuda else CppExtension)(
         f"torch_dnnl.{name}",
-        sorted(sources),
+        sources,
         include_dirs=[str(ROOT / "csrc")],
-        depends=sorted(glob("csrc/**/*.h", recursive=True)),
+        depends=sorted(map(str, ROOT.glob("csrc/**/*.h"))),
         extra_compile_args={"cxx": common + host, "nvcc": common + nvcc},
     )
     # The OpenMP that at::parallel_for needs and the CUDA runtime are those that torch has loaded: a
@@ -154,14 +173,14 @@ def library(name: str, sources: list[str], flags: list[str]) -> Extension:
 cpu_names = choose_cpu()
 cuda, cuda_reason = choose_cuda()
 
-libraries = [library("_C", ["csrc/library.cpp", *glob("csrc/*/*.cpp")], ["-O2"])]
+libraries = [library("_C", sources(".cpp"), ["-O2"])]
 for name in cpu_names:
     capability = [f"-DCPU_CAPABILITY={name.upper()}", f"-DCPU_CAPABILITY_{name.upper()}"]
     libraries.append(
-        library(f"_cpu_{name}", glob("csrc/*/cpu/*.cpp"), ["-O3", *capability, *CPU_FLAGS[name]])
+        library(f"_cpu_{name}", sources(".cpp", "cpu"), ["-O3", *capability, *CPU_FLAGS[name]])
     )
 if cuda:
-    libraries.append(library("_cuda", glob("csrc/*/cuda/*.cu"), ["-O3"]))
+    libraries.append(library("_cuda", sources(".cu", "cuda"), ["-O3"]))
 
 
 class BuildLibraries(BuildExtension):

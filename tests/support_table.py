@@ -5,11 +5,11 @@ python tests/support_table.py --write  # puts it into README.md
 """
 
 import sys
-from pathlib import Path
 
 from op_db import SUPPORT
+from paths import ROOT
 
-README = Path(__file__).parent.parent / "README.md"
+README = ROOT / "README.md"
 BEGIN, END = "<!-- support table: begin -->\n", "<!-- support table: end -->"
 
 

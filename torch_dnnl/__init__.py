@@ -31,7 +31,18 @@ def _cpu_level() -> str:
     """
     capability = torch.backends.cpu.get_cpu_capability().lower()
     top = max(i for i, level in enumerate(_LEVELS) if i == 0 or capability.startswith(level))
-    return next(level for level in _LEVELS[top::-1] if f"_cpu_{level}" in _build.libraries)
+    built = [level for level in _LEVELS if f"_cpu_{level}" in _build.libraries]
+    usable = [level for level in built if level in _LEVELS[: top + 1]]
+    if not usable:
+        raise ImportError(
+            f"torch_dnnl was built for {' and '.join(built)} and this machine has {_LEVELS[top]}: "
+            "build it here, or with all of TORCH_DNNL_CPU=default,avx2,avx512"
+        )
+    return usable[-1]
+
+
+def _has_cuda() -> bool:
+    return "_cuda" in _build.libraries and torch.version.cuda is not None
 
 
 def _load_libraries() -> None:
@@ -40,7 +51,7 @@ def _load_libraries() -> None:
     # run the CUDA kernels on the host that way.
     cpu = os.environ.get("TORCH_DNNL_LIBRARY", here / f"_cpu_{_cpu_level()}.so")
     paths = [here / "_C.so", cpu]
-    if "_cuda" in _build.libraries and torch.version.cuda is not None:
+    if _has_cuda():
         paths.append(here / "_cuda.so")
 
     built, running = _build.torch_version, torch.__version__
@@ -65,14 +76,32 @@ from torch_dnnl.convert import convert  # noqa: E402
 from torch_dnnl.functional._algorithm import conv_algorithm  # noqa: E402
 
 
+def _kernels() -> dict[str, dict[str, list[str]]]:
+    """The names of each device's kernels, in order of preference, by operator family."""
+    return {
+        device: {
+            family: getattr(torch.ops.torch_dnnl, f"{family}_kernels_{device}")()
+            for family in ("convolution",)
+        }
+        for device in ("cpu", "cuda")
+        if device == "cpu" or _has_cuda()
+    }
+
+
 def build_info() -> dict[str, Any]:
-    """What was built, with what, and what of it is in use."""
+    """What was built, with what, and what of it is in use.
+
+    `kernels` has, for each device and family of operators, the names of the kernels in order of
+    preference. `algorithm=` and the context managers take them; torch.profiler shows the one that
+    ran below its operator.
+    """
     return {
         "version": __version__,
         "built_torch": _build.torch_version,
         "running_torch": str(torch.__version__),
         "cpu_capability": _cpu_level(),
         "cuda_archs": _build.cuda_archs,
+        "kernels": _kernels(),
     }
 
 

@@ -16,9 +16,9 @@
 #include <ATen/ops/threshold_backward.h>
 #include <torch/library.h>
 
-#include "core/autocast.h"
-#include "core/autograd.h"
-#include "core/vmap.h"
+#include "core/torch/autocast.h"
+#include "core/torch/autograd.h"
+#include "core/torch/vmap.h"
 
 namespace torch_dnnl {
 namespace {

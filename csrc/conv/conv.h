@@ -10,9 +10,9 @@
 #include <tuple>
 #include <utility>
 
-#include "conv/call.h"
+#include "conv/arguments.h"
 #include "conv/problem.h"
-#include "core/empty.h"
+#include "core/torch/empty.h"
 
 namespace torch_dnnl {
 
@@ -239,7 +239,6 @@ inline ConvProblem conv_problem(
   const conv_detail::Call call("convolution", src, "src", options);
   ConvProblem p{};
   p.pass = pass;
-  p.algorithm = call.algorithm_of(options.algorithm);
   p.n = src.size(0);
   p.groups = options.groups.expect_int();
   p.ic = src.size(call.image_at.channel) / p.groups;

@@ -403,7 +403,7 @@ class FusedBackward {
       return;
     auto p = conv_problem(pass, src, weights, h, std::nullopt, options_);
     p.pad[3 - call_.spatial + axis_] = pad;
-    Device::compute(p);
+    Device::compute(p, options_.algorithm);
   }
 
   void multiply(

@@ -9,7 +9,8 @@
 
 namespace torch_dnnl {
 
-// What a device registers: check, allocate, and Device::compute a problem that is not empty.
+// What a device registers: check, allocate, and Device::compute a problem that is not empty, by the
+// algorithm that is asked for.
 template <class Device>
 struct ConvOnDevice {
   static at::Tensor forward(
@@ -41,7 +42,7 @@ struct ConvOnDevice {
       }
       if (epilogue.keep_preactivation)
         p.preactivation = preactivation.mutable_data_ptr();
-      Device::compute(p);
+      Device::compute(p, options.algorithm);
     }
     return outputs;
   }
@@ -85,7 +86,7 @@ struct ConvOnDevice {
       const ConvOptions& options) {
     const c10::DeviceGuard guard(out.device());
     if (out.numel() > 0)
-      Device::compute(conv_problem(pass, src, weights, dst, bias, options));
+      Device::compute(conv_problem(pass, src, weights, dst, bias, options), options.algorithm);
     return out;
   }
 };

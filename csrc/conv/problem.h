@@ -16,16 +16,24 @@
 
 namespace torch_dnnl {
 
-// How a kernel is chosen: by the device's own rule, or among those of one kind.
-enum class ConvAlgorithm { automatic, direct, winograd, reference };
-
 // Which of the three tensors is computed.
 enum class ConvPass { forward, backward_data, backward_weights };
+
+// The operator that computes a pass.
+inline const char* name_of(ConvPass pass) {
+  switch (pass) {
+    case ConvPass::forward:
+      return "convolution";
+    case ConvPass::backward_data:
+      return "convolution_backward_data";
+    default:
+      return "convolution_backward_weights";
+  }
+}
 
 // Missing leading axes have size 1, so that kernels see three axes always.
 struct ConvProblem {
   ConvPass pass;
-  ConvAlgorithm algorithm;
   int64_t n, groups, ic, oc;                   // channels of one group
   int64_t src_size[3], dst_size[3], kernel[3]; // D, H, W
   int64_t stride[3], dilation[3], pad[3];      // pad: at the beginning

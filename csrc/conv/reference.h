@@ -10,6 +10,7 @@
 #include "conv/problem.h"
 #include "core/dispatch.h"
 #include "core/host_device.h"
+#include "core/math.h"
 #include "core/numeric.h"
 
 namespace torch_dnnl {
@@ -42,21 +43,6 @@ TORCH_DNNL_HD inline ImageIndex image_index(
   for (int a = 0; a < 3; a++)
     index.x[a] = position(offset, size[a], stride[2 + a]);
   return index;
-}
-
-TORCH_DNNL_HD inline int64_t ceil_div(int64_t a, int64_t b) {
-  return b == 1 ? a : (a + b - 1) / b;
-}
-
-// The half-open range of k in [0, count) with 0 <= first + k * step < limit.
-struct Range {
-  int64_t begin, end;
-};
-
-TORCH_DNNL_HD inline Range within(int64_t first, int64_t step, int64_t limit, int64_t count) {
-  const int64_t begin = first >= 0 ? 0 : ceil_div(-first, step);
-  const int64_t end = first >= limit ? 0 : ceil_div(limit - first, step);
-  return {begin, end < count ? end : count};
 }
 
 // dst[n, o, x] = activation(u), u = bias[o] + residual[n, o, x] +
@@ -259,7 +245,6 @@ void with_reference(const ConvProblem& p, F&& f) {
 
 // The number of elements of the output.
 inline int64_t output_elements(const ConvProblem& p) {
-  const auto product = [](const int64_t* size) { return size[0] * size[1] * size[2]; };
   switch (p.pass) {
     case ConvPass::forward:
       return p.n * p.groups * p.oc * product(p.dst_size);

@@ -11,6 +11,7 @@
 #include <c10/core/SymIntArrayRef.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <string_view>
@@ -112,6 +113,17 @@ inline bool is_channels_innermost(const char* op, std::string_view data_format) 
       data_format,
       "\"");
   return data_format == "NXC";
+}
+
+// ValueError unless `name` is one of the names of a primitive's kernels and families of kernels.
+template <size_t n>
+void check_algorithm(const char* op, std::string_view name, const std::string_view (&known)[n]) {
+  if (std::find(known, known + n, name) != known + n)
+    return;
+  std::string names;
+  for (const std::string_view each : known)
+    names.append(names.empty() ? "\"" : ", \"").append(each).append("\"");
+  TORCH_CHECK_VALUE(false, op, ": expected algorithm to be one of ", names, ", got \"", name, "\"");
 }
 
 } // namespace torch_dnnl

@@ -10,7 +10,7 @@
 #include <ATen/ops/sub.h>
 #include <ATen/ops/zeros_like.h>
 
-#include "reorder/calls.h"
+#include "reorder/derivative_calls.h"
 
 namespace torch_dnnl {
 namespace {

@@ -17,7 +17,7 @@
 #include <cmath>
 #include <tuple>
 
-#include "reorder/calls.h"
+#include "reorder/derivative_calls.h"
 
 namespace torch_dnnl {
 

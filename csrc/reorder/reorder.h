@@ -12,8 +12,8 @@
 
 #include "core/checks.h"
 #include "core/dispatch.h"
-#include "core/empty.h"
 #include "core/numeric.h"
+#include "core/torch/empty.h"
 #include "reorder/format.h"
 #include "reorder/problem.h"
 

@@ -4,8 +4,8 @@
 
 #include <torch/library.h>
 
-#include "core/autograd.h"
-#include "core/vmap.h"
+#include "core/torch/autograd.h"
+#include "core/torch/vmap.h"
 
 namespace torch_dnnl {
 namespace {

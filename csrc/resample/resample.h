@@ -15,7 +15,7 @@
 
 #include "core/checks.h"
 #include "core/dispatch.h"
-#include "core/empty.h"
+#include "core/torch/empty.h"
 #include "resample/axis_table.h"
 #include "resample/problem.h"
 

@@ -12,10 +12,10 @@
 #include <random>
 #include <vector>
 
-#include "conv/cuda/dense.h"
-#include "conv/cuda/depthwise.h"
+#include "conv/cuda/dense/dense.h"
+#include "conv/cuda/depthwise/depthwise.h"
 #include "reorder/cuda/kernels.h"
-#include "resample/cuda/open_sums.h"
+#include "resample/cuda/running_sums.h"
 #include "resample/cuda/sliding_window.h"
 
 using namespace torch_dnnl;

@@ -5,12 +5,12 @@
 #include <cstdio>
 #include <random>
 
-#include "conv/cuda/dense_problem.h"
-#include "conv/cuda/depthwise_image.h"
-#include "conv/cuda/depthwise_weights.h"
+#include "conv/cuda/dense/problem.h"
+#include "conv/cuda/depthwise/image.h"
+#include "conv/cuda/depthwise/weights_gradient.h"
 #include "core/cuda/divide.h"
 #include "reorder/cuda/rows.h"
-#include "resample/cuda/job.h"
+#include "resample/cuda/kernel_arguments.h"
 
 using namespace torch_dnnl;
 

@@ -3,11 +3,13 @@
 #include <array>
 #include <vector>
 
-#include "conv/cpu/activation_lanes.h"
-#include "conv/cpu/pixels.h"
-#include "conv/cpu/tasks.h"
+#include "conv/cpu/shared/activation_lanes.h"
+#include "conv/cpu/shared/pixels.h"
 #include "conv/reference.h"
+#include "core/cpu/parallel.h"
+#include "core/cpu/scratch.h"
 #include "core/dispatch.h"
+#include "core/math.h"
 
 namespace torch_dnnl {
 namespace {

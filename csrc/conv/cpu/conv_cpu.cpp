@@ -1,21 +1,27 @@
-// Convolution on the CPU: the kernels, in order of preference.
+// Convolution on the CPU: the kernels, in order of preference. What each can compute is said by the
+// kernel (supports), when it is chosen by choose.cpp (prefers).
 #include <torch/library.h>
 
 #include <cstring>
+#include <iterator>
+#include <string_view>
 
 #include "conv/cpu/activation_gradient.h"
-#include "conv/cpu/canonical.h"
-#include "conv/cpu/depthwise.h"
-#include "conv/cpu/direct.h"
-#include "conv/cpu/narrow.h"
-#include "conv/cpu/patches.h"
-#include "conv/cpu/planes.h"
-#include "conv/cpu/shallow.h"
-#include "conv/cpu/tasks.h"
-#include "conv/cpu/winograd.h"
+#include "conv/cpu/channel_lanes/channel_lanes.h"
+#include "conv/cpu/choose.h"
+#include "conv/cpu/direct/blocked.h"
+#include "conv/cpu/direct/few_inputs.h"
+#include "conv/cpu/direct/few_outputs.h"
+#include "conv/cpu/gemm/gemm.h"
+#include "conv/cpu/pixel_lanes/pixel_lanes.h"
+#include "conv/cpu/shared/canonical.h"
+#include "conv/cpu/winograd/winograd.h"
 #include "conv/on_device.h"
 #include "conv/reference.h"
-#include "core/parallel.h"
+#include "core/cpu/parallel.h"
+#include "core/cpu/scratch.h"
+#include "core/math.h"
+#include "core/torch/run_kernel.h"
 
 namespace torch_dnnl {
 namespace {
@@ -29,44 +35,60 @@ void run_reference(const ConvProblem& p) {
       p, [&](const auto& functor) { for_each_element(output_elements(p), cost, functor); });
 }
 
-struct Kernel {
-  const char* name;
-  bool (*can_run)(const ConvProblem&);
-  void (*run)(const ConvProblem&);
+void run_pixel_lanes_or_next(const ConvProblem& p);
+
+constexpr Kernel<ConvProblem> kernels[] = {
+    {"pixel_lanes", supports_pixel_lanes, prefers_pixel_lanes, run_pixel_lanes_or_next},
+    {"channel_lanes", supports_channel_lanes, prefers_channel_lanes, run_channel_lanes},
+    {"gemm", supports_gemm, prefers_gemm, run_gemm},
+    {"few_outputs", supports_few_outputs, prefers_few_outputs, run_few_outputs},
+    {"winograd_2x2", supports_winograd_2x2, prefers_winograd_2x2, run_winograd_2x2},
+    {"winograd_4x4", supports_winograd_4x4, prefers_winograd_4x4, run_winograd_4x4},
+    {"few_inputs", supports_few_inputs, prefers_few_inputs, run_few_inputs},
+    {"blocked", always, prefers_blocked, run_blocked},
+    {"reference", always, always, run_reference},
 };
 
-// The first that can run a problem runs it.
-constexpr Kernel kernels[] = {
-    {"planes", can_run_planes, run_planes},
-    {"depthwise", can_run_depthwise, run_depthwise},
-    {"patches", can_run_patches, run_patches},
-    {"narrow", can_run_narrow, run_narrow},
-    {"winograd", can_run_winograd, run_winograd},
-    {"shallow", can_run_shallow, run_shallow},
-    {"direct", can_run_direct, run_direct},
-};
-
-// Multiply-adds, and outputs, that take less time than a kernel takes to get ready. Strides may
-// leave outputs of backward data without any.
-bool is_tiny(const ConvProblem& p) {
-  constexpr int64_t few = 1024;
-  const int64_t products = p.n * p.groups * p.oc * p.ic * product(p.kernel) * product(p.dst_size);
-  return products == 0 || (products <= few && output_elements(p) <= few);
+bool is_winograd(const Kernel<ConvProblem>& kernel) {
+  return std::string_view(kernel.name).starts_with("winograd");
 }
 
-void compute(const ConvProblem& p) {
-  if (p.algorithm == ConvAlgorithm::reference || is_tiny(p)) {
-    return run_reference(p);
+void run_pixel_lanes_or_next(const ConvProblem& p) {
+  if (run_pixel_lanes(p))
+    return;
+  choose(kernels, p, [](const auto& kernel, const ConvProblem& q) {
+    return kernel.run != run_pixel_lanes_or_next && kernel.prefers(q);
+  }).run(p);
+}
+
+// The kernel of a family, or of the name that is asked for.
+const Kernel<ConvProblem>& kernel_of(std::string_view algorithm, const ConvProblem& p) {
+  if (algorithm == "auto")
+    return choose(kernels, p);
+  if (algorithm == "direct") {
+    return choose(kernels, p, [](const auto& kernel, const ConvProblem& q) {
+      return !is_winograd(kernel) && kernel.prefers(q);
+    });
   }
+  if (algorithm == "winograd") {
+    return choose(kernels, p, [](const auto& kernel, const ConvProblem& q) {
+      return is_winograd(kernel) ? (kernel.run == run_winograd_2x2) == prefers_tiles_2x2(q)
+                                 : kernel.prefers(q);
+    });
+  }
+  return kernel_named(kernels, algorithm, name_of(p.pass), p);
+}
+
+void compute(const ConvProblem& p, std::string_view algorithm) {
+  const bool is_family = algorithm == "auto" || algorithm == "direct" || algorithm == "winograd";
+  if (algorithm == "reference" || (is_family && prefers_reference(p)))
+    return run(kernels[std::size(kernels) - 1], p);
   // Winograd, if that is asked for, takes taps that only meet pads, too.
-  const ConvProblem q = p.algorithm == ConvAlgorithm::winograd ? p : canonical(p);
+  const ConvProblem q = algorithm.starts_with("winograd") ? p : canonical(p);
+  const Kernel<ConvProblem>& kernel = kernel_of(algorithm, q);
   if (p.pass == ConvPass::backward_weights && product(q.kernel) < product(p.kernel))
     std::memset(p.out, 0, output_elements(p) * c10::elementSize(p.dtype));
-  for (const auto& kernel : kernels) {
-    if (kernel.can_run(q))
-      return kernel.run(q);
-  }
-  run_reference(p);
+  run(kernel, q);
 }
 
 struct Cpu {
@@ -77,8 +99,8 @@ struct Cpu {
     return int64_t(products < 64 ? 4 : 6) << 20;
   }
 
-  static void compute(const ConvProblem& p) {
-    torch_dnnl::compute(p);
+  static void compute(const ConvProblem& p, std::string_view algorithm) {
+    torch_dnnl::compute(p, algorithm);
   }
   static void compute(
       const ActivationGradient& p,
@@ -91,6 +113,10 @@ struct Cpu {
 
 TORCH_LIBRARY_IMPL(torch_dnnl, CPU, m) {
   ConvOnDevice<Cpu>::register_in(m);
+}
+
+TORCH_LIBRARY_FRAGMENT(torch_dnnl, m) {
+  list_kernels(m, "convolution", "cpu", kernels);
 }
 
 } // namespace

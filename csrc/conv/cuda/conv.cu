@@ -7,8 +7,8 @@
 #include <limits>
 #include <vector>
 
-#include "conv/cuda/dense.h"
-#include "conv/cuda/depthwise.h"
+#include "conv/cuda/dense/dense.h"
+#include "conv/cuda/depthwise/depthwise.h"
 #include "conv/on_device.h"
 #include "conv/reference.h"
 
@@ -26,8 +26,8 @@ constexpr bool (*kernels[])(const ConvProblem&) = {
     cuda::dense,
 };
 
-void compute(const ConvProblem& p) {
-  if (p.algorithm != ConvAlgorithm::reference && p.n > 0) { // else weights gradients are zeros
+void compute(const ConvProblem& p, std::string_view algorithm) {
+  if (algorithm != "reference" && p.n > 0) { // else weights gradients are zeros
     for (const auto& kernel : kernels) {
       if (kernel(p))
         return;
@@ -43,8 +43,8 @@ struct Cuda {
     return std::numeric_limits<int64_t>::max() / 2;
   }
 
-  static void compute(const ConvProblem& p) {
-    torch_dnnl::compute(p);
+  static void compute(const ConvProblem& p, std::string_view algorithm) {
+    torch_dnnl::compute(p, algorithm);
   }
   static void compute(
       const ActivationGradient& p,

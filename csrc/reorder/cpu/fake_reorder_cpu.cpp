@@ -4,10 +4,10 @@
 #include <bit>
 #include <cstring>
 
-#include "core/parallel.h"
-#include "reorder/boxes_of.h"
-#include "reorder/cpu/elements.h"
-#include "reorder/cpu/steps.h"
+#include "core/cpu/parallel.h"
+#include "reorder/cpu/quantize_rows.h"
+#include "reorder/cpu/scalar_convert.h"
+#include "reorder/decompose.h"
 #include "reorder/fake_reorder.h"
 
 namespace torch_dnnl::reorder_cpu {

@@ -2,8 +2,8 @@
 // last can run every one.
 #include <torch/library.h>
 
+#include "core/cpu/parallel.h"
 #include "core/dispatch.h"
-#include "core/parallel.h"
 #include "reorder/cpu/tiles.h"
 #include "reorder/reference.h"
 #include "reorder/reorder.h"

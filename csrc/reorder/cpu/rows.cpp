@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "core/numeric.h"
-#include "reorder/cpu/elements.h"
+#include "reorder/cpu/scalar_convert.h"
 #include "reorder/cpu/vector.h"
 
 namespace torch_dnnl::reorder_cpu {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "reorder/box.h"
-#include "reorder/cpu/steps.h"
+#include "reorder/cpu/quantize_rows.h"
 
 namespace torch_dnnl::reorder_cpu {
 

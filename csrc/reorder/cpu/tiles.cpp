@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/streaming.h"
-#include "reorder/boxes_of.h"
+#include "core/cpu/stream.h"
 #include "reorder/cpu/rows.h"
 #include "reorder/cpu/transposed_tile.h"
+#include "reorder/decompose.h"
 
 namespace torch_dnnl {
 namespace reorder_cpu {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/streaming.h"
+#include "core/cpu/stream.h"
 
 namespace torch_dnnl::reorder_cpu {
 namespace {

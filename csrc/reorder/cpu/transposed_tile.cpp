@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/streaming.h"
+#include "core/cpu/stream.h"
 #include "reorder/cpu/transpose.h"
 
 namespace torch_dnnl::reorder_cpu {

@@ -9,8 +9,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "core/cpu/stream.h"
 #include "core/numeric.h"
-#include "core/streaming.h"
 
 namespace torch_dnnl::reorder_cpu {
 

@@ -3,9 +3,9 @@
 // in the result goes through the reference.
 #include "core/cuda/launch.h"
 #include "core/dispatch.h"
-#include "reorder/boxes_of.h"
 #include "reorder/cuda/alignment.h"
 #include "reorder/cuda/rows.h"
+#include "reorder/decompose.h"
 #include "reorder/fake_reference.h"
 
 namespace torch_dnnl::reorder_cuda {

@@ -6,8 +6,8 @@
 
 #include "core/cuda/launch.h"
 #include "core/dispatch.h"
-#include "reorder/boxes_of.h"
 #include "reorder/cuda/kernels.h"
+#include "reorder/decompose.h"
 #include "reorder/fake_reorder.h"
 #include "reorder/reference.h"
 #include "reorder/reorder.h"

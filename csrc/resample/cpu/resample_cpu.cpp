@@ -3,8 +3,8 @@
 // adjoint gathers with the transposed tables.
 #include <torch/library.h>
 
+#include "core/cpu/parallel.h"
 #include "core/dispatch.h"
-#include "core/parallel.h"
 #include "resample/cpu/rows.h"
 #include "resample/host_table.h"
 #include "resample/reference.h"

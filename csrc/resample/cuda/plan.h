@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/cuda/scratch.h"
-#include "resample/cuda/job.h"
+#include "resample/cuda/kernel_arguments.h"
 #include "resample/problem.h"
 
 namespace torch_dnnl::cuda {

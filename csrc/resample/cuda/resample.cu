@@ -4,8 +4,8 @@
 
 #include <optional>
 
-#include "resample/cuda/open_sums.h"
 #include "resample/cuda/reference.h"
+#include "resample/cuda/running_sums.h"
 #include "resample/cuda/sliding_window.h"
 #include "resample/resample.h"
 

@@ -1,6 +1,6 @@
 // The kernel for any layout that open_sums.h describes.
-#include "resample/cuda/open_sums.h"
-#include "resample/cuda/open_sums_device.h"
+#include "resample/cuda/running_sums.h"
+#include "resample/cuda/running_sums_device.h"
 
 namespace torch_dnnl::cuda {
 namespace {

@@ -4,8 +4,8 @@
 // each thread. When the sums of a row of dst are complete, the block shares them and applies the W
 // axis. Two buffers by turns: the barrier before a row is read is also the one that lets the buffer
 // of the row before be overwritten by the next but one.
-#include "resample/cuda/open_sums.h"
-#include "resample/cuda/open_sums_device.h"
+#include "resample/cuda/running_sums.h"
+#include "resample/cuda/running_sums_device.h"
 
 namespace torch_dnnl::cuda {
 namespace {

@@ -1,0 +1,179 @@
+#include "conv/cpu/choose.h"
+
+#include <algorithm>
+
+#include "conv/cpu/channel_lanes/channel_lanes.h"
+#include "conv/cpu/pixel_lanes/images.h"
+#include "conv/cpu/pixel_lanes/pixel_lanes.h"
+#include "conv/cpu/shared/roles.h"
+#include "conv/cpu/winograd/tiles.h"
+#include "conv/reference.h"
+#include "core/math.h"
+
+namespace torch_dnnl {
+namespace {
+
+// Products of a channel with a channel, over all taps, that fill a vector of sums.
+constexpr int64_t kFullVector = 16;
+
+int64_t channel_pairs(const ConvProblem& p) {
+  return p.ic * p.oc;
+}
+
+// The part of vectors of `lanes` that n values fill.
+double filled(int64_t n, int64_t lanes) {
+  return 1.0 * n / round_up(n, lanes);
+}
+
+} // namespace
+
+bool prefers_reference(const ConvProblem& p) {
+  constexpr int64_t few = 1024; // multiply-adds, and outputs
+  const int64_t products =
+      p.n * p.groups * channel_pairs(p) * product(p.kernel) * product(p.dst_size);
+  // Strides may leave outputs of backward data without any product.
+  return products == 0 || (products <= few && output_elements(p) <= few);
+}
+
+bool prefers_channel_lanes(const ConvProblem& p) {
+  // Matrix products are faster for more channels, and where a channel is read for one tap only.
+  const int64_t pairs = channel_pairs(p);
+  return pairs < kFullVector ||
+      (p.groups > 1 && (p.ic == 1 || (pairs <= 64 && product(p.kernel) > 1)));
+}
+
+bool prefers_pixel_lanes(const ConvProblem& problem) {
+  constexpr double poor = 3; // times as well as channels fill vectors
+  constexpr int64_t most_stride = 4, few_taps = 9;
+  constexpr int64_t least_pixels = 256; // of a unit
+  const ConvProblem p = with_long_rows(problem);
+  const int64_t lanes = p.dtype == c10::ScalarType::Double ? kLanes<double> : kLanes<float>;
+  const bool has_rows = p.src_stride[4] == 1 && p.dst_stride[4] == 1;
+  // Other kernels have vectors of the channels of all groups, or of one.
+  const bool has_few_channels = supports_channel_lanes(problem) && prefers_channel_lanes(problem);
+  const int64_t outputs = p.pass == ConvPass::backward_data ? p.ic : p.oc;
+  const double channels = filled(has_few_channels ? p.groups * outputs : outputs, lanes);
+  const bool is_narrow = has_rows && poor * channels <= 1 &&
+      std::all_of(p.stride, p.stride + 3, [](int64_t s) { return s <= most_stride; });
+  if (!has_few_channels && !is_narrow)
+    return false;
+  const PixelLanesPlan plan(p, lanes);
+  if (plan.block * plan.rows * plan.tile < least_pixels)
+    return false;
+  const double pixels = filled(plan.tile, lanes);
+  if (pixels >= poor * channels) // vectors of channels would be all but empty
+    return true;
+  if (!has_few_channels || !has_rows || p.stride[2] > 2)
+    return false;
+  const bool is_strided = p.stride[2] > 1, has_few_taps = p.kernel[1] * p.kernel[2] <= few_taps;
+  const bool is_forward = p.pass == ConvPass::forward;
+  const bool is_summed = p.pass == ConvPass::backward_weights;
+  if (plan.outer == 1) {
+    // A vector that is loaded should be multiplied for several rows, or there be few products.
+    const auto& rows = plan.phases[1];
+    const bool has_few_rows = std::all_of(rows.begin(), rows.end(), [](const Phase& row) {
+      return outputs_of_step(row) <= kPlaneOutputs;
+    });
+    const bool is_reused = std::any_of(rows.begin(), rows.end(), can_slide);
+    if (!has_few_rows || !(is_reused || has_few_taps))
+      return false;
+    // It takes long to take the pixels of strides apart and together, and to add up many sums.
+    if ((is_strided && !is_forward) || (is_summed && !has_few_taps))
+      return false;
+  }
+  if (is_summed && plan.vectors == 1)
+    return false;
+  return pixels >= (is_strided || is_summed ? 0.75 : 0.625);
+}
+
+bool prefers_gemm(const ConvProblem& p) {
+  // Of fewer sums over so many pixels of an image, copies of the images take longer than products.
+  constexpr int64_t few_sums = 4096, many_pixels = 128;
+  if (std::min(p.oc, p.ic * product(p.kernel)) < kFullVector)
+    return false;
+  // Sums that products make of channels-last images where they lie.
+  const bool are_innermost = p.src_stride[1] == 1 && p.dst_stride[1] == 1;
+  return !(
+      p.pass == ConvPass::backward_weights && product(p.kernel) == 1 && are_innermost &&
+      channel_pairs(p) <= few_sums && p.dst_size[1] * p.dst_size[2] >= many_pixels);
+}
+
+bool prefers_few_outputs(const ConvProblem& p) {
+  constexpr int64_t most_channels = 4; // of the output
+  const bool forward = p.pass == ConvPass::forward;
+  return (forward ? p.oc : p.ic) <= most_channels && (forward ? p.ic : p.oc) >= kFullVector &&
+      p.kernel[2] > 1;
+}
+
+namespace {
+
+// Times of Winograd's algorithm and of the direct kernel, in products of two channels, of which the
+// definition has nine for each output.
+struct WinogradCosts {
+  static constexpr int64_t kernels_in_tiles = 4; // to transform the kernels takes as long
+  static constexpr int64_t direct_pixel = 6;     // of those that meet data
+  static constexpr int64_t direct_weights = 100; // if the second-level cache does not hold them
+  static constexpr int64_t cached_weights = int64_t(1) << 20;
+
+  template <class F>
+  static int64_t of_tiles(const ConvProblem& p) {
+    const int64_t* out = p.pass == ConvPass::backward_data ? p.src_size : p.dst_size;
+    return F::kPositions * (Tiles<F>(p.n, out).count + kernels_in_tiles);
+  }
+
+  static int64_t of_direct(const ConvProblem& p) {
+    const int64_t pixels = p.n * std::min(product(p.src_size), product(p.dst_size));
+    const bool are_cached = p.groups * channel_pairs(p) * 9 < cached_weights;
+    return direct_pixel * pixels + (are_cached ? 0 : direct_weights);
+  }
+};
+
+bool prefers_winograd(const ConvProblem& p) {
+  // What takes less than a tenth of a millisecond is computed with the smaller error of direct
+  // sums.
+  constexpr int64_t few = int64_t(1) << 22;
+  const int64_t products = p.n * p.groups * channel_pairs(p) * 9 * product(p.dst_size);
+  if (std::min(p.ic, p.oc) < 16 || products < few)
+    return false;
+  if (p.pass == ConvPass::backward_weights) {
+    // Of images of one row or column, a tile takes few of the products that it is made for.
+    return Tiles<F4x4>(p.n, p.dst_size).count >= 16 && std::min(p.dst_size[1], p.dst_size[2]) > 1;
+  }
+  return std::min(WinogradCosts::of_tiles<F2x2>(p), WinogradCosts::of_tiles<F4x4>(p)) <=
+      WinogradCosts::of_direct(p);
+}
+
+} // namespace
+
+bool prefers_tiles_2x2(const ConvProblem& p) {
+  return p.pass != ConvPass::backward_weights &&
+      WinogradCosts::of_tiles<F2x2>(p) <= WinogradCosts::of_tiles<F4x4>(p);
+}
+
+bool prefers_winograd_2x2(const ConvProblem& p) {
+  return prefers_tiles_2x2(p) && prefers_winograd(p);
+}
+
+bool prefers_winograd_4x4(const ConvProblem& p) {
+  return !prefers_tiles_2x2(p) && prefers_winograd(p);
+}
+
+bool prefers_few_inputs(const ConvProblem& p) {
+  constexpr int64_t few = 16;  // as many input channels and more fill products of one tap
+  constexpr int64_t some = 32; // up to which copies may pay all the same
+  if (channel_pairs(p) < kFullVector || product(p.kernel) == 1)
+    return false;
+  const Roles roles(p);
+  const int64_t in = roles.in_channels_, out = roles.out_channels_, pixels = roles.out_size_[2];
+  // Channels that lie next to each other are copied faster. Where rows of one vector of channels
+  // have to be transposed, vectors of pixels save more than copies take.
+  const bool is_one_vector =
+      out <= few && roles.out_stride_[4] == 1 && round_up(pixels, few) * out <= pixels * few;
+  return in < few || (in <= some && (roles.in_stride_[1] == 1 || is_one_vector));
+}
+
+bool prefers_blocked(const ConvProblem& p) {
+  return channel_pairs(p) >= kFullVector;
+}
+
+} // namespace torch_dnnl

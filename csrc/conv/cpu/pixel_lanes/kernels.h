@@ -1,0 +1,232 @@
+// The inner loops of convolution on planes: vectors whose lanes are neighbouring pixels of a row,
+// weights that are broadcast, and all sums in registers.
+#pragma once
+
+#include <array>
+#include <utility>
+
+#include "core/cpu/vectors.h"
+
+namespace torch_dnnl {
+
+// Outputs that a pixel is multiplied for: channels, or rows.
+inline constexpr int kPlaneOutputs = 7;
+
+// Vectors of pixels, which are in registers with a weight and a sum for each vector and output.
+inline constexpr int kPlaneVectors = 4;
+constexpr int most_plane_vectors(int outputs) {
+  return std::min(kPlaneVectors, (kRegisters - 2) / (outputs + 1));
+}
+
+// A row of taps. Step u of a kernel takes the row `row` + u * row_step of an image.
+template <class C>
+struct PlaneRow {
+  const C* pixels;  // of row 0 of the image
+  const C* weights; // [tap][output]
+  int64_t row;
+  bool meets_first; // or all outputs but the first
+};
+
+// What a kernel computes, for some vectors of pixels: of neighbouring ones, or of several images.
+// All steps are in elements.
+template <class C>
+struct PlaneOperands {
+  const PlaneRow<C>* rows;
+  int64_t count;
+  const int64_t* taps; // where the pixels of a row's taps are
+  int64_t tap_count;
+  int64_t first_row, last_row; // that the image has
+  int64_t row_pitch, row_step;
+  int64_t steps;
+  int64_t pixel_step; // from one vector to the next one
+  const C* bias;      // of each output
+  C* out;
+  int64_t out_row, out_step; // to the next row, and to the next vector
+  int64_t out_channel;       // to the next output, if outputs are channels
+  int64_t vectors;
+  int64_t pixels[kPlaneVectors]; // of the vectors that are stored
+  bool is_whole;                 // all of them
+};
+
+namespace plane_kernels_detail {
+
+template <class C>
+inline Vector<C> load_once(const C* from) {
+  Vector<C> vector = load_vector(from);
+  keep_in_register<C>(vector);
+  return vector;
+}
+
+// Outputs are the channels of a group; or, if it slides, rows: a step takes in rows of the image
+// for as many rows of outputs, completes the first of them and begins another one.
+//
+// Sum i is of output i / vectors and vector i % vectors. All sums are named by constants, as in
+// tap_kernels.h.
+template <class C, bool slides, int outputs, int... i, int... v>
+void gather(
+    const PlaneOperands<C>& o,
+    std::integer_sequence<int, i...>,
+    std::integer_sequence<int, v...>) {
+  constexpr int vectors = sizeof...(v);
+  constexpr int complete = slides ? 1 : outputs; // outputs in a step
+  // Copies, which a store cannot change.
+  const int64_t pixel_step = o.pixel_step, pitch = o.row_pitch, row_step = o.row_step;
+  const int64_t tap_count = o.tap_count;
+  const PlaneRow<C>*const first = o.rows, *const last = first + o.count;
+  const int64_t* const taps = o.taps;
+  const C* const bias = o.bias;
+  C* out = o.out;
+  const auto bias_of = [&](int at) __attribute__((always_inline)) {
+    return broadcast(bias[slides ? 0 : at / vectors]);
+  };
+  Vector<C> sums[] = {bias_of(i)...};
+  // Adds the taps of a row to the sums of all outputs from `from` on.
+  const auto add_row =
+      [&](const C* pixels, const C* weights, auto from) __attribute__((always_inline)) {
+        for (int64_t tap = 0; tap < tap_count; tap++, weights += outputs) {
+          const C* const x = pixels + taps[tap];
+          const Vector<C> pixel[] = {load_once(x + v * pixel_step)...};
+          ((i / vectors < from()
+                ? void()
+                : void(
+                      sums[i] = multiply_add<C>(
+                          pixel[i % vectors], broadcast(weights[i / vectors]), sums[i]))),
+           ...);
+        }
+      };
+  for (int64_t step = 0, at = 0; step < o.steps; step++, at += row_step) {
+    for (const PlaneRow<C>* row = first; row != last; row++) {
+      const int64_t y = row->row + at;
+      if (y < o.first_row || y >= o.last_row)
+        continue;
+      if (!slides || row->meets_first) {
+        add_row(row->pixels + y * pitch, row->weights, std::integral_constant<int, 0>());
+      } else {
+        add_row(row->pixels + y * pitch, row->weights, std::integral_constant<int, 1>());
+      }
+    }
+    if (step + complete >= outputs) {
+      const auto to = [&](int at) __attribute__((always_inline)) {
+        return out + at % vectors * o.out_step + at / vectors * o.out_channel;
+      };
+      if (o.is_whole) {
+        ((i / vectors < complete ? store_vector(to(i), sums[i]) : void()), ...);
+      } else {
+        ((i / vectors < complete ? store_vector(to(i), sums[i], o.pixels[i % vectors]) : void()),
+         ...);
+      }
+      out += o.out_row;
+    }
+    ((sums[i] = i / vectors + complete < outputs ? sums[i + complete * vectors] : bias_of(i)), ...);
+  }
+}
+
+template <class C, bool slides, int outputs, int vectors>
+void gather_at_most(const PlaneOperands<C>& o) {
+  if constexpr (vectors > 1) {
+    if (o.vectors < vectors)
+      return gather_at_most<C, slides, outputs, vectors - 1>(o);
+  }
+  gather<C, slides, outputs>(
+      o,
+      std::make_integer_sequence<int, outputs * vectors>(),
+      std::make_integer_sequence<int, vectors>());
+}
+
+template <class C, bool slides, int... i>
+constexpr auto gathers_by_outputs(std::integer_sequence<int, i...>) {
+  return std::array{&gather_at_most<C, slides, i + 1, most_plane_vectors(i + 1)>...};
+}
+
+template <class C, bool slides>
+constexpr auto gathers =
+    gathers_by_outputs<C, slides>(std::make_integer_sequence<int, kPlaneOutputs>());
+
+} // namespace plane_kernels_detail
+
+// Rows of outputs. At most kPlaneOutputs of them, or channels, at once, and at most
+// most_plane_vectors of these vectors.
+template <class C>
+void gather_planes(const PlaneOperands<C>& o, bool slides, int64_t outputs) {
+  using namespace plane_kernels_detail;
+  (slides ? gathers<C, true> : gathers<C, false>)[outputs - 1](o);
+}
+
+// Taps of a row that are summed at once: a pixel, a gradient of each output and a sum for each tap
+// and output are in registers.
+inline constexpr int kPlaneTaps = 7;
+constexpr int most_plane_taps(int outputs) {
+  return std::min(kPlaneTaps, (kRegisters - 2) / outputs - 1);
+}
+
+// A row of taps, the gradients of the same outputs, and the products of both, summed over pixels.
+template <class C>
+struct PlaneSums {
+  const C* pixels; // of the first row
+  const int64_t* taps;
+  int64_t tap_count;
+  int64_t row_pitch;
+  const C* grads; // the same pixels of the first output
+  int64_t grad_pitch, grad_step;
+  int64_t rows, vectors;
+  C* sums; // [tap][output][lane], added to
+};
+
+namespace plane_kernels_detail {
+
+// Sum i is of tap i / outputs and output i % outputs.
+template <class C, size_t outputs, size_t taps>
+void sum(const PlaneSums<C>& o) {
+  constexpr int64_t n = kLanes<C>;
+  const int64_t grad_step = o.grad_step;
+  int64_t at[taps];
+  std::copy_n(o.taps, taps, at);
+  Vector<C> sums[taps * outputs];
+  for_constants<taps * outputs>(
+      [&](auto i) __attribute__((always_inline)) { sums[i] = load_vector(o.sums + i * n); });
+  for (int64_t row = 0; row < o.rows; row++) {
+    const C *x = o.pixels + row * o.row_pitch, *grads = o.grads + row * o.grad_pitch;
+    for (int64_t vector = 0; vector < o.vectors; vector++, x += n, grads += n) {
+      Vector<C> grad[outputs];
+      for_constants<outputs>([&](auto m) __attribute__((always_inline)) {
+        grad[m] = load_once(grads + m * grad_step);
+      });
+      for_constants<taps>([&](auto t) __attribute__((always_inline)) {
+        const auto pixel = load_once(x + at[t]);
+        for_constants<outputs>([&](auto m) __attribute__((always_inline)) {
+          constexpr size_t i = decltype(t)::value * outputs + decltype(m)::value;
+          sums[i] = multiply_add<C>(pixel, grad[m], sums[i]);
+        });
+      });
+    }
+  }
+  for_constants<taps * outputs>(
+      [&](auto i) __attribute__((always_inline)) { store_vector(o.sums + i * n, sums[i]); });
+}
+
+template <class C, int outputs, int taps>
+void sum_at_most(const PlaneSums<C>& o) {
+  if constexpr (taps > 1) {
+    if (o.tap_count < taps)
+      return sum_at_most<C, outputs, taps - 1>(o);
+  }
+  sum<C, outputs, taps>(o);
+}
+
+template <class C, int... i>
+constexpr auto sums_by_outputs(std::integer_sequence<int, i...>) {
+  return std::array{&sum_at_most<C, i + 1, most_plane_taps(i + 1)>...};
+}
+
+template <class C>
+constexpr auto plane_sums = sums_by_outputs<C>(std::make_integer_sequence<int, kPlaneOutputs>());
+
+} // namespace plane_kernels_detail
+
+// At most most_plane_taps at once.
+template <class C>
+void sum_planes(const PlaneSums<C>& o, int64_t outputs) {
+  plane_kernels_detail::plane_sums<C>[outputs - 1](o);
+}
+
+} // namespace torch_dnnl

@@ -1,0 +1,196 @@
+// Pixels of an image as vectors whose lanes are channels, whatever the image's layout: loads that
+// widen and transpose on the way in, stores that transpose and round on the way out.
+#pragma once
+
+#include <ATen/cpu/vec/vec.h>
+
+#include <algorithm>
+
+#include "core/cpu/lanes.h"
+
+namespace torch_dnnl {
+
+// A run of pixels in an image.
+template <class T>
+struct ImageRun {
+  T* data;
+  int64_t channels, pixels, channel_stride, pixel_stride;
+};
+
+// The same run in float32 or float64: pixel x of vector v, which is channels v * lanes and so on,
+// is at data + v * vector_stride + x * pixel_stride. The channels end within the last vector.
+template <class C>
+struct LaneRun {
+  C* data;
+  int64_t vector_stride, pixel_stride;
+};
+
+namespace pixels_detail {
+
+template <class C, class T>
+Lanes<C> load_part(const T* from, int64_t n) {
+  return n >= kLanes<C> ? load_lanes<C>(from) : load_lanes<C>(from, n);
+}
+
+template <class C, class T>
+void store_part(T* to, const Lanes<C>& lanes, int64_t n) {
+  if (n >= kLanes<C>) {
+    store_lanes<C>(to, lanes);
+  } else {
+    store_lanes<C>(to, lanes, n);
+  }
+}
+
+template <class C, class T>
+Lanes<C> load_strided(const T* from, int64_t stride, int64_t count) {
+  alignas(64) C values[kLanes<C>] = {};
+  for (int64_t i = 0; i < count; i++)
+    values[i] = static_cast<C>(from[i * stride]);
+  return Lanes<C>::loadu(values);
+}
+
+template <class C, class T>
+void store_strided(T* to, int64_t stride, const Lanes<C>& lanes, int64_t count) {
+  alignas(64) C values[kLanes<C>];
+  lanes.store(values);
+  for (int64_t i = 0; i < count; i++)
+    to[i * stride] = convert<T>(values[i]);
+}
+
+// to(column, row) = from(row, column), and 0 in rows that `from` has not.
+template <class C, class T>
+void load_transposed(
+    const T* from,
+    int64_t row_stride,
+    int64_t rows,
+    int64_t columns,
+    C* to,
+    int64_t to_stride) {
+  constexpr int64_t n = kLanes<C>;
+  if constexpr (std::is_same_v<T, C>) {
+    if (rows == n && columns == n)
+      return at::vec::transpose_mxn<C, n, n>(from, row_stride, to, to_stride);
+  }
+  C block[n * n], transposed[n * n];
+  for (int64_t r = 0; r < rows; r++)
+    load_part<C>(from + r * row_stride, columns).store(block + r * n);
+  for (int64_t r = rows; r < n; r++)
+    Lanes<C>(0).store(block + r * n);
+  if (columns == n)
+    return at::vec::transpose_mxn<C, n, n>(block, n, to, to_stride);
+  at::vec::transpose_mxn<C, n, n>(block, n, transposed, n);
+  for (int64_t c = 0; c < columns; c++)
+    Lanes<C>::loadu(transposed + c * n).store(to + c * to_stride);
+}
+
+// to(row, column) = from(column, row).
+template <class C, class T>
+void store_transposed(
+    const C* from,
+    int64_t from_stride,
+    T* to,
+    int64_t row_stride,
+    int64_t rows,
+    int64_t columns) {
+  constexpr int64_t n = kLanes<C>;
+  if constexpr (std::is_same_v<T, C>) {
+    if (rows == n && columns == n)
+      return at::vec::transpose_mxn<C, n, n>(from, from_stride, to, row_stride);
+  }
+  C block[n * n], transposed[n * n];
+  for (int64_t c = 0; c < columns; c++)
+    Lanes<C>::loadu(from + c * from_stride).store(block + c * n);
+  at::vec::transpose_mxn<C, n, n>(block, n, transposed, n);
+  for (int64_t r = 0; r < rows; r++)
+    store_part<C>(to + r * row_stride, Lanes<C>::loadu(transposed + r * n), columns);
+}
+
+// f(x, count) for blocks of n pixels, the last of which overlaps the one before, or one of fewer.
+template <class F>
+void for_each_block(int64_t pixels, int64_t n, const F& f) {
+  for (int64_t x = 0; x < pixels; x += n) {
+    const int64_t first = std::max<int64_t>(std::min(x, pixels - n), 0);
+    f(first, std::min(n, pixels - first));
+  }
+}
+
+} // namespace pixels_detail
+
+// Lanes that have no channel become 0. may_exceed: a vector of pixels may be read and written where
+// there are fewer, which is faster.
+template <class C, class T>
+void load_pixels(const ImageRun<const T>& from, const LaneRun<C>& to, bool may_exceed = false) {
+  constexpr int64_t n = kLanes<C>;
+  if (from.channel_stride == 1) {
+    const int64_t whole = from.channels / n, rest = from.channels % n, step = to.vector_stride;
+    for (int64_t x = 0; x < from.pixels; x++) {
+      const T* pixel = from.data + x * from.pixel_stride;
+      C* lanes = to.data + x * to.pixel_stride;
+      for (int64_t v = 0; v < whole; v++, pixel += n, lanes += step)
+        load_lanes<C>(pixel).store(lanes);
+      if (rest > 0)
+        load_lanes<C>(pixel, rest).store(lanes);
+    }
+    return;
+  }
+  for (int64_t c = 0; c < from.channels; c += n) {
+    const T* line = from.data + c * from.channel_stride;
+    C* lanes = to.data + c / n * to.vector_stride;
+    const int64_t channels = std::min(n, from.channels - c);
+    if (from.pixel_stride == 1) {
+      const int64_t pixels = may_exceed ? std::max(from.pixels, n) : from.pixels;
+      pixels_detail::for_each_block(pixels, n, [&](int64_t x, int64_t count) {
+        C* pixel = lanes + x * to.pixel_stride;
+        pixels_detail::load_transposed(
+            line + x, from.channel_stride, channels, count, pixel, to.pixel_stride);
+      });
+      continue;
+    }
+    for (int64_t x = 0; x < from.pixels; x++) {
+      C* pixel = lanes + x * to.pixel_stride;
+      for (int64_t i = 0; i < n; i++) {
+        pixel[i] = i < channels
+            ? static_cast<C>(line[i * from.channel_stride + x * from.pixel_stride])
+            : C(0);
+      }
+    }
+  }
+}
+
+template <class C, class T>
+void store_pixels(const LaneRun<const C>& from, const ImageRun<T>& to) {
+  constexpr int64_t n = kLanes<C>;
+  if (to.channel_stride == 1) {
+    const int64_t whole = to.channels / n, rest = to.channels % n, step = from.vector_stride;
+    for (int64_t x = 0; x < to.pixels; x++) {
+      const C* lanes = from.data + x * from.pixel_stride;
+      T* pixel = to.data + x * to.pixel_stride;
+      for (int64_t v = 0; v < whole; v++, pixel += n, lanes += step)
+        store_lanes<C>(pixel, Lanes<C>::loadu(lanes));
+      if (rest > 0)
+        store_lanes<C>(pixel, Lanes<C>::loadu(lanes), rest);
+    }
+    return;
+  }
+  for (int64_t c = 0; c < to.channels; c += n) {
+    const C* lanes = from.data + c / n * from.vector_stride;
+    T* line = to.data + c * to.channel_stride;
+    const int64_t channels = std::min(n, to.channels - c);
+    if (to.pixel_stride == 1) {
+      pixels_detail::for_each_block(to.pixels, n, [&](int64_t x, int64_t count) {
+        const C* pixel = lanes + x * from.pixel_stride;
+        pixels_detail::store_transposed(
+            pixel, from.pixel_stride, line + x, to.channel_stride, channels, count);
+      });
+      continue;
+    }
+    for (int64_t x = 0; x < to.pixels; x++) {
+      for (int64_t i = 0; i < channels; i++) {
+        line[i * to.channel_stride + x * to.pixel_stride] =
+            convert<T>(lanes[x * from.pixel_stride + i]);
+      }
+    }
+  }
+}
+
+} // namespace torch_dnnl

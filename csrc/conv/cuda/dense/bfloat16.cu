@@ -1,0 +1,12 @@
+// The dense kernels of bfloat16.
+#include "conv/cuda/dense/run.h"
+
+namespace torch_dnnl::cuda {
+
+template <>
+void run_dense<c10::BFloat16, true>(const DenseProblem& p, bool vectors) {
+  DenseRun<c10::BFloat16, true>(p).run<Shape<128, 128, 2>, Shape<256, 64, 4>, Shape<64, 64, 2>>(
+      vectors);
+}
+
+} // namespace torch_dnnl::cuda

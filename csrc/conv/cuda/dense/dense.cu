@@ -1,0 +1,210 @@
+// Dense convolution: which problems it takes, and how they become matrix products.
+#include "conv/cuda/dense/dense.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "conv/cuda/dense/types.h"
+#include "core/cuda/scratch.h"
+#include "core/cuda/vector.h"
+#include "core/dispatch.h"
+
+namespace torch_dnnl::cuda {
+namespace {
+
+// Whether the image's channels are contiguous and begin at multiples of 16 bytes in every pixel and
+// group.
+bool has_chunks(const Image& image, int64_t n, int64_t chunk, size_t element) {
+  const auto is_whole = [&](int64_t size, int64_t stride) {
+    return size == 1 || stride % chunk == 0;
+  };
+  const int64_t* stride = image.stride;
+  return stride[1] == 1 && image.channels % chunk == 0 && is_whole(n, stride[0]) &&
+      is_whole(image.size[0], stride[2]) && is_whole(image.size[1], stride[3]) &&
+      is_whole(image.size[2], stride[4]) && is_aligned(image.data, chunk * element);
+}
+
+Image make_image(const void* data, const int64_t* stride, const int64_t* size, int64_t channels) {
+  Image image{data, {}, {}, static_cast<int>(channels)};
+  std::copy_n(stride, 5, image.stride);
+  std::transform(size, size + 3, image.size, [](int64_t s) { return static_cast<int>(s); });
+  return image;
+}
+
+bool is_data(const ConvProblem& p) {
+  return p.pass == ConvPass::backward_data;
+}
+
+int64_t gathered_channels(const ConvProblem& p) {
+  return is_data(p) ? p.oc : p.ic;
+}
+
+int64_t straight_channels(const ConvProblem& p) {
+  return is_data(p) ? p.ic : p.oc;
+}
+
+// Whether positions, taps and channels are numbers of 32 bits and the grid is within its limits.
+bool fits(const ConvProblem& p) {
+  constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() / 2;
+  int64_t taps = 1, problems = p.groups, pixels = p.n;
+  for (int a = 0; a < 3; a++) {
+    if (p.src_size[a] > kLimit || p.kernel[a] > kLimit || p.stride[a] > kLimit ||
+        p.dilation[a] > kLimit ||
+        (p.dst_size[a] - 1) * p.stride[a] + (p.kernel[a] - 1) * p.dilation[a] + p.pad[a] > kLimit) {
+      return false;
+    }
+    taps *= p.kernel[a];
+    problems *= is_data(p) ? std::min(p.stride[a], p.src_size[a]) : 1;
+    pixels *= is_data(p) ? p.src_size[a] : p.dst_size[a];
+    if (taps > kLimit || problems > kMaxGridZ) {
+      return false;
+    }
+  }
+  constexpr int64_t kSmallestTile = 64;
+  const int64_t rows = p.pass == ConvPass::backward_weights ? taps * (p.ic + 16) : pixels;
+  return std::max(p.ic, p.oc) <= kLimit && taps * (p.ic + 16) <= kLimit &&
+      ceil_div(rows, kSmallestTile) * ceil_div(straight_channels(p), kSmallestTile) <= kMaxGridX;
+}
+
+// Whether tiles are filled well enough: channels are computed 64 at a time and summed by 16 bytes.
+// The bound is about what a thread per element takes longer for a product.
+bool fills_tiles(const ConvProblem& p) {
+  const int64_t chunk = kWidestAccess / c10::elementSize(p.dtype);
+  const int64_t computed =
+      ceil_div(straight_channels(p), 64) * 64 * (ceil_div(gathered_channels(p), chunk) * chunk);
+  return computed <= 32 * p.ic * p.oc;
+}
+
+template <class T>
+DenseProblem make_problem(const ConvProblem& p) {
+  DenseProblem d{};
+  d.conv = p;
+  const Image src =
+      make_image(p.pass == ConvPass::backward_data ? p.out : p.src, p.src_stride, p.src_size, p.ic);
+  const Image dst =
+      make_image(p.pass == ConvPass::forward ? p.out : p.dst, p.dst_stride, p.dst_size, p.oc);
+  d.gathered = is_data(p) ? dst : src;
+  d.straight = is_data(p) ? src : dst;
+  d.padded_channels = static_cast<int>(ceil_div(d.gathered.channels, kChunk<T>) * kChunk<T>);
+  // All taps of a few channels after one another: most of their pixels are then in the L1 cache.
+  const bool by_blocks = p.pass != ConvPass::backward_weights && d.padded_channels % kDepth<T> == 0;
+  d.block_channels = by_blocks ? kDepth<T> : d.padded_channels;
+  for (int a = 0; a < 3; a++) {
+    const int64_t step = p.stride[a] / std::gcd(p.stride[a], p.dilation[a]);
+    d.residues[a] = is_data(p) ? static_cast<int>(std::min(p.stride[a], p.src_size[a])) : 1;
+    d.tap_step[a] = is_data(p) ? static_cast<int>(step) : 1;
+  }
+  return d;
+}
+
+// Weights whose gathered channels are not chunks, made so: [group][straight channel][tap][padded
+// gathered channel]. One call per chunk. They are small beside the images, which are never copied.
+template <class T>
+struct PackWeights {
+  DenseProblem p;
+  int64_t channel_stride,
+      row_stride; // in the weights as they are, of gathered and straight channel
+  T* packed;
+
+  TORCH_DNNL_HD void operator()(int64_t i) const {
+    const ConvProblem& c = p.conv;
+    const int64_t chunks = p.padded_channels / kChunk<T>;
+    const int64_t taps = c.kernel[0] * c.kernel[1] * c.kernel[2];
+    const int64_t rows = p.straight.channels;
+    // Neighbouring threads read what is close in memory: chunks of a row, or rows.
+    const bool rows_innermost = row_stride < channel_stride;
+    const int64_t chunk = position(i, chunks, rows_innermost ? rows : 1);
+    const int64_t row = position(i, rows, rows_innermost ? 1 : chunks * taps);
+    const int64_t tap = position(i, taps, rows_innermost ? chunks * rows : chunks);
+    const int64_t group = position(i, c.groups, chunks * rows * taps);
+    const int64_t first = chunk * kChunk<T>;
+    // Groups are blocks of output channels.
+    const T* from = static_cast<const T*>(c.weights) + group * c.weights_group + row * row_stride +
+        first * channel_stride;
+    int64_t stride = 1;
+    for (int a = 2; a >= 0; a--) {
+      from += position(tap, c.kernel[a], stride) * c.weights_stride[2 + a];
+      stride *= c.kernel[a];
+    }
+    T* to = packed + ((group * rows + row) * taps + tap) * p.padded_channels + first;
+    for (int e = 0; e < kChunk<T>; e++) {
+      to[e] = first + e < p.gathered.channels ? from[e * channel_stride] : T(0);
+    }
+  }
+};
+
+// Sets where `d` has its weights: as they lie, or packed into the scratch that is returned.
+template <class T>
+std::optional<Scratch> place_weights(DenseProblem& d) {
+  const ConvProblem& p = d.conv;
+  const int64_t* stride = p.weights_stride;
+  const int64_t channel_stride = stride[is_data(p) ? 0 : 1],
+                row_stride = stride[is_data(p) ? 1 : 0];
+  const auto is_whole = [&](int64_t size, int64_t stride) {
+    return size == 1 || stride % kChunk<T> == 0;
+  };
+  const bool as_they_lie = channel_stride == 1 && d.padded_channels == d.gathered.channels &&
+      is_whole(d.straight.channels, row_stride) && is_whole(p.groups, p.oc * stride[0]) &&
+      is_whole(p.kernel[0], stride[2]) && is_whole(p.kernel[1], stride[3]) &&
+      is_whole(p.kernel[2], stride[4]) && is_aligned(p.weights, kWidestAccess);
+  if (as_they_lie) {
+    d.weights = p.weights;
+    d.weights_group_stride = p.oc * stride[0];
+    d.weights_channel_stride = row_stride;
+    std::copy_n(stride + 2, 3, d.weights_tap_stride);
+    return std::nullopt;
+  }
+  const int64_t taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
+  d.weights_tap_stride[2] = d.padded_channels;
+  d.weights_tap_stride[1] = d.weights_tap_stride[2] * p.kernel[2];
+  d.weights_tap_stride[0] = d.weights_tap_stride[1] * p.kernel[1];
+  d.weights_channel_stride = taps * d.padded_channels;
+  d.weights_group_stride = d.weights_channel_stride * d.straight.channels;
+  const int64_t elements = d.weights_group_stride * p.groups;
+  Scratch packed(elements * sizeof(T));
+  d.weights = packed.data();
+  for_each_element(
+      elements / kChunk<T>,
+      PackWeights<T>{d, channel_stride, row_stride, static_cast<T*>(packed.data())});
+  return packed;
+}
+
+template <class T>
+void run(const ConvProblem& p) {
+  DenseProblem d = make_problem<T>(p);
+  std::optional<Scratch> packed;
+  if (p.pass != ConvPass::backward_weights) {
+    packed = place_weights<T>(d);
+  }
+  const auto whole = [&](const Image& image) {
+    return has_chunks(image, p.n, kChunk<T>, sizeof(T));
+  };
+  d.stores_whole = whole(d.straight);
+  if (p.preactivation != nullptr) { // has the strides of dst
+    d.stores_whole &= is_aligned(p.preactivation, kWidestAccess);
+  }
+  if (p.residual != nullptr) {
+    d.stores_whole &= whole(make_image(p.residual, p.residual_stride, p.dst_size, p.oc));
+  }
+  const bool vectors =
+      whole(d.gathered) && (p.pass != ConvPass::backward_weights || whole(d.straight));
+  if constexpr (std::is_same_v<T, float>) {
+    if (allows_tf32()) {
+      return run_dense<T, true>(d, vectors);
+    }
+  }
+  run_dense<T, sizeof(T) == 2>(d, vectors);
+}
+
+} // namespace
+
+bool dense(const ConvProblem& p) {
+  if (!fits(p) || !fills_tiles(p)) {
+    return false;
+  }
+  dispatch(FloatingTypes{}, p.dtype, [&](auto tag) { run<typename decltype(tag)::type>(p); });
+  return true;
+}
+
+} // namespace torch_dnnl::cuda

@@ -1,0 +1,208 @@
+// Runs a dense problem in one type: the tile, the grid, and for the weights gradient the splits and
+// their sum.
+//
+// Both rules below count on a GPU of 132 multiprocessors, as an H200 has. They are not asked of the
+// GPU at hand, so that every GPU computes the same bits.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "conv/cuda/dense/kernels.h"
+#include "conv/cuda/dense/types.h"
+#include "core/cuda/scratch.h"
+
+namespace torch_dnnl::cuda {
+
+constexpr int64_t kMultiprocessors = 132;
+
+template <class T, class S, bool depth_in_rows, bool tensor_cores>
+using SumsOf = std::conditional_t<
+    tensor_cores,
+    TensorCoreSums<T, S, depth_in_rows>,
+    ExactSums<T, S, depth_in_rows>>;
+
+// What a tile of one stage costs a multiprocessor in cycles: the products, or what shared memory
+// takes in and gives to the warps, 128 bytes a cycle. Products a cycle: mma.sync reaches some 5/8
+// of the tensor cores of Hopper.
+template <class T, class S, bool tensor_cores>
+constexpr int64_t stage_cycles() {
+  constexpr int64_t kRate = tensor_cores ? 1280 * 2 / sizeof(T) : 128 * 4 / sizeof(T);
+  constexpr int64_t kProducts = int64_t(S::m) * S::n * kDepth<T> / kRate;
+  constexpr int64_t kWarps = kDenseThreads / 32;
+  constexpr int64_t kRows = S::m + S::n + kWarps * (S::warp_m + S::warp_n);
+  return std::max(kProducts, kRows * kDepth<T> * int64_t(sizeof(T)) / 128);
+}
+
+// How the work of a problem is cut up.
+struct Plan {
+  int64_t row_tiles, column_tiles, splits;
+  int64_t cycles; // of the multiprocessor that has most to do
+};
+
+inline int64_t gathered_columns(const DenseProblem& p) {
+  const auto* kernel = p.conv.kernel;
+  return kernel[0] * kernel[1] * kernel[2] * p.padded_channels;
+}
+
+// The pixels of the largest problem among those of all remainders.
+inline int64_t most_pixels(const DenseProblem& p) {
+  int64_t pixels = p.conv.n;
+  for (int a = 0; a < 3; a++) {
+    pixels *= ceil_div(p.straight.size[a], p.residues[a]);
+  }
+  return pixels;
+}
+
+template <class T, class S, bool tensor_cores>
+Plan plan_gather(const DenseProblem& p) {
+  Plan plan{};
+  plan.row_tiles = ceil_div(most_pixels(p), S::m);
+  plan.column_tiles = ceil_div(p.straight.channels, S::n);
+  plan.splits = 1;
+  const int64_t problems = p.conv.groups * p.residues[0] * p.residues[1] * p.residues[2];
+  const int64_t tiles = plan.row_tiles * plan.column_tiles * problems;
+  plan.cycles = ceil_div(tiles, kMultiprocessors) * stage_cycles<T, S, tensor_cores>();
+  return plan;
+}
+
+// Splits make work for all multiprocessors; each one's sums are written and read once more.
+template <class T, class S, bool tensor_cores>
+Plan plan_weights(const DenseProblem& p) {
+  using Sum = typename SumsOf<T, S, true, tensor_cores>::Sum;
+  constexpr int64_t kBytesPerCycle = 2800; // of the whole memory
+  constexpr int64_t kMostSplits = 512;
+  constexpr int64_t kMostPixels = 16384; // sums of more lose too many bits of float32
+  constexpr int64_t kFewestBlocks = 2 * kStages;
+  Plan best{};
+  best.row_tiles = ceil_div(gathered_columns(p), S::m);
+  best.column_tiles = ceil_div(p.straight.channels, S::n);
+  best.cycles = std::numeric_limits<int64_t>::max();
+  const int64_t blocks = ceil_div(most_pixels(p), kDepth<T>);
+  const int64_t bytes =
+      gathered_columns(p) * p.straight.channels * p.conv.groups * int64_t(sizeof(Sum));
+  const int64_t most = std::clamp<int64_t>(kMaxGridZ / p.conv.groups, 1, kMostSplits);
+  const int64_t fewest = std::min(ceil_div(most_pixels(p), kMostPixels), most);
+  for (int64_t splits = fewest; splits <= most; splits++) {
+    if (splits > fewest && blocks / splits < kFewestBlocks) {
+      break;
+    }
+    const int64_t tiles = best.row_tiles * best.column_tiles * p.conv.groups * splits;
+    const int64_t cycles = ceil_div(tiles, kMultiprocessors) * ceil_div(blocks, splits) *
+            stage_cycles<T, S, tensor_cores>() +
+        2 * splits * bytes / kBytesPerCycle;
+    if (cycles < best.cycles) {
+      best.cycles = cycles;
+      best.splits = splits;
+    }
+  }
+  return best;
+}
+
+// Adds up the splits: element (group, oc, tap, channel) of the padded sums.
+template <class T, class Sum>
+struct ReduceSplits {
+  DenseProblem p;
+
+  TORCH_DNNL_HD void operator()(int64_t i) const {
+    const ConvProblem& c = p.conv;
+    const int64_t taps = c.kernel[0] * c.kernel[1] * c.kernel[2];
+    const int64_t channels = p.padded_channels;
+    const int64_t ic = position(i, channels, 1);
+    if (ic >= c.ic) {
+      return;
+    }
+    const int64_t count = c.groups * c.oc * taps * channels;
+    const Sum* partial = static_cast<const Sum*>(p.partial) + i;
+    Sum sum = 0;
+    for (int64_t split = 0; split < p.splits; split++) {
+      sum += partial[split * count];
+    }
+    int64_t offset = position(i, c.groups * c.oc, taps * channels) * c.weights_stride[0] +
+        ic * c.weights_stride[1];
+    int64_t stride = channels;
+    for (int a = 2; a >= 0; a--) {
+      offset += position(i, c.kernel[a], stride) * c.weights_stride[2 + a];
+      stride *= c.kernel[a];
+    }
+    static_cast<T*>(c.out)[offset] = convert<T>(sum);
+  }
+};
+
+template <class T, bool tensor_cores>
+class DenseRun {
+ public:
+  explicit DenseRun(const DenseProblem& p) : p_(p) {}
+
+  // With the best of the shapes; the first of equals.
+  template <class... S>
+  void run(bool vectors) {
+    const Plan plans[] = {plan<S>(vectors)...};
+    const auto* best =
+        std::min_element(std::begin(plans), std::end(plans), [](const Plan& a, const Plan& b) {
+          return a.cycles < b.cycles;
+        });
+    const Plan* of_shape = plans;
+    ((of_shape++ == best ? launch_shape<S>(*best, vectors) : void()), ...);
+  }
+
+ private:
+  bool is_weights() const {
+    return p_.conv.pass == ConvPass::backward_weights;
+  }
+
+  // Chunks of elements pass through registers, of which large tiles of two images leave too few.
+  template <class S>
+  static constexpr bool kWeightsByElements = S::m * S::n <= 64 * 64;
+
+  template <class S>
+  Plan plan(bool vectors) const {
+    if (!is_weights()) {
+      return plan_gather<T, S, tensor_cores>(p_);
+    }
+    if (!vectors && !kWeightsByElements<S>) {
+      return {.cycles = std::numeric_limits<int64_t>::max()};
+    }
+    return plan_weights<T, S, tensor_cores>(p_);
+  }
+
+  template <class S>
+  void launch_shape(const Plan& plan, bool vectors) {
+    p_.column_tiles = plan.column_tiles;
+    const dim3 grid(
+        static_cast<unsigned>(plan.row_tiles * plan.column_tiles),
+        1,
+        static_cast<unsigned>(
+            p_.conv.groups * p_.residues[0] * p_.residues[1] * p_.residues[2] * plan.splits));
+    if (!is_weights()) {
+      using Sums = SumsOf<T, S, false, tensor_cores>;
+      launch(
+          vectors ? gather_kernel<T, S, Sums, true> : gather_kernel<T, S, Sums, false>,
+          grid,
+          dim3(kDenseThreads),
+          kGatherBytes<T, S, Sums>,
+          p_);
+      return;
+    }
+    using Sums = SumsOf<T, S, true, tensor_cores>;
+    using Sum = typename Sums::Sum;
+    p_.splits = plan.splits;
+    p_.blocks_per_split = ceil_div(ceil_div(most_pixels(p_), kDepth<T>), plan.splits);
+    const int64_t sums = p_.conv.groups * p_.straight.channels * gathered_columns(p_);
+    const Scratch partial(sums * plan.splits * sizeof(Sum));
+    p_.partial = partial.data();
+    launch(
+        vectors ? weights_kernel<T, S, Sums, true>
+                : weights_kernel<T, S, Sums, !kWeightsByElements<S>>,
+        grid,
+        dim3(kDenseThreads),
+        kWeightsBytes<T, S>,
+        p_);
+    for_each_element(sums, ReduceSplits<T, Sum>{p_});
+  }
+
+  DenseProblem p_;
+};
+
+} // namespace torch_dnnl::cuda

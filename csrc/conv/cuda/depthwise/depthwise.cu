@@ -1,0 +1,101 @@
+#include "conv/cuda/depthwise/depthwise.h"
+
+#include <algorithm>
+
+#include "conv/cuda/depthwise/image.h"
+#include "conv/cuda/depthwise/weights_gradient.h"
+
+namespace torch_dnnl::cuda {
+namespace {
+
+// Positions along an axis are computed in 32 bits, with room for sums of three of them, and offsets
+// within a row too.
+bool has_small_positions(const ConvProblem& p) {
+  constexpr int64_t kMost = int64_t(1) << 28;
+  for (int a = 0; a < 3; a++) {
+    for (const int64_t reach :
+         {p.src_size[a], p.dst_size[a] * p.stride[a], p.kernel[a] * p.dilation[a], p.pad[a]}) {
+      if (reach > kMost)
+        return false;
+    }
+  }
+  return p.src_size[2] * p.src_stride[4] <= kMost && p.dst_size[2] * p.dst_stride[4] <= kMost &&
+      p.groups * p.ic * p.oc <= kMost &&
+      p.ic * p.oc * p.kernel[0] * p.kernel[1] * p.kernel[2] <= kMost;
+}
+
+bool can_run(const ConvProblem& p) {
+  constexpr int64_t kFew = 64; // products of a tap: more are worth a matrix product
+  return p.ic > 0 && p.ic * p.oc <= kFew && contains(DepthwiseTypes{}, p.dtype) &&
+      has_small_positions(p);
+}
+
+GatherAxis gather_axis(const ConvProblem& p, int a) {
+  const auto src = static_cast<int>(p.src_size[a]), dst = static_cast<int>(p.dst_size[a]);
+  const bool gradient = p.pass == ConvPass::backward_data;
+  GatherAxis axis{};
+  axis.in = gradient ? dst : src;
+  axis.out = gradient ? src : dst;
+  axis.taps = static_cast<int>(p.kernel[a]);
+  axis.stride = static_cast<int>(p.stride[a]);
+  axis.dilation = static_cast<int>(p.dilation[a]);
+  axis.pad = static_cast<int>(p.pad[a]);
+  axis.transposed = gradient && axis.stride > 1;
+  if (gradient && !axis.transposed)
+    axis.pad = (axis.taps - 1) * axis.dilation - axis.pad;
+  return axis;
+}
+
+DepthwiseImage depthwise_image(const ConvProblem& p) {
+  const bool gradient = p.pass == ConvPass::backward_data;
+  DepthwiseImage image{};
+  image.in = gradient ? p.dst : p.src;
+  image.bias = p.bias;
+  image.bias_stride = p.bias_stride;
+  image.epilogue = Epilogue::of(p);
+  image.n = p.n;
+  image.out_channels = static_cast<int>(gradient ? p.ic : p.oc);
+  image.in_channels = static_cast<int>(gradient ? p.oc : p.ic);
+  image.channels = static_cast<int>(p.groups) * image.out_channels;
+  std::copy_n(gradient ? p.dst_stride : p.src_stride, 5, image.in_stride);
+  std::copy_n(gradient ? p.src_stride : p.dst_stride, 5, image.out_stride);
+  std::copy_n(p.residual_stride, 5, image.residual_stride);
+  image.weights_group = p.weights_group;
+  image.weights_out = p.weights_stride[gradient ? 1 : 0];
+  image.weights_in = p.weights_stride[gradient ? 0 : 1];
+  int64_t mirrored = 0; // where the weights begin, in elements
+  for (int a = 0; a < 3; a++) {
+    GatherAxis& axis = image.axis[a] = gather_axis(p, a);
+    image.weights_stride[a] = p.weights_stride[2 + a];
+    if (gradient && !axis.transposed) {
+      mirrored += (axis.taps - 1) * image.weights_stride[a];
+      image.weights_stride[a] *= -1;
+    }
+  }
+  image.weights = static_cast<const char*>(p.weights) +
+      mirrored * static_cast<int64_t>(c10::elementSize(p.dtype));
+  // With an even pad, whether a tap meets an output depends on the two being even alone.
+  GatherAxis& row = image.axis[2];
+  if (row.transposed && row.stride == 2 && row.dilation == 1 && row.pad % 2 == 1) {
+    row.pad++;
+    row.taps++;
+    row.first = 1;
+  }
+  return image;
+}
+
+} // namespace
+
+bool depthwise(const ConvProblem& p) {
+  if (!can_run(p))
+    return false;
+  if (p.pass == ConvPass::backward_weights)
+    return depthwise_weights(p);
+  const DepthwiseImage image = depthwise_image(p);
+  if (image.channels == 1 || image.in_stride[1] != 1 || image.out_stride[1] != 1)
+    return depthwise_ncx(image, p.dtype);
+  depthwise_nxc(image, p.dtype);
+  return true;
+}
+
+} // namespace torch_dnnl::cuda

@@ -1,0 +1,317 @@
+// Depthwise and grouped convolution in any layout but channels innermost: a block computes a tile
+// of outputs of a plane, or small planes of several channels. The inputs of the tile lie in shared
+// memory as float, with zeros outside the image, so that every input is read from memory once; a
+// thread computes kRows x kOutputs outputs, from windows of neighbouring inputs.
+#include "conv/cuda/depthwise/image.h"
+
+#include "core/cuda/launch.h"
+#include "core/dispatch.h"
+
+namespace torch_dnnl::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kOutputs = 4; // of a thread, along a row
+constexpr int kRows = 4;
+constexpr int kSharedFloats = 12 * 1024;
+constexpr int kRowLanes = 8; // that load one row of inputs: the bytes of a sector or two
+constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
+
+struct Tiling {
+  int columns, rows, planes; // threads of a block along each
+  int parts;                 // of a kernel row
+  int in_rows, pitch;        // of the tile of one plane
+  int weights;               // of one plane, with those that do not exist
+  int tiles_w, tiles_h;
+  int64_t plane_groups, blocks;
+};
+
+template <class Taps>
+struct Window {
+  // Inputs before an output's first, an even number, so that windows of floats begin aligned.
+  static constexpr int before() {
+    if constexpr (Taps::kGeneral)
+      return 0;
+    return (1 - Taps::first_input()) / 2 * 2;
+  }
+  static constexpr int kAlign = before() == 0 ? 4 : 2;
+  static constexpr int size() {
+    return (Taps::last_input(kOutputs) + before() + kAlign) / kAlign * kAlign;
+  }
+};
+
+// The column of the image that is first in the tile of outputs from w on.
+template <class Taps>
+__device__ int first_column(const DepthwiseImage& p, const Tiling& t, int w) {
+  if constexpr (Taps::kGeneral) {
+    return p.axis[2].first_input(w);
+  } else {
+    // Later parts of transposed rows begin further to the left.
+    const int parts = Taps::first_input() < 0 ? (t.parts - 1) * Taps::kInputs : 0;
+    return Taps::origin(p.axis[2], w, 0) - Window<Taps>::before() - parts;
+  }
+}
+
+// A plane of the output: 64-bit division is slow, so a block divides once.
+struct Plane {
+  int64_t n;
+  int channel;
+
+  __device__ static Plane at(const DepthwiseImage& p, int64_t index) {
+    Digits digits(index);
+    const int channel = digits.pop(p.channels);
+    return {digits.rest(), channel};
+  }
+  __device__ Plane plus(int planes, int channels) const {
+    const int c = channel + planes;
+    return c < channels ? Plane{n, c} : Plane{n + c / channels, c % channels};
+  }
+};
+
+// Loads the tile of inputs of a channel of the group at depth id: [plane][row][column].
+template <class T>
+__device__ void stage_inputs(
+    const DepthwiseImage& p,
+    const Tiling& t,
+    Plane plane,
+    int channel,
+    int id,
+    int first_row,
+    int first_column,
+    float* shared) {
+  constexpr int kAtOnce = 8; // loads that are under way
+  const int lane = threadIdx.x % kRowLanes;
+  for (int line = threadIdx.x / kRowLanes; line < t.planes * t.in_rows;
+       line += kThreads / kRowLanes) {
+    const int in_block = line / t.in_rows, h = first_row + line - in_block * t.in_rows;
+    const Plane own = plane.plus(in_block, p.channels);
+    const bool is_inside = own.n < p.n && h >= 0 && h < p.axis[1].in;
+    const int64_t c = p.first_in_channel(own.channel) + channel;
+    const T* const row = static_cast<const T*>(p.in) + own.n * p.in_stride[0] + c * p.in_stride[1] +
+        id * p.in_stride[2] + h * p.in_stride[3];
+    for (int begin = lane; begin < t.pitch; begin += kAtOnce * kRowLanes) {
+      float values[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; i++) {
+        const int column = begin + i * kRowLanes, w = first_column + column;
+        values[i] = is_inside && column < t.pitch && w >= 0 && w < p.axis[2].in
+            ? static_cast<float>(row[w * p.in_stride[4]])
+            : 0.f;
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; i++) {
+        const int column = begin + i * kRowLanes;
+        if (column < t.pitch)
+          shared[line * t.pitch + column] = values[i];
+      }
+    }
+  }
+}
+
+// [plane][row of the kernel][tap], rows padded with zeros to whole parts.
+template <class T, class Taps>
+__device__ void stage_weights(
+    const DepthwiseImage& p,
+    const Tiling& t,
+    Plane plane,
+    int in_channel,
+    int d,
+    float* shared) {
+  const int row = t.parts * Taps::kTaps;
+  for (int e = threadIdx.x; e < t.planes * t.weights; e += kThreads) {
+    const Plane own = plane.plus(e / t.weights, p.channels);
+    const int tap = e % t.weights, h = tap / row, w = tap % row;
+    const bool exists =
+        h < p.axis[1].taps && w >= p.axis[2].first && w < p.axis[2].taps && own.n < p.n;
+    shared[e] = exists ? p.weight<T>(own.channel, in_channel, d, h, w) : 0.f;
+  }
+}
+
+// Adds to the sums of a row of outputs what a row of inputs gives through a part of a kernel row.
+// `inputs`: the first column of the tile that the part's first output meets.
+template <class Taps>
+__device__ __forceinline__ void add_row(
+    const GatherAxis& a,
+    const float* inputs,
+    const float (&taps)[Taps::kTaps],
+    int part,
+    float (&sums)[kOutputs]) {
+  using W = Window<Taps>;
+  float window[W::size()];
+#pragma unroll
+  for (int i = 0; i < W::size(); i += W::kAlign) {
+    const auto vector = load_vector<W::kAlign>(inputs + i);
+#pragma unroll
+    for (int j = 0; j < W::kAlign; j++)
+      window[i + j] = vector.at[j];
+  }
+#pragma unroll
+  for (int i = Taps::first_input(); i <= Taps::last_input(kOutputs); i++) {
+#pragma unroll
+    for (int r = 0; r < kOutputs; r++) {
+      const int k = Taps::tap(i, r);
+      if (k < 0 || k >= Taps::kTaps)
+        continue;
+      const int w = part * Taps::kTaps + k;
+      if (!Taps::kPartial || (w >= a.first && w < a.taps))
+        sums[r] += window[i + W::before()] * taps[k];
+    }
+  }
+}
+
+template <class T, class Taps>
+__global__ void __launch_bounds__(kThreads) ncx_kernel(
+    const __grid_constant__ DepthwiseImage p,
+    const __grid_constant__ Tiling t,
+    const __grid_constant__ bool vectors) {
+  float* const tile = dynamic_shared<float>();
+  float* const weights = tile + t.planes * t.in_rows * t.pitch;
+  const int column = threadIdx.x % t.columns, rest = threadIdx.x / t.columns;
+  const int row = rest % t.rows, in_block = rest / t.rows;
+  const GatherAxis& a = p.axis[2];
+  for (int64_t block = blockIdx.x; block < t.blocks; block += gridDim.x) {
+    Digits digits(block);
+    const int tile_w = digits.pop(t.tiles_w) * t.columns * kOutputs;
+    const int tile_h = digits.pop(t.tiles_h) * t.rows * kRows;
+    const int od = digits.pop(p.axis[0].out);
+    const Plane first_plane = Plane::at(p, digits.rest() * t.planes);
+    const Plane plane = first_plane.plus(in_block, p.channels);
+    const int ow = tile_w + column * kOutputs, oh = tile_h + row * kRows;
+    const bool active = in_block < t.planes && plane.n < p.n && ow < a.out && oh < p.axis[1].out;
+    const int first_row = p.axis[1].first_input(tile_h);
+    const int left = first_column<Taps>(p, t, tile_w);
+
+    float sums[kRows][kOutputs] = {};
+    for (int channel = 0; channel < p.in_channels; channel++) {
+      for (int d = 0; d < p.axis[0].taps; d++) {
+        const int id = p.axis[0].input(od, d);
+        if (id < 0)
+          continue;
+        __syncthreads(); // the tile before is no longer used
+        stage_inputs<T>(p, t, first_plane, channel, id, first_row, left, tile);
+        stage_weights<T, Taps>(p, t, first_plane, channel, d, weights);
+        __syncthreads();
+        if (!active)
+          continue;
+        const float* const own = tile + in_block * t.in_rows * t.pitch;
+        const float* kernel = weights + in_block * t.weights;
+        for (int h = 0; h < p.axis[1].taps; h++) {
+          for (int part = 0; part < t.parts; part++, kernel += Taps::kTaps) {
+            float taps[Taps::kTaps];
+#pragma unroll
+            for (int k = 0; k < Taps::kTaps; k++)
+              taps[k] = kernel[k];
+#pragma unroll
+            for (int r = 0; r < kRows; r++) {
+              const int ih = p.axis[1].input(oh + r, h);
+              if (ih < 0 || oh + r >= p.axis[1].out)
+                continue;
+              const float* inputs = own + (ih - first_row) * t.pitch;
+              if constexpr (Taps::kGeneral) {
+#pragma unroll
+                for (int i = 0; i < kOutputs; i++) {
+                  const int iw = ow + i < a.out ? a.input(ow + i, part) : -1;
+                  if (iw >= 0)
+                    sums[r][i] += inputs[iw - left] * taps[0];
+                }
+              } else {
+                const int begin = Taps::origin(a, ow, part) - Window<Taps>::before() - left;
+                add_row<Taps>(a, inputs + begin, taps, part, sums[r]);
+              }
+            }
+          }
+        }
+      }
+    }
+    if (!active)
+      continue;
+    const float bias = p.bias_of<T>(plane.channel);
+    const OutputIndex first{plane.n, plane.channel, od, oh, ow};
+    const int64_t offset = first.offset(p.out_stride), residual = first.offset(p.residual_stride);
+#pragma unroll
+    for (int r = 0; r < kRows; r++) {
+      if (oh + r >= p.axis[1].out)
+        break;
+#pragma unroll
+      for (int i = 0; i < kOutputs; i++)
+        sums[r][i] += bias;
+      p.epilogue.complete<T>(
+          sums[r],
+          min(kOutputs, a.out - ow),
+          offset + r * p.out_stride[3],
+          p.out_stride[4],
+          residual + r * p.residual_stride[3],
+          p.residual_stride[4],
+          vectors);
+    }
+  }
+}
+
+template <class Taps>
+Tiling tiling_of(const DepthwiseImage& p, int columns, int rows, int planes) {
+  const GatherAxis& a = p.axis[2];
+  Tiling t{};
+  t.columns = columns;
+  t.rows = rows;
+  t.planes = planes;
+  t.parts = ceil_of(a.taps, Taps::kTaps);
+  t.in_rows = p.axis[1].inputs(rows * kRows);
+  if constexpr (Taps::kGeneral) {
+    t.pitch = a.inputs(columns * kOutputs);
+  } else {
+    // Through the end of the last thread's window in the last part.
+    constexpr int kStep = Taps::first_input() < 0 ? kOutputs / 2 : kOutputs * Taps::kStride;
+    t.pitch = (columns - 1) * kStep + (t.parts - 1) * Taps::kInputs + Window<Taps>::size();
+    t.pitch = ceil_of(t.pitch, 4) * 4;
+  }
+  t.weights = p.axis[1].taps * t.parts * Taps::kTaps;
+  t.tiles_w = ceil_of(a.out, columns * kOutputs);
+  t.tiles_h = ceil_of(p.axis[1].out, rows * kRows);
+  t.plane_groups = (p.n * p.channels + planes - 1) / planes;
+  t.blocks = t.plane_groups * p.axis[0].out * t.tiles_h * t.tiles_w;
+  return t;
+}
+
+bool fits(const Tiling& t) {
+  return int64_t(t.planes) * (int64_t(t.in_rows) * t.pitch + t.weights) <= kSharedFloats;
+}
+
+template <class T, class Taps>
+bool run(const DepthwiseImage& p) {
+  // As much of a plane as there is, then as many planes; halved until the tile fits.
+  int columns = std::min(16, ceil_of(p.axis[2].out, kOutputs));
+  int rows = std::min(kThreads / columns, ceil_of(p.axis[1].out, kRows));
+  int planes = static_cast<int>(std::min<int64_t>(kThreads / (columns * rows), p.n * p.channels));
+  Tiling t = tiling_of<Taps>(p, columns, rows, planes);
+  while (!fits(t)) {
+    int& largest = planes > 1 ? planes : rows > 1 ? rows : columns;
+    if (largest == 1)
+      return false;
+    largest = (largest + 1) / 2;
+    t = tiling_of<Taps>(p, columns, rows, planes);
+  }
+  const bool vectors = p.epilogue.can_move<T>(kOutputs, p.out_stride, p.residual_stride, 4);
+  launch(
+      ncx_kernel<T, Taps>,
+      dim3(static_cast<unsigned>(std::min(t.blocks, kMaxBlocks))),
+      dim3(kThreads),
+      t.planes * (t.in_rows * t.pitch + t.weights) * sizeof(float),
+      p,
+      t,
+      vectors);
+  return true;
+}
+
+} // namespace
+
+bool depthwise_ncx(const DepthwiseImage& p, c10::ScalarType dtype) {
+  bool ran = false;
+  dispatch(DepthwiseTypes{}, dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    with_row_taps(
+        p.axis[2], /*dilates=*/false, [&](auto taps) { ran = run<T, decltype(taps)>(p); });
+  });
+  return ran;
+}
+
+} // namespace torch_dnnl::cuda

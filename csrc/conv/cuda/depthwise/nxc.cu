@@ -1,0 +1,302 @@
+// Depthwise and grouped convolution with channels innermost: a thread computes kOutputs pixels of a
+// row in vectors of channels; lanes hold neighbouring vectors. Weights lie in shared memory, a part
+// of a kernel row after the other, as the block goes through them together.
+//
+// An input vector is multiplied by a vector of weights, element by element, or, where groups
+// consist of whole vectors (kMatrix), by a square matrix of weights; a vector may be a single
+// channel.
+//
+// In bytes of the first-level cache, which are dear here, an output of 3x3 taps costs
+// 3 (kOutputs + 2) / kOutputs = 4 vectors of inputs and 9 / kOutputs = 1 of weights, not 9 and 9.
+#include "conv/cuda/depthwise/image.h"
+
+#include "core/cuda/launch.h"
+#include "core/dispatch.h"
+
+namespace torch_dnnl::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kOutputs = 8;
+constexpr int kVector =
+    4; // channels; more of a narrow type would leave registers for fewer outputs
+constexpr int kWeightsBytes = 24 * 1024;
+// A block takes several runs, to load weights for all of them; so many keep a large GPU busy.
+constexpr int64_t kMaxBlocks = 6 * 132;
+
+struct Tiling {
+  int lanes; // vectors of channels of a block
+  int channel_tiles;
+  int parts;           // of a kernel row
+  int steps, capacity; // parts of all kernel rows, and as many as shared memory holds
+  int spacing;         // of a run's outputs
+  int runs_per_row;
+  int64_t runs;
+};
+
+// The first output of a run.
+__device__ OutputIndex
+run_at(const DepthwiseImage& p, const Tiling& t, int64_t index, int channel) {
+  Digits digits(index);
+  const int run = digits.pop(t.runs_per_row);
+  const int w =
+      t.spacing == 1 ? run * kOutputs : run / t.spacing * t.spacing * kOutputs + run % t.spacing;
+  const int h = digits.pop(p.axis[1].out), d = digits.pop(p.axis[0].out);
+  return {digits.rest(), channel, d, h, w};
+}
+
+// Fills `shared` with the weights of the steps from `first` on: [step][tap][input channel][channel
+// of the block], with kInputs input channels in a step.
+template <class T, int kInputs, class Taps>
+__device__ void stage_weights(
+    const DepthwiseImage& p,
+    const Tiling& t,
+    int first_channel,
+    int first,
+    int width,
+    float* shared) {
+  // `width` divides kThreads, so that a thread stays with a channel.
+  const int thread = threadIdx.y * blockDim.x + threadIdx.x, c = first_channel + thread % width;
+  const int count = min(t.capacity, t.steps - first) * Taps::kTaps * kInputs;
+  for (int vector = thread / width; vector < count; vector += kThreads / width) {
+    const int tap = vector / kInputs % Taps::kTaps;
+    int step = vector / (kInputs * Taps::kTaps) + first;
+    const int w = step % t.parts * Taps::kTaps + tap;
+    step /= t.parts;
+    const int h = step % p.axis[1].taps;
+    step /= p.axis[1].taps;
+    const int d = step % p.axis[0].taps;
+    const int input = step / p.axis[0].taps * kInputs + vector % kInputs;
+    const bool exists = c < p.channels && w >= p.axis[2].first && w < p.axis[2].taps;
+    shared[vector * width + thread % width] = exists ? p.weight<T>(c, input, d, h, w) : 0.f;
+  }
+}
+
+template <class T, int n>
+__device__ __forceinline__ Vector<float, n> as_float(const Vector<T, n>& vector) {
+  Vector<float, n> result;
+#pragma unroll
+  for (int i = 0; i < n; i++)
+    result.at[i] = static_cast<float>(vector.at[i]);
+  return result;
+}
+
+// Adds to the sums of a run what one input row gives through a part of one kernel row. `row` is the
+// first pixel of the row, at the thread's channels, `weights` the part's, of the same channels.
+template <class T, int n, bool kMatrix, class Taps>
+__device__ __forceinline__ void add_row(
+    const DepthwiseImage& p,
+    const Tiling& t,
+    const T* row,
+    const float* weights,
+    int width,
+    int w,
+    int part,
+    float (&sums)[kOutputs][n]) {
+  const GatherAxis& a = p.axis[2];
+  const auto step = static_cast<int>(p.in_stride[4]); // a row is not longer than 2^28
+  constexpr int kInputs = kMatrix ? n : 1;
+  Vector<float, n> taps[Taps::kTaps][kInputs];
+#pragma unroll
+  for (int k = 0; k < Taps::kTaps; k++) {
+#pragma unroll
+    for (int i = 0; i < kInputs; i++)
+      taps[k][i] = load_vector<n>(weights + (k * kInputs + i) * width);
+  }
+  const auto add = [&](float (&sum)[n], const auto& x, const auto& tap) {
+#pragma unroll
+    for (int v = 0; v < n; v++) {
+#pragma unroll
+      for (int i = 0; i < kInputs; i++)
+        sum[v] += x.at[kMatrix ? i : v] * tap[i].at[v];
+    }
+  };
+  const auto load_if = [&](bool is_inside, int position) {
+    Vector<T, n> vector{};
+    if (is_inside)
+      vector = load_vector<n>(row + position * step);
+    return vector;
+  };
+  // A batch of loads is under way before the first one is used.
+  if constexpr (Taps::kGeneral) {
+    Vector<T, n> inputs[kOutputs];
+    bool meets[kOutputs];
+#pragma unroll
+    for (int r = 0; r < kOutputs; r++) {
+      const int i = w + r < a.out ? a.input(w + r, part) : -1;
+      meets[r] = i >= 0;
+      inputs[r] = load_if(meets[r], i);
+    }
+#pragma unroll
+    for (int r = 0; r < kOutputs; r++) {
+      if (meets[r])
+        add(sums[r], as_float(inputs[r]), taps[0]);
+    }
+  } else {
+    constexpr int kFirst = Taps::first_input(), kLast = Taps::last_input(kOutputs), kBatch = 6;
+    const int origin = Taps::origin(a, w, part), first = part * Taps::kTaps;
+#pragma unroll
+    for (int begin = kFirst; begin <= kLast; begin += kBatch) {
+      Vector<T, n> inputs[kBatch];
+#pragma unroll
+      for (int b = 0; b < kBatch; b++) {
+        const int i = begin + b, position = origin + i * t.spacing;
+        inputs[b] = load_if(i <= kLast && position >= 0 && position < a.in, position);
+      }
+#pragma unroll
+      for (int b = 0; b < kBatch; b++) {
+        const auto x = as_float(inputs[b]);
+#pragma unroll
+        for (int r = 0; r < kOutputs; r++) {
+          const int k = Taps::tap(begin + b, r);
+          if (k < 0 || k >= Taps::kTaps)
+            continue;
+          if (!Taps::kPartial || (first + k >= a.first && first + k < a.taps))
+            add(sums[r], x, taps[k]);
+        }
+      }
+    }
+  }
+}
+
+template <class T, int n, bool kMatrix, class Taps>
+__global__ void __launch_bounds__(kThreads)
+    nxc_kernel(const __grid_constant__ DepthwiseImage p, const __grid_constant__ Tiling t) {
+  constexpr int kInputs = kMatrix ? n : 1;
+  float* const shared = dynamic_shared<float>();
+  const int width = t.lanes * n;
+  const int first_channel = blockIdx.x % t.channel_tiles * width;
+  const int channel = first_channel + threadIdx.x * n;
+  const int64_t step = static_cast<int64_t>(gridDim.x / t.channel_tiles) * blockDim.y;
+  int64_t first = static_cast<int64_t>(blockIdx.x / t.channel_tiles) * blockDim.y;
+  for (bool staged = false; first < t.runs; first += step) {
+    const bool active = channel < p.channels && first + threadIdx.y < t.runs;
+    const OutputIndex run = run_at(p, t, first + threadIdx.y, channel);
+    const T* image = static_cast<const T*>(p.in) + run.n * p.in_stride[0];
+    float sums[kOutputs][n] = {};
+    int slot = 0, done = 0; // steps
+    for (int input = 0; input < p.in_channels; input += kInputs) {
+      const T* channels = image + p.first_in_channel(channel) + input;
+      for (int d = 0; d < p.axis[0].taps; d++) {
+        const int id = p.axis[0].input(run.d, d);
+        for (int h = 0; h < p.axis[1].taps; h++) {
+          const int ih = p.axis[1].input(run.h, h);
+          const T* row = channels + id * p.in_stride[2] + ih * p.in_stride[3];
+          for (int part = 0; part < t.parts; part++, slot++, done++) {
+            if (slot == t.capacity)
+              slot = 0;
+            if (slot == 0 && !staged) {
+              __syncthreads(); // the weights before are no longer used
+              stage_weights<T, kInputs, Taps>(p, t, first_channel, done, width, shared);
+              __syncthreads();
+              staged = t.steps <= t.capacity;
+            }
+            if (!active || id < 0 || ih < 0)
+              continue;
+            const float* weights = shared + slot * Taps::kTaps * kInputs * width + threadIdx.x * n;
+            add_row<T, n, kMatrix, Taps>(p, t, row, weights, width, run.w, part, sums);
+          }
+        }
+      }
+    }
+    if (!active)
+      continue;
+    float bias[n];
+#pragma unroll
+    for (int v = 0; v < n; v++)
+      bias[v] = p.bias_of<T>(channel + v);
+    const int64_t offset = run.offset(p.out_stride), residual = run.offset(p.residual_stride);
+#pragma unroll
+    for (int r = 0; r < kOutputs; r++) {
+      const int64_t along_row = r * t.spacing;
+      if (run.w + along_row >= p.axis[2].out)
+        break;
+#pragma unroll
+      for (int v = 0; v < n; v++)
+        sums[r][v] += bias[v];
+      p.epilogue.complete<T>(
+          sums[r],
+          n,
+          offset + along_row * p.out_stride[4],
+          p.out_stride[1],
+          residual + along_row * p.residual_stride[4],
+          p.residual_stride[1],
+          /*vectors=*/true);
+    }
+  }
+}
+
+// The vectors of a block's channels: the fewest lanes without channels, then the widest.
+int choose_lanes(int vectors) {
+  int best = 32;
+  for (const int lanes : {16, 8}) {
+    if (ceil_of(vectors, lanes) * lanes < ceil_of(vectors, best) * best)
+      best = lanes;
+  }
+  return best;
+}
+
+template <class T, int n, bool kMatrix, class Taps>
+void run(const DepthwiseImage& p) {
+  Tiling t{};
+  t.lanes = choose_lanes(ceil_of(p.channels, n));
+  t.channel_tiles = ceil_of(p.channels, t.lanes * n);
+  t.parts = ceil_of(p.axis[2].taps, Taps::kTaps);
+  constexpr int kInputs = kMatrix ? n : 1;
+  t.steps = p.in_channels / kInputs * p.axis[0].taps * p.axis[1].taps * t.parts;
+  const int step_bytes = Taps::kTaps * kInputs * t.lanes * n * sizeof(float);
+  t.capacity = std::min(t.steps, kWeightsBytes / step_bytes);
+  t.spacing = Taps::kGeneral ? 1 : p.axis[2].dilation;
+  t.runs_per_row = ceil_of(p.axis[2].out, int64_t(kOutputs) * t.spacing) * t.spacing;
+  t.runs = p.n * p.axis[0].out * p.axis[1].out * t.runs_per_row;
+  const dim3 block(t.lanes, kThreads / t.lanes);
+  const int64_t blocks = std::min<int64_t>(
+      (t.runs + block.y - 1) / block.y, std::max<int64_t>(1, kMaxBlocks / t.channel_tiles));
+  launch(
+      nxc_kernel<T, n, kMatrix, Taps>,
+      dim3(static_cast<unsigned>(blocks * t.channel_tiles)),
+      block,
+      static_cast<size_t>(t.capacity) * step_bytes,
+      p,
+      t);
+}
+
+// Whether vectors of channels can be loaded and stored.
+template <class T>
+bool has_vectors(const DepthwiseImage& p) {
+  if (p.channels % kVector != 0 || !is_aligned(p.in, kVector * sizeof(T)))
+    return false;
+  for (const int a : {0, 2, 3, 4}) {
+    if (p.in_stride[a] % kVector != 0)
+      return false;
+  }
+  return p.epilogue.can_move<T>(kVector, p.out_stride, p.residual_stride, /*axis=*/1);
+}
+
+} // namespace
+
+void depthwise_nxc(const DepthwiseImage& p, c10::ScalarType dtype) {
+  dispatch(DepthwiseTypes{}, dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const GatherAxis& row = p.axis[2];
+    const bool is_dense = !row.transposed && row.stride == 1;
+    const bool halves = row.stride == 2 && row.dilation == 1;
+    const bool are_matrices = p.in_channels % kVector == 0 && p.out_channels % kVector == 0;
+    if (has_vectors<T>(p) && p.in_channels == 1 && p.out_channels == 1) {
+      with_row_taps(
+          row, /*dilates=*/true, [&](auto taps) { run<T, kVector, false, decltype(taps)>(p); });
+    } else if (has_vectors<T>(p) && are_matrices && is_dense) {
+      row.taps == 3 ? run<T, kVector, true, RowTaps<3, 1, false, false>>(p)
+                    : run<T, kVector, true, RowTaps<2, 1, false, true>>(p);
+    } else if (has_vectors<T>(p) && are_matrices && halves) {
+      row.transposed ? run<T, kVector, true, RowTaps<2, 2, true, true>>(p)
+                     : run<T, kVector, true, RowTaps<2, 2, false, true>>(p);
+    } else if (is_dense) {
+      run<T, 1, false, RowTaps<4, 1, false, true>>(p);
+    } else {
+      run<T, 1, false, GeneralTaps>(p);
+    }
+  });
+}
+
+} // namespace torch_dnnl::cuda

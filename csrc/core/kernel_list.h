@@ -1,0 +1,84 @@
+// A primitive's kernels on one device: a table, which can be listed, asked and forced by name.
+//
+// What a kernel can compute (`supports`) is apart from when it is the best choice (`prefers`): the
+// first row of the table for which both hold runs a problem, and a caller may name any row that
+// supports it. The last row is the reference, for which both always hold.
+#pragma once
+
+#include <c10/util/Exception.h>
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace torch_dnnl {
+
+template <class Problem>
+struct Kernel {
+  const char* name;
+  bool (*supports)(const Problem&); // what the kernel can compute, and nothing else
+  bool (*prefers)(const Problem&);  // whether to take it before the rows below
+  void (*run)(const Problem&);
+};
+
+template <class Problem>
+bool always(const Problem&) {
+  return true;
+}
+
+// The first row that supports a problem and that `prefers(row, problem)` accepts; else the last
+// one.
+template <class Problem, size_t n, class Prefers>
+const Kernel<Problem>&
+choose(const Kernel<Problem> (&kernels)[n], const Problem& p, const Prefers& prefers) {
+  size_t row = 0;
+  while (row + 1 < n && !(kernels[row].supports(p) && prefers(kernels[row], p)))
+    row++;
+  return kernels[row];
+}
+
+// By the rows' own rules.
+template <class Problem, size_t n>
+const Kernel<Problem>& choose(const Kernel<Problem> (&kernels)[n], const Problem& p) {
+  return choose(kernels, p, [](const Kernel<Problem>& kernel, const Problem& q) {
+    return kernel.prefers(q);
+  });
+}
+
+// The row of a name that a caller asks for. `op` is the operator, for messages.
+template <class Problem, size_t n>
+const Kernel<Problem>& kernel_named(
+    const Kernel<Problem> (&kernels)[n],
+    std::string_view name,
+    const char* op,
+    const Problem& p) {
+  std::string supporting, all;
+  const Kernel<Problem>* found = nullptr;
+  for (const Kernel<Problem>& kernel : kernels) {
+    if (name == kernel.name)
+      found = &kernel;
+    const std::string quoted = std::string("\"") + kernel.name + "\"";
+    all += (all.empty() ? "" : ", ") + quoted;
+    if (kernel.supports(p))
+      supporting += (supporting.empty() ? "" : ", ") + quoted;
+  }
+  TORCH_CHECK_VALUE(
+      found != nullptr,
+      op,
+      ": expected algorithm to be a kernel of this device, one of ",
+      all,
+      ", got \"",
+      name,
+      "\"");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      found->supports(p),
+      op,
+      ": expected algorithm to be a kernel that supports this call, one of ",
+      supporting,
+      ", got \"",
+      name,
+      "\"");
+  return *found;
+}
+
+} // namespace torch_dnnl

@@ -1,0 +1,417 @@
+#include "core/torch/autograd.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/clone.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
+#include <torch/version.h>
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+namespace torch_dnnl {
+namespace {
+
+using at::Tensor;
+using c10::IValue;
+using c10::SymInt;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+namespace compiled = torch::dynamo::autograd;
+
+// Edge::function is a shared_ptr before torch 2.13 and an intrusive_ptr since.
+template <class T, class... Args>
+auto make_node(Args&&... args) {
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
+  return c10::make_intrusive<T>(std::forward<Args>(args)...);
+#else
+  return std::shared_ptr<T>(new T(std::forward<Args>(args)...), torch::autograd::deleteNode);
+#endif
+}
+
+bool is_size_list(const IValue& value) {
+  return (value.isIntList() || value.isSymIntList()) && !value.toListRef().empty();
+}
+
+// What a node computes: the ending's derivative, then the pullbacks, one for each edge; or all of
+// it at once.
+struct Steps {
+  const Ending* ending = nullptr;
+  Pullback derivative;
+  std::vector<size_t> arguments; // that the pullbacks are of
+  std::vector<Pullback> pullbacks;
+};
+
+// The tensors and sizes that belong to pullbacks. They live in the node: autograd must own the
+// tensors, and compiled autograd turns both into inputs of its graph. What a pullback has saved of
+// them are placeholders: an undefined tensor, a list of as many sizes.
+struct SavedValues {
+  std::vector<Tensor> outputs, tensors; // of the ending, of the pullbacks
+  std::vector<SymInt> sizes;
+};
+
+// Of the pullbacks only those that are wanted.
+variable_list run_steps(
+    const Steps& steps,
+    const std::vector<bool>& wanted,
+    const variable_list& grads,
+    const SavedValues& values) {
+  variable_list result(steps.pullbacks.size());
+  auto next_size = values.sizes.begin();
+  const auto filled = [&](Stack saved, auto& next_tensor) {
+    for (auto& value : saved) {
+      if (value.isTensor()) {
+        value = *next_tensor++;
+      } else if (is_size_list(value)) {
+        const auto end = next_size + static_cast<int64_t>(value.toListRef().size());
+        value = IValue(std::vector<SymInt>(next_size, end));
+        next_size = end;
+      }
+    }
+    return saved;
+  };
+  std::vector<ArgumentToDifferentiate> arguments;
+  auto next_tensor = values.tensors.begin();
+  for (size_t i = 0; i < result.size(); i++) {
+    Stack saved = filled(steps.pullbacks[i].saved, next_tensor);
+    if (wanted[i])
+      arguments.push_back({steps.arguments[i], std::move(saved)});
+  }
+  const auto for_each_wanted = [&](const auto& gradient) {
+    for (size_t i = 0, at = 0; i < result.size(); i++) {
+      if (wanted[i])
+        result[i] = gradient(i, at++);
+    }
+    return result;
+  };
+
+  Tensor grad = grads[0];
+  const Tensor of_inner = grads.size() > 1 ? grads[1] : Tensor();
+  if (grad.defined() && steps.derivative.apply != nullptr) {
+    auto next_output = values.outputs.begin();
+    const Stack saved = filled(steps.derivative.saved, next_output);
+    if (!of_inner.defined()) {
+      const auto gradients = steps.ending->gradients(grad, saved, arguments);
+      return for_each_wanted([&](size_t, size_t at) { return gradients[at]; });
+    }
+    grad = steps.derivative.apply(grad, saved);
+  }
+  if (of_inner.defined())
+    grad = grad.defined() ? at::add(grad, of_inner) : of_inner;
+  if (!grad.defined())
+    return result;
+  return for_each_wanted(
+      [&](size_t i, size_t at) { return steps.pullbacks[i].apply(grad, arguments[at].saved); });
+}
+
+struct OperatorBackward : torch::autograd::TraceableFunction {
+  explicit OperatorBackward(const c10::OperatorHandle& op) : op(op) {}
+
+  c10::OperatorHandle op;
+  Steps steps;
+  std::vector<SavedVariable> outputs, tensors;
+  std::vector<SymInt> sizes;
+
+  void add(size_t argument, Pullback pullback) {
+    take_values(pullback.saved, tensors, /*is_output=*/false);
+    steps.arguments.push_back(argument);
+    steps.pullbacks.push_back(std::move(pullback));
+  }
+
+  // When the outputs have their history: it leads to this node, which must not own itself.
+  void end_with(const Ending* ending, Pullback derivative) {
+    take_values(derivative.saved, outputs, /*is_output=*/true);
+    steps.ending = ending;
+    steps.derivative = std::move(derivative);
+  }
+
+  std::vector<bool> wanted() const {
+    std::vector<bool> result(steps.pullbacks.size());
+    for (size_t i = 0; i < result.size(); i++)
+      result[i] = task_should_compute_output(i);
+    return result;
+  }
+
+  std::vector<Tensor> unpacked(const std::vector<SavedVariable>& saved) {
+    std::vector<Tensor> result;
+    result.reserve(saved.size());
+    for (const auto& tensor : saved)
+      result.push_back(tensor.unpack(getptr()));
+    return result;
+  }
+
+  variable_list apply(variable_list&& grads) override {
+    return run_steps(steps, wanted(), grads, {unpacked(outputs), unpacked(tensors), sizes});
+  }
+
+  std::string name() const override {
+    return op.operator_name().name.substr(sizeof("torch_dnnl::") - 1) + "_backward";
+  }
+
+  void release_variables() override {
+    for (auto* saved : {&outputs, &tensors}) {
+      for (auto& tensor : *saved)
+        tensor.reset_data();
+    }
+  }
+
+  // Compiled autograd: what tells this node from others, and how to replay it
+  // on the compiler's proxies.
+  void compiled_args(compiled::CompiledNodeArgs& args) const override {
+    collect(steps.derivative, args);
+    for (const size_t argument : steps.arguments)
+      args.collect(static_cast<int64_t>(argument));
+    for (const auto& pullback : steps.pullbacks)
+      collect(pullback, args);
+    args.collect(outputs, /*is_output=*/true);
+    args.collect(tensors, /*is_output=*/false);
+    args.collect(sizes);
+  }
+
+  variable_list
+  apply_with_saved(const variable_list& grads, compiled::SwapSavedVariables& saved) override {
+    saved.before(outputs);
+    saved.before(tensors);
+    saved.before(sizes);
+    compiled::PackedArgs packed;
+    packed.pack(unpacked(outputs));
+    packed.pack(unpacked(tensors));
+    packed.pack(sizes);
+    const auto metadata =
+        compiled::IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
+            compiled::get_input_metadata(next_edges()));
+    auto replay = [steps = steps, wanted = wanted()](
+                      const variable_list& grads, const std::vector<IValue>& packed) {
+      return run_steps(
+          steps,
+          wanted,
+          grads,
+          {packed[0].toTensorVector(),
+           packed[1].toTensorVector(),
+           compiled::IValuePacker<std::vector<SymInt>>::unpack(packed[2])});
+    };
+    const auto& compiler = compiled::getPyCompilerInterface();
+    // Bound as a custom function: each node gets a name of its own, for its own closure.
+    const auto bound = compiler->bind_function(
+        saved.get_py_compiler(),
+        name(),
+        std::move(replay),
+        {compiled::IValuePacker<std::vector<Tensor>>::packed_type(),
+         compiled::IValuePacker<std::vector<Tensor>>::packed_type(),
+         compiled::IValuePacker<std::vector<SymInt>>::packed_type()},
+        /*is_custom_function=*/true,
+        /*is_traceable=*/true);
+    auto result = compiler->call_function(
+        saved.get_py_compiler(),
+        "apply_functional",
+        bound,
+        grads,
+        std::move(packed).vec(),
+        metadata);
+    saved.after(outputs);
+    saved.after(tensors);
+    saved.after(sizes);
+    return result;
+  }
+
+ private:
+  // Tensors and sizes move to the node.
+  void take_values(Stack& saved, std::vector<SavedVariable>& to, bool is_output) {
+    for (auto& value : saved) {
+      if (value.isTensor()) {
+        to.emplace_back(value.toTensor(), is_output);
+        value = Tensor();
+      } else if (is_size_list(value)) {
+        for (const IValue& size : value.toListRef())
+          sizes.push_back(size.toSymInt());
+      }
+    }
+  }
+
+  static void collect(const Pullback& pullback, compiled::CompiledNodeArgs& args) {
+    args.collect(reinterpret_cast<int64_t>(pullback.apply));
+    for (const auto& value : pullback.saved)
+      args.collect(value_key(value));
+  }
+
+  static std::string value_key(const IValue& value) {
+    std::ostringstream text;
+    text << value.tagKind() << ':';
+    if (is_size_list(value)) {
+      text << value.toListRef().size();
+    } else if (!value.isTensor()) {
+      text << value;
+    }
+    return text.str();
+  }
+};
+
+bool has_tangent(const IValue& value) {
+  return value.isTensor() && value.toTensor()._fw_grad(/*level=*/0).defined();
+}
+
+// What there is to differentiate in a call.
+struct Differentiated {
+  bool backward = false, forward = false;
+
+  explicit Differentiated(c10::ArrayRef<IValue> arguments) {
+    for (const auto& value : arguments) {
+      if (!value.isTensor())
+        continue;
+      backward |= value.toTensor().requires_grad();
+      forward |= has_tangent(value);
+    }
+    backward &= at::GradMode::is_enabled();
+  }
+};
+
+void run_below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  at::AutoDispatchBelowAutograd below;
+  op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+}
+
+struct AutogradKernel : c10::OperatorKernel {
+  explicit AutogradKernel(Derivatives derivatives) : derivatives(derivatives) {}
+  Derivatives derivatives;
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    // The call's arguments are the last ones; a caller may keep others below.
+    const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+    const Differentiated differentiated(arguments);
+    if (!differentiated.backward && !differentiated.forward)
+      return run_below(op, keys, stack);
+
+    if (derivatives.ending != nullptr)
+      derivatives.ending->prepare(stack->data() + stack->size() - arguments.size());
+    Stack args = arguments.vec();
+    run_below(op, keys, stack);
+    IValue* first = stack->data() + stack->size() - op.schema().returns().size();
+    args.insert(args.end(), first + 1, stack->data() + stack->size());
+    variable_list results{first->toTensor()};
+    if (!torch::autograd::isDifferentiableType(results[0].scalar_type()))
+      return;
+    if (derivatives.ending != nullptr && derivatives.ending->returns_inner(args))
+      results.push_back(first[1].toTensor());
+    const auto node = differentiated.backward ? record(op, args, results) : nullptr;
+    const Pullback derivative = derivatives.ending != nullptr
+        ? derivatives.ending->derivative(args, results[0])
+        : Pullback{};
+    if (differentiated.forward)
+      set_tangents(args, derivative, results);
+    if (node != nullptr)
+      node->end_with(derivatives.ending, derivative);
+  }
+
+  // The node that is the history of the results, if they have one.
+  auto record(const c10::OperatorHandle& op, const Stack& args, variable_list& results) const
+      -> decltype(make_node<OperatorBackward>(op)) {
+    auto node = make_node<OperatorBackward>(op);
+    for (size_t i = 0; i < args.size(); i++) {
+      if (!args[i].isTensor() || !args[i].toTensor().requires_grad())
+        continue;
+      auto pullback = derivatives.pullback(i, args);
+      if (pullback.apply == nullptr)
+        continue;
+      node->add_next_edge(torch::autograd::impl::gradient_edge(args[i].toTensor()));
+      node->add(i, std::move(pullback));
+    }
+    if (node->steps.pullbacks.empty())
+      return nullptr;
+    torch::autograd::set_history(results, node);
+    return node;
+  }
+
+  void
+  set_tangents(const Stack& args, const Pullback& derivative, const variable_list& results) const {
+    // To the derivative in one argument the others are constants: without their tangents.
+    Stack primals = args;
+    for (auto& value : primals) {
+      if (has_tangent(value))
+        value = value.toTensor()._fw_primal(/*level=*/0);
+    }
+    Tensor total;
+    for (size_t i = 0; i < args.size(); i++) {
+      if (!has_tangent(args[i]))
+        continue;
+      Tensor tangent =
+          derivatives.pushforward(i, args[i].toTensor()._fw_grad(/*level=*/0), primals);
+      if (!tangent.defined())
+        continue;
+      total = total.defined() ? at::add(total, tangent) : std::move(tangent);
+    }
+    if (!total.defined())
+      return;
+    const Tensor of_result =
+        derivative.apply != nullptr ? derivative.apply(total, derivative.saved) : total;
+    // Each has a tangent of its own, which may be changed in place.
+    if (results.size() > 1)
+      results[1]._set_fw_grad(at::clone(total), /*level=*/0, /*is_inplace_op=*/false);
+    results[0]._set_fw_grad(of_result, /*level=*/0, /*is_inplace_op=*/false);
+  }
+};
+
+void run_decomposition(Decomposition decomposition, const c10::OperatorHandle& op, Stack* stack) {
+  const Stack args = torch::jit::pop(*stack, op.schema().arguments().size());
+  for (auto& output : decomposition(args))
+    stack->push_back(std::move(output));
+}
+
+struct DecompositionKernel : c10::OperatorKernel {
+  explicit DecompositionKernel(Decomposition decomposition) : decomposition(decomposition) {}
+  Decomposition decomposition;
+};
+
+struct AutogradDecompositionKernel : DecompositionKernel {
+  using DecompositionKernel::DecompositionKernel;
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    const Differentiated differentiated(torch::jit::last(*stack, op.schema().arguments().size()));
+    if (!differentiated.backward && !differentiated.forward)
+      return run_below(op, keys, stack);
+    run_decomposition(decomposition, op, stack);
+  }
+};
+
+struct BatchedDecompositionKernel : DecompositionKernel {
+  using DecompositionKernel::DecompositionKernel;
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+    run_decomposition(decomposition, op, stack);
+  }
+};
+
+} // namespace
+
+torch::CppFunction differentiable_by(Decomposition decomposition) {
+  return torch::CppFunction::makeFromBoxedFunctor(
+      std::make_unique<AutogradDecompositionKernel>(decomposition));
+}
+
+torch::CppFunction batched_by(Decomposition decomposition) {
+  return torch::CppFunction::makeFromBoxedFunctor(
+      std::make_unique<BatchedDecompositionKernel>(decomposition));
+}
+
+torch::CppFunction differentiable(Derivatives derivatives) {
+  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<AutogradKernel>(derivatives));
+}
+
+Operator::Operator(const char* name)
+    : handle_(c10::Dispatcher::singleton().findSchemaOrThrow(name, "")) {}
+
+Stack Operator::outputs(Stack args) const {
+  handle_.callBoxed(args);
+  return args;
+}
+
+Tensor Operator::operator()(Stack args) const {
+  return std::move(outputs(std::move(args)).front()).toTensor();
+}
+
+} // namespace torch_dnnl

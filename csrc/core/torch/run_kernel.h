@@ -1,0 +1,35 @@
+// Kernels as torch sees them: listed by an operator, and shown by torch.profiler.
+#pragma once
+
+#include <ATen/record_function.h>
+#include <torch/library.h>
+
+#include <string>
+#include <vector>
+
+#include "core/kernel_list.h"
+
+namespace torch_dnnl {
+
+// Runs a kernel; a profile has its name under that of the operator.
+template <class Problem>
+void run(const Kernel<Problem>& kernel, const Problem& p) {
+  RECORD_FUNCTION(std::string("torch_dnnl::kernel::") + kernel.name, {});
+  kernel.run(p);
+}
+
+// Defines the operator <primitive>_kernels_<device>() -> str[], which returns the table's names.
+template <class Problem, size_t n>
+void list_kernels(
+    torch::Library& m,
+    const std::string& primitive,
+    const std::string& device,
+    const Kernel<Problem> (&kernels)[n]) {
+  std::vector<std::string> names;
+  for (const Kernel<Problem>& kernel : kernels)
+    names.emplace_back(kernel.name);
+  const std::string schema = primitive + "_kernels_" + device + "() -> str[]";
+  m.def(schema.c_str(), [names] { return names; });
+}
+
+} // namespace torch_dnnl

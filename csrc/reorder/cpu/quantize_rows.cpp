@@ -1,0 +1,430 @@
+#include "reorder/cpu/quantize_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "core/cpu/stream.h"
+#include "core/dispatch.h"
+#include "reorder/cpu/scalar_convert.h"
+#include "reorder/cpu/vector.h"
+#include "reorder/fake_reference.h"
+#include "reorder/reorder.h"
+
+namespace torch_dnnl::reorder_cpu {
+namespace {
+
+// What is computed in float32 comes from these.
+using FloatSources = TypeList<
+    float,
+    c10::BFloat16,
+    c10::Half,
+    c10::Float8_e4m3fn,
+    c10::Float8_e5m2,
+    int32_t,
+    int8_t,
+    uint8_t>;
+
+// A whole number of blocks of any kind.
+constexpr int64_t kShortRow = 4 * kWidth;
+static_assert(kShortRow <= kShortestRun);
+
+template <int kVectors>
+struct Block {
+  Floats vector[kVectors];
+
+  template <class F>
+  C10_ALWAYS_INLINE void update(const F& f) {
+#pragma GCC unroll 4
+    for (int k = 0; k < kVectors; k++) {
+      vector[k] = f(vector[k], k);
+    }
+  }
+};
+
+// An operand in one row.
+template <class C>
+struct RowOperand {
+  bool present;
+  const C* data; // null: `number`
+  C number;
+
+  RowOperand(const typename Steps<C>::Operand& operand, int64_t row)
+      : present(operand.present), data(operand.data), number(operand.number) {
+    if (data != nullptr) {
+      data += row * operand.row_step;
+      if (operand.step == 0) {
+        number = *data;
+        data = nullptr;
+      }
+    }
+  }
+};
+
+class FloatRow {
+ public:
+  FloatRow(const Steps<float>& s, int64_t row)
+      : beta_(s.beta), round_before_zero_point_(s.round_before_zero_point) {
+    set<kSrcZeroPoint>(s.src_zero_point, row);
+    set<kScale>(s.scale, row);
+    set<kAccumulate>(s.accumulate, row);
+    set<kDstScale>(s.dst_scale, row);
+    set<kDstZeroPoint>(s.dst_zero_point, row);
+  }
+
+  template <class B>
+  C10_ALWAYS_INLINE void compute(int64_t begin, B& x) const {
+    const Floats beta = all(beta_);
+    step<kSrcZeroPoint>(begin, x, [](Floats v, Floats zero) { return v - zero; });
+    step<kScale>(begin, x, [](Floats v, Floats scale) { return scale * v; });
+    step<kAccumulate>(begin, x, [&](Floats v, Floats sum) { return v + beta * sum; });
+    step<kDstScale>(begin, x, [](Floats v, Floats scale) { return v / scale; });
+    if (round_before_zero_point_) {
+      x.update([&](Floats v, int) { return round_even(v); });
+    }
+    step<kDstZeroPoint>(begin, x, [](Floats v, Floats zero) { return v + zero; });
+  }
+
+ private:
+  enum Index { kSrcZeroPoint, kScale, kAccumulate, kDstScale, kDstZeroPoint, kOperands };
+
+  template <Index kIndex>
+  void set(const Steps<float>::Operand& operand, int64_t row) {
+    const RowOperand<float> in_row(operand, row);
+    if (!in_row.present) {
+      return;
+    }
+    present_ |= 1 << kIndex;
+    data_[kIndex] = in_row.data;
+    step_[kIndex] = 1;
+    if (in_row.data == nullptr) {
+      std::fill_n(numbers_[kIndex], kShortRow, in_row.number);
+      data_[kIndex] = numbers_[kIndex];
+      step_[kIndex] = 0;
+    }
+  }
+
+  template <Index kIndex, class B, class F>
+  C10_ALWAYS_INLINE void step(int64_t begin, B& x, const F& f) const {
+    if ((present_ >> kIndex & 1) != 0) {
+      const float* data = data_[kIndex] + begin * step_[kIndex];
+      x.update([&](Floats v, int k) { return f(v, widen(data + k * kWidth)); });
+    }
+  }
+
+  uint32_t present_ = 0; // a bit for each operand, so that all are in one register
+  const float* data_[kOperands];
+  int64_t step_[kOperands]; // 0: the same block of a number again and again
+  alignas(64) float numbers_[kOperands][kShortRow];
+  float beta_;
+  bool round_before_zero_point_;
+};
+
+// The steps of dequantization and of quantization by numbers, in registers. What is not there is a
+// number that changes nothing, zeros' signs included.
+struct Dequantize {
+  Floats zero_point, scale;
+
+  template <class B>
+  C10_ALWAYS_INLINE void compute(int64_t /*begin*/, B& x) const {
+    x.update([&](Floats v, int) { return scale * (v - zero_point); });
+  }
+};
+
+struct Quantize {
+  Floats scale, zero_point;
+  bool round_before_zero_point;
+
+  template <class B>
+  C10_ALWAYS_INLINE void compute(int64_t /*begin*/, B& x) const {
+    x.update([&](Floats v, int) { return v / scale; });
+    if (round_before_zero_point) {
+      x.update([&](Floats v, int) { return round_even(v); });
+    }
+    x.update([&](Floats v, int) { return v + zero_point; });
+  }
+};
+
+struct Nothing {
+  template <class B>
+  C10_ALWAYS_INLINE void compute(int64_t /*begin*/, B& /*x*/) const {}
+};
+
+// A row of at least a block; the last block overlaps the one before it.
+template <int kVectors, class Row, class Src, class Dst>
+void run_row(const Row& row, const Src* from, Dst* to, int64_t run, bool may_stream) {
+  constexpr int64_t kBlock = kVectors * kWidth;
+  // The last block may begin anywhere.
+  const bool is_streamed = may_stream && is_line(to) && run % kBlock == 0;
+  const auto run_block = [&](int64_t i) {
+    Block<kVectors> x;
+    x.update([&](Floats, int k) { return widen(from + i + k * kWidth); });
+    row.compute(i, x);
+    narrow(x.vector, to + i, is_streamed);
+  };
+  for (int64_t i = 0; i < run; i += kBlock) {
+    run_block(std::min(i, run - kBlock));
+  }
+}
+
+template <bool kArithmetic, class Src, class Dst>
+void run_rows(const Steps<float>& s) {
+  // As many as share the decisions about steps; without steps, no more than fill a register in the
+  // end: loads and stores that alternate are faster than many loads and then many stores.
+  constexpr int kVectors = kArithmetic || sizeof(Dst) == 1 ? 4 : 2;
+  for (int64_t j = 0; j < s.rows; j++) {
+    const Src* from = reinterpret_cast<const Src*>(s.src) + j * s.src_row_step;
+    Dst* to = reinterpret_cast<Dst*>(s.dst) + j * s.dst_row_step;
+    // Where the next row is, the processor cannot guess.
+    for (int64_t line = 0; line < 4; line++) {
+      __builtin_prefetch(reinterpret_cast<const char*>(from + s.src_row_step) + line * kCacheLine);
+    }
+    const auto run = [&](const auto& row) {
+      run_row<kVectors>(row, from, to, s.run, s.is_streamed);
+    };
+    if constexpr (!kArithmetic) {
+      run(Nothing{});
+      continue;
+    }
+    const auto number = [&](const Steps<float>::Operand& operand, float neutral) {
+      const RowOperand<float> in_row(operand, j);
+      return std::pair(in_row.data == nullptr, all(in_row.present ? in_row.number : neutral));
+    };
+    if constexpr (std::is_integral_v<Src> && !std::is_integral_v<Dst>) {
+      const auto [is_shift, zero_point] = number(s.src_zero_point, 0.0f);
+      const auto [is_factor, scale] = number(s.scale, 1.0f);
+      if (is_shift && is_factor && !s.accumulate.present && !s.dst_scale.present &&
+          !s.dst_zero_point.present) {
+        run(Dequantize{zero_point, scale});
+        continue;
+      }
+    }
+    if constexpr (!std::is_integral_v<Src> && std::is_integral_v<Dst>) {
+      const auto [is_shift, zero_point] = number(s.dst_zero_point, -0.0f);
+      const auto [is_factor, scale] = number(s.dst_scale, 1.0f);
+      if (is_shift && is_factor && !s.accumulate.present && !s.scale.present &&
+          !s.src_zero_point.present) {
+        run(Quantize{scale, zero_point, s.round_before_zero_point});
+        continue;
+      }
+    }
+    run(FloatRow(s, j));
+  }
+}
+
+void run_rows(const Steps<float>& s) {
+  dispatch(FloatSources{}, s.src_dtype, [&](auto src) {
+    dispatch(ReorderTypes{}, s.dst_dtype, [&](auto dst) {
+      using Src = typename decltype(src)::type;
+      using Dst = typename decltype(dst)::type;
+      const bool arithmetic = s.src_zero_point.present || s.scale.present || s.accumulate.present ||
+          s.dst_scale.present || s.dst_zero_point.present;
+      arithmetic ? run_rows<true, Src, Dst>(s) : run_rows<false, Src, Dst>(s);
+    });
+  });
+}
+
+// A row that may be shorter than a block, in copies that are long enough.
+void run_short_row(Steps<float> s, int64_t row) {
+  alignas(64) char src[kShortRow * sizeof(float)] = {}, dst[kShortRow * sizeof(double)];
+  alignas(64) float operands[5][kShortRow];
+  const int64_t src_size = c10::elementSize(s.src_dtype);
+  const int64_t dst_size = c10::elementSize(s.dst_dtype);
+  std::memcpy(src, s.src + row * s.src_row_step * src_size, s.run * src_size);
+  float* to = operands[0];
+  for (auto* operand :
+       {&s.src_zero_point, &s.scale, &s.accumulate, &s.dst_scale, &s.dst_zero_point}) {
+    if (operand->data != nullptr) {
+      const float* from = operand->data + row * operand->row_step;
+      std::fill_n(to, kShortRow, 1.0f);
+      std::memcpy(to, from, (operand->step == 0 ? 1 : s.run) * sizeof(float));
+      operand->data = to;
+      to += kShortRow;
+    }
+  }
+  char* result = s.dst + row * s.dst_row_step * dst_size;
+  const int64_t bytes = s.run * dst_size;
+  s.src = src;
+  s.dst = dst;
+  s.run = kShortRow;
+  s.rows = 1;
+  s.is_streamed = false;
+  run_rows(s);
+  std::memcpy(result, dst, bytes);
+}
+
+template <class T>
+Ints is_in_range(Floats x) {
+  if constexpr (std::is_integral_v<T>) {
+    const Floats rounded = round_even(x);
+    return (rounded >= kInRangeFrom<T, float>)&(rounded < kInRangeBelow<T, float>);
+  } else {
+    return (x <= kFloat8Limit<T>)&(x >= -kFloat8Limit<T>);
+  }
+}
+
+template <class T, class Dst>
+void run_fake(const Steps<float>& s, uint8_t* mask) {
+  constexpr int kVectors = 4;
+  constexpr int64_t kBlock = kVectors * kWidth;
+  static_assert(kReadable % kBlock == 0 && kBlock % 8 == 0);
+  Steps<float> back{};
+  back.src_zero_point = s.dst_zero_point;
+  back.scale = s.dst_scale;
+  const FloatRow quantize(s, 0), dequantize(back, 0);
+  const auto run_block = [&](const float* from, int64_t i, Dst* to) {
+    Block<kVectors> x;
+    x.update([&](Floats, int k) { return widen(from + k * kWidth); });
+    quantize.compute(i, x);
+    uint64_t bits = 0;
+    alignas(64) T codes[kBlock];
+    narrow(x.vector, codes, /*streamed=*/false);
+    x.update([&](Floats v, int k) {
+      bits |= static_cast<uint64_t>(bits_of(is_in_range<T>(v))) << (k * kWidth);
+      return widen(codes + k * kWidth);
+    });
+    dequantize.compute(i, x);
+    narrow(x.vector, to, /*streamed=*/false);
+    return bits;
+  };
+  const float* src = reinterpret_cast<const float*>(s.src);
+  Dst* dst = reinterpret_cast<Dst*>(s.dst);
+  int64_t i = 0;
+  for (; i + kBlock <= s.run; i += kBlock) {
+    const uint64_t bits = run_block(src + i, i, dst + i);
+    std::memcpy(mask + i / 8, &bits, kBlock / 8);
+  }
+  if (const int64_t rest = s.run - i; rest > 0) {
+    float from[kBlock] = {};
+    Dst to[kBlock];
+    std::copy_n(src + i, rest, from);
+    const uint64_t bits = run_block(from, i, to) & ((uint64_t(1) << rest) - 1);
+    std::copy_n(to, rest, dst + i);
+    std::memcpy(mask + i / 8, &bits, (rest + 7) / 8);
+  }
+}
+
+// One step at a time, in pieces that stay in the first-level cache.
+template <class C>
+class StepByStep {
+ public:
+  explicit StepByStep(const Steps<C>& steps) : s_(steps) {}
+
+  void run() {
+    for (row_ = 0; row_ < s_.rows; row_++) {
+      for (begin_ = 0; begin_ < s_.run; begin_ += kPiece) {
+        size_ = std::min(kPiece, s_.run - begin_);
+        load();
+        if constexpr (std::is_floating_point_v<C>) {
+          compute();
+        }
+        store();
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kPiece = 512;
+
+  void load() {
+    with_type(s_.src_dtype, [&](auto tag) {
+      using T = decltype(tag);
+      const T* from = reinterpret_cast<const T*>(s_.src) + row_ * s_.src_row_step;
+      widen_row(from + begin_, 1, value_, size_);
+    });
+  }
+
+  template <class F>
+  void step(const typename Steps<C>::Operand& operand, const F& f) {
+    const RowOperand<C> in_row(operand, row_);
+    if (!in_row.present) {
+      return;
+    }
+    if (in_row.data == nullptr) {
+      for (int64_t i = 0; i < size_; i++) {
+        value_[i] = f(value_[i], in_row.number);
+      }
+    } else {
+      for (int64_t i = 0; i < size_; i++) {
+        value_[i] = f(value_[i], in_row.data[begin_ + i]);
+      }
+    }
+  }
+
+  void compute() {
+    const C beta = s_.beta;
+    step(s_.src_zero_point, [](C x, C zero) { return x - zero; });
+    step(s_.scale, [](C x, C scale) { return scale * x; });
+    step(s_.accumulate, [beta](C x, C sum) { return x + beta * sum; });
+    step(s_.dst_scale, [](C x, C scale) { return x / scale; });
+    if (s_.round_before_zero_point) {
+      step(s_.dst_zero_point, [](C x, C zero) { return round_even(x) + zero; });
+    } else {
+      step(s_.dst_zero_point, [](C x, C zero) { return x + zero; });
+    }
+  }
+
+  void store() const {
+    dispatch(ReorderTypes{}, s_.dst_dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      T* to = reinterpret_cast<T*>(s_.dst) + row_ * s_.dst_row_step + begin_;
+      if constexpr (std::is_integral_v<T> || std::is_same_v<C, double>) {
+        if constexpr (std::is_arithmetic_v<T>) {
+          narrow_row(value_, to, size_);
+        } else {
+          store_singles(to);
+        }
+      }
+    });
+  }
+
+  template <class T>
+  void store_singles(T* to) const {
+    alignas(64) float singles[kPiece];
+    for (int64_t i = 0; i < size_; i++) {
+      singles[i] = single_for<T>(value_[i]);
+    }
+    Steps<float> steps{};
+    steps.run = size_;
+    steps.rows = 1;
+    steps.src = reinterpret_cast<const char*>(singles);
+    steps.dst = reinterpret_cast<char*>(to);
+    steps.src_dtype = c10::kFloat;
+    steps.dst_dtype = s_.dst_dtype;
+    reorder_cpu::run(steps);
+  }
+
+  const Steps<C>& s_;
+  int64_t row_ = 0, begin_ = 0, size_ = 0;
+  alignas(64) C value_[kPiece];
+};
+
+} // namespace
+
+void run_fake(const Steps<float>& steps, c10::ScalarType quantized, uint8_t* mask) {
+  dispatch(FakeReorderTypes{}, quantized, [&](auto type) {
+    dispatch(TypeList<float, c10::BFloat16, c10::Half>{}, steps.dst_dtype, [&](auto dst) {
+      run_fake<typename decltype(type)::type, typename decltype(dst)::type>(steps, mask);
+    });
+  });
+}
+
+void run(const Steps<double>& steps) {
+  StepByStep<double>(steps).run();
+}
+
+void run(const Steps<int32_t>& steps) {
+  StepByStep<int32_t>(steps).run();
+}
+
+void run(const Steps<float>& steps) {
+  if (steps.run >= kShortRow) {
+    return run_rows(steps);
+  }
+  for (int64_t row = 0; row < steps.rows; row++) {
+    run_short_row(steps, row);
+  }
+}
+
+} // namespace torch_dnnl::reorder_cpu

@@ -1,0 +1,247 @@
+"""Mistakes planted in every family of CUDA kernels are found when the kernels run on the CPU.
+
+Each row changes one place: a barrier or a wait is left out, or an index goes one too far. The
+source that has it is compiled again, and a few tests of the family must then fail, for the reason
+the row names: a wrong result, or a sanitizer's report about that kernel.
+"""
+
+import platform
+import re
+
+import pytest
+from paths import CUDA_ON_HOST, path_of
+
+from build import Mistake, build, build_program, run, run_tests
+
+pytestmark = [
+    pytest.mark.sanitizer,
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="written for x86-64"),
+]
+
+WRONG = r"AssertionError"
+OVERRUN = r"AddressSanitizer: (heap-buffer-overflow|SEGV)"
+RACE = r"ThreadSanitizer: data race(.*\n){1,12}.*"  # and the file
+
+WINDOW, OPEN_SUMS = "resample/cuda/sliding_window.cu", "resample/cuda/sum_rows.cu"
+PIXELS, PACKS = "resample/cuda/sum_pixels.cu", "reorder/cuda/straight.cu"
+TILES, FAKE = "reorder/cuda/transpose.cu", "reorder/cuda/fake_reorder.cu"
+DENSE, DENSE_KERNELS = "conv/cuda/dense/bfloat16.cu", "conv/cuda/dense/kernels.h"
+NXC, NCX = "conv/cuda/depthwise/nxc.cu", "conv/cuda/depthwise/ncx.cu"
+WEIGHTS = "conv/cuda/depthwise/weights_gradient.cu"
+RESAMPLE_TESTS = ("resample_kernels", "float32 and (x2 or x5 or x0.5)")
+PACK_TESTS = ("reorder_packs", "packs_of_every_type")
+TILE_TESTS = ("reorder_packs", "tiles_of_images and 37")
+FAKE_TESTS = ("reorder_packs", "packs_of_fake")
+DENSE_TESTS = ("conv_dense", "bfloat16 and dense_matches and (aligned or ends or split)")
+DEPTHWISE_TESTS = ("cuda_depthwise", "float32 and problem and 3x3")
+
+
+def mistake_in(file: str, right: str, wrong: str) -> Mistake:
+    """In the file that is compiled, not in a header."""
+    return Mistake(file, file, right, wrong)
+
+
+def one_worker_more(file: str, then: str = "") -> Mistake:
+    """`then`: what sets the kernel apart from others of the file."""
+    test = "worker {} job.workers)\n    return;\n  const Place at = place(job, worker);\n" + then
+    return mistake_in(file, test.format(">="), test.format(">"))
+
+
+# What is left out or goes too far: the mistake, the sanitizer, what must be reported, the tests.
+MISTAKES = {
+    "resample, sliding window: one worker more": (
+        one_worker_more(WINDOW, "  const Source"),
+        *("address", OVERRUN, RESAMPLE_TESTS),
+    ),
+    "resample, sliding window: the column behind the row": (
+        mistake_in(WINDOW, "job.src_row - 1);", "job.src_row);"),
+        *(None, WRONG, RESAMPLE_TESTS),
+    ),
+    "resample, copy: one worker more": (
+        one_worker_more(WINDOW, "  const Columns"),
+        *("address", OVERRUN, RESAMPLE_TESTS),
+    ),
+    "resample, sums of pixels: one worker more": (
+        one_worker_more(PIXELS),
+        *("address", OVERRUN, RESAMPLE_TESTS),
+    ),
+    "resample, sums of rows: without the barrier": (
+        mistake_in(OPEN_SUMS, "    __syncthreads();\n", ""),
+        *("thread", RACE + "sum_rows.cu", RESAMPLE_TESTS),
+    ),
+    "resample, sums of rows: one element more in a tile": (
+        mistake_in(
+            OPEN_SUMS,
+            "job.elements_per_tile, job.row);",
+            "job.elements_per_tile, job.row) + 1;",
+        ),
+        *("address", OVERRUN, RESAMPLE_TESTS),
+    ),
+    "reorder, packs: one pack more": (
+        mistake_in(PACKS, "if (index >= box_.packs)", "if (index > box_.packs)"),
+        *("address", OVERRUN, PACK_TESTS),
+    ),
+    "reorder, tiles: without the barrier": (
+        mistake_in(TILES, "  __syncthreads();\n", ""),
+        *("thread", RACE + "transpose.cu", TILE_TESTS),
+    ),
+    "reorder, tiles: one element more than the box has": (
+        mistake_in(TILES, "if (!inside || first >= left_[0])", "if (!inside || first > left_[0])"),
+        *("address", OVERRUN, TILE_TESTS),
+    ),
+    "fake_reorder: one pack more": (
+        mistake_in(FAKE, "if (pack < plan.box.packs)", "if (pack <= plan.box.packs)"),
+        *("address", OVERRUN, FAKE_TESTS),
+    ),
+    "convolution, dense: without the barrier between stages": (
+        Mistake(
+            DENSE,
+            DENSE_KERNELS,
+            "    __syncthreads(); // this slot is full",
+            "    // this slot is full",
+        ),
+        *("thread", RACE + "conv/cuda/dense/", DENSE_TESTS),
+    ),
+    "convolution, dense: waits for one copy less": (
+        Mistake(DENSE, DENSE_KERNELS, "copies.wait<kStages - 2>();", "copies.wait<kStages - 1>();"),
+        *(None, WRONG, DENSE_TESTS),
+    ),
+    "convolution, dense: the column behind the image": (
+        Mistake(
+            DENSE,
+            DENSE_KERNELS,
+            "is_within(b.w + shift.w, size[2])",
+            "is_within(b.w + shift.w, size[2] + 1)",
+        ),
+        *(None, WRONG, DENSE_TESTS),
+    ),
+    "convolution, dense: one channel of the weights more": (
+        Mistake(
+            DENSE,
+            DENSE_KERNELS,
+            "static_cast<int>(row) < channels_left}",
+            "static_cast<int>(row) <= channels_left}",
+        ),
+        *("address", OVERRUN, DENSE_TESTS),
+    ),
+    "convolution, dense: one chunk of the result more": (
+        Mistake(DENSE, DENSE_KERNELS, "|| column >= channels_left)", "|| column > channels_left)"),
+        *("address", OVERRUN, DENSE_TESTS),
+    ),
+    "convolution, dense: one column of the weights gradient more": (
+        Mistake(
+            DENSE,
+            DENSE_KERNELS,
+            "if (m < columns && n < p.straight.channels) {",
+            "if (m <= columns && n < p.straight.channels) {",
+        ),
+        *(None, WRONG, DENSE_TESTS),
+    ),
+    "convolution, NXC: without the barrier": (
+        mistake_in(
+            NXC,
+            """done, width, shared);
+              __syncthreads();""",
+            "done, width, shared);",
+        ),
+        *("thread", RACE + "depthwise/nxc.cu", DEPTHWISE_TESTS),
+    ),
+    "convolution, NXC: the pixel behind the row": (
+        mistake_in(NXC, "position < a.in, position", "position <= a.in, position"),
+        *(None, WRONG, DEPTHWISE_TESTS),
+    ),
+    "convolution, NCX: without the barrier": (
+        mistake_in(
+            NCX,
+            """channel, d, weights);
+        __syncthreads();""",
+            "channel, d, weights);",
+        ),
+        *("thread", RACE + "depthwise/ncx.cu", DEPTHWISE_TESTS),
+    ),
+    "convolution, NCX: the column behind the row": (
+        mistake_in(NCX, "w < p.axis[2].in\n", "w <= p.axis[2].in\n"),
+        *(None, WRONG, DEPTHWISE_TESTS),
+    ),
+    "convolution, weights: without the barrier": (
+        mistake_in(
+            WEIGHTS,
+            """= sum;
+    __syncthreads();""",
+            "= sum;",
+        ),
+        *("thread", RACE + "depthwise/weights_gradient.cu", DEPTHWISE_TESTS),
+    ),
+    "convolution, weights: one output more of a row of NXC": (
+        mistake_in(WEIGHTS, "min(first + kSegment, width);", "min(first + kSegment, width + 1);"),
+        *(None, WRONG, DEPTHWISE_TESTS),
+    ),
+    "convolution, weights: one slice more": (
+        mistake_in(WEIGHTS, "s < slices; s += kAdders", "s <= slices; s += kAdders"),
+        *("address", OVERRUN, DEPTHWISE_TESTS),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_planted_mistake_is_found(name):
+    mistake, sanitizer, report, (file, selection) = MISTAKES[name]
+    library = build(sanitizer, mistake)
+    done = run_tests(library, sanitizer, path_of(file), "-x", "-k", selection)
+    assert done.returncode != 0, done.stdout
+    assert re.search(report, done.stderr + done.stdout), (done.stderr + done.stdout)[-5000:]
+
+
+# An offset that is cut to 32 bits: the mistake, and which tensors far apart are then wrong.
+CUT_OFFSETS = {
+    "resample, sliding window": (
+        mistake_in(
+            WINDOW,
+            "(dst + y * job.dst_stride[3], out);",
+            "(dst + static_cast<int>(y * job.dst_stride[3]), out);",
+        ),
+        "resample, window",
+    ),
+    "reorder, tiles": (
+        mistake_in(
+            TILES,
+            "at[kDst] += count * box_.axis[a].stride[kDst];",
+            "at[kDst] += static_cast<int>(count * box_.axis[a].stride[kDst]);",
+        ),
+        "reorder, tiles",
+    ),
+    "fake_reorder": (
+        mistake_in(FAKE, "(steps.dst + position", "(steps.dst + (int)position"),
+        "fake_reorder",
+    ),
+    "convolution, NXC": (
+        mistake_in(NXC, "int64_t offset = run.offset", "int offset = run.offset"),
+        "depthwise, channels innermost",
+    ),
+    "convolution, NCX": (
+        mistake_in(NCX, "int64_t offset = first.offset", "int offset = first.offset"),
+        "depthwise, rows innermost",
+    ),
+    "convolution, weights": (
+        mistake_in(WEIGHTS, "[o * layout.stride[0]", "[int(o * layout.stride[0])"),
+        "depthwise, channels innermost",
+    ),
+    "convolution, dense": (
+        Mistake(
+            "conv/cuda/dense/float32.cu",
+            DENSE_KERNELS,
+            "int64_t offset = rows[row].straight.offset",
+            "int offset = rows[row].straight.offset",
+        ),
+        "dense, channels innermost",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CUT_OFFSETS)
+def test_offset_of_32_bits_is_found(name):
+    mistake, wrong = CUT_OFFSETS[name]
+    source = CUDA_ON_HOST / "far_apart.cu"
+    done = run([build_program(source, kernels=True, mistake=mistake)], None)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(rf"{wrong}: [1-9]\d* of", done.stdout), done.stdout
