@@ -170,6 +170,22 @@ def library(name: str, sources: list[str], flags: list[str]) -> Extension:
     return extension
 
 
+def still_current(record: Path) -> list[str]:
+    """The CPU libraries that an earlier build for this torch left, no older than any source."""
+    before: dict[str, object] = {}
+    if record.exists():
+        exec(record.read_text(), before)
+    if before.get("torch_version") != str(torch.__version__):
+        return []
+    newest = max(path.stat().st_mtime for path in (ROOT / "csrc").rglob("*.*"))
+    built = {name: record.with_name(f"_cpu_{name}.so") for name in CPU_FLAGS}
+    return [
+        path.stem
+        for path in built.values()
+        if path.stem in before["libraries"] and path.exists() and path.stat().st_mtime >= newest
+    ]
+
+
 cpu_names = choose_cpu()
 cuda, cuda_reason = choose_cuda()
 
@@ -224,15 +240,16 @@ class BuildLibraries(BuildExtension):
 
     def write_facts(self) -> None:
         """Writes _build.py beside the libraries, be that in the source tree or in a wheel."""
+        path = Path(self.get_ext_fullpath(libraries[0].name)).with_name("_build.py")
         archs = re.split("[; ]+", os.environ["TORCH_CUDA_ARCH_LIST"]) if cuda else None
+        names = [extension.name.split(".")[1] for extension in libraries]
         facts = {
             "version": self.distribution.get_version(),
             "torch_version": str(torch.__version__),
             "cuda_version": torch.version.cuda if cuda else None,
             "cuda_archs": archs,
-            "libraries": [extension.name.split(".")[1] for extension in libraries],
+            "libraries": names + [name for name in still_current(path) if name not in names],
         }
-        path = Path(self.get_ext_fullpath(libraries[0].name)).with_name("_build.py")
         lines = ['"""Written by setup.py: what was built, and with what."""\n']
         lines += [f"{key} = {value!r}" for key, value in facts.items()]
         path.write_text("\n".join(lines) + "\n")

@@ -57,6 +57,12 @@ def test_support_table_is_current():
     assert with_table(text) == text, "run: python tests/support_table.py --write"
 
 
+def test_speed_table_is_current():
+    result = python(str(ROOT / "benchmarks" / "summary.py"))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout in README.read_text(), "run: make bench-summary"
+
+
 def call(name, dtype):
     if name == "fake_reorder":
         return D.fake_reorder(torch.ones(2, 3, 4).to(dtype), dtype=torch.int8, dst_scale=0.1)
