@@ -1,7 +1,7 @@
 """README's table and picture of speed-ups, made of the tables in benchmarks/results.
 
-    python benchmarks/summary.py            # prints the table
-    python benchmarks/summary.py --write    # puts it into README.md and draws the picture
+python benchmarks/summary.py            # prints the table
+python benchmarks/summary.py --write    # puts it into README.md and draws the picture
 """
 
 import argparse
