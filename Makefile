@@ -70,7 +70,7 @@ bench-choices: $(VENV)/.packages
 	$(PY) benchmarks/run.py --kernel all --few --seconds 0.2 $(ARGS)
 
 # README's table and picture of speed-ups, from benchmarks/results.
-bench-summary: $(VENV)/.packages
+bench-summary: $(VENV)/.examples
 	$(PY) benchmarks/summary.py --write
 
 lint: $(VENV)/.lint-tools
@@ -175,7 +175,7 @@ $(VENV)/.examples: pyproject.toml | build-native
 
 $(VENV)/.packages: pyproject.toml | build
 	$(PIP) install $(PIP_ARGS) --no-build-isolation -e '.[examples,test]'
-	touch $@
+	touch $@ $(VENV)/.examples
 
 $(VENV)/.lint-tools: $(VENV)/.packages
 	$(PIP) install $(PIP_ARGS) --no-build-isolation -e '.[dev]'

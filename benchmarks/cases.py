@@ -511,8 +511,8 @@ def layer_passes(
     convolve = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
     ours = (D.conv1d, D.conv2d, D.conv3d)[dims - 1]
     options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    y = convolve(x, w, **options)
-    operations = y.numel() * w[0].numel()
+    sizes = convolve(x.to("meta"), w.to("meta"), **options).shape
+    operations = prod(sizes) * w[0].numel()
     yield Case(
         f"{name} result",
         lambda x, w: ours(x, w, **options),
@@ -520,7 +520,7 @@ def layer_passes(
         (x, w),
         operations,
     )
-    grad = torch.randn_like(y)
+    grad = torch.randn(sizes, device=device, dtype=dtype)
     if layout == "nxc":
         grad = grad.movedim(1, -1).contiguous().movedim(-1, 1)
     given = {"strides": attributes[0], "pads_begin": attributes[1], "dilations": attributes[2]}

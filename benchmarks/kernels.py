@@ -81,7 +81,7 @@ def compare(
         try:
             function = forced(name)
             function()
-        except NotImplementedError:  # the kernel does not support the case
+        except (NotImplementedError, ValueError):  # not supported, or not of this operator
             continue
         once = seconds(function, 1, device)
         if once > limit:
