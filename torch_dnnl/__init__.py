@@ -92,8 +92,8 @@ def build_info() -> dict[str, Any]:
     """What was built, with what, and what of it is in use.
 
     `kernels` has, for each device and family of operators, the names of the kernels in order of
-    preference. `algorithm=` and the context managers take them; torch.profiler shows the one that
-    ran below its operator.
+    preference. `algorithm=` and the context managers take these names. torch.profiler shows the
+    kernel that ran below the operator that ran it.
     """
     return {
         "version": __version__,
