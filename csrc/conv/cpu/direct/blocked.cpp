@@ -24,7 +24,7 @@ BlockedShape shape_of(const DirectGather& r, const DirectSteps<C>& steps, int64_
   s.taps = steps.taps;
   s.rows = r.rows();
   s.row_pixels = r.out_size_[2];
-  s.pixels_of_input = r.forward_ ? 1 : product(r.p_.stride); // one of them meets a tap
+  s.pixels_of_input = r.forward_ ? 1 : product(r.p_.stride);
   s.group_bytes = steps.all_bytes() / steps.groups;
   s.step_bytes = steps.bytes();
   s.element_size = sizeof(C);
@@ -77,7 +77,7 @@ class Blocked : DirectGather {
   void run() {
     const int64_t tasks = p_.groups * tiles_.panel_tiles * tiles_.pixel_tiles();
     const int64_t steps = weights_.steps().count;
-    if (tiles_.are_packed) {
+    if (shape_.are_packed) {
       weights_.pack_all();
       return compute_tasks({0, tasks}, {0, steps}, nullptr);
     }
@@ -107,9 +107,8 @@ class Blocked : DirectGather {
   // Some steps of tasks: pixels of panels, the groups' in one series. Between the first steps and
   // the last ones their sums are in `waiting`; if these are all steps, it is null.
   void compute_tasks(Range tasks, Range steps, C* waiting) const {
-    const int64_t operations =
-        sums_of_task() * weights_.steps().block(0) * (steps.end - steps.begin);
-    parallel_tasks(tasks.end - tasks.begin, operations, [&](int64_t begin, int64_t end) {
+    const int64_t operations = sums_of_task() * weights_.steps().block(0) * steps.count();
+    parallel_tasks(tasks.count(), operations, [&](int64_t begin, int64_t end) {
       const Scratch<C> own(waiting == nullptr ? sums_of_task() : 0);
       const Scratch<C> inputs(tiles_.pixels() * kDirectDepth);
       for (int64_t task = begin; task < end; task++) {
@@ -187,19 +186,13 @@ class Blocked : DirectGather {
 
   void store(const Tile& tile, const C* sums, int64_t panel_size) const {
     for (int64_t i = 0; i < tile.panels; i++) {
-      const int64_t channel = tile.group * panels_.channels + (tile.panel + i) * panels_.width;
+      const int64_t panel = tile.panel + i, channels = panels_.size(panel);
+      const int64_t channel = tile.group * panels_.channels + panel * panels_.width;
       for (int64_t row = 0; row < tile.rows; row++) {
         const auto [n, d, h] = row_at(tile.row + row);
-        const C* rows = sums + i * panel_size + row * tile.width * panels_.width;
-        const int64_t channels = panels_.size(tile.panel + i);
-        if (!epilogue_.is_empty()) {
-          epilogue_.store_pixels(
-              rows, kLanes<C>, panels_.width, {n, channel, d, h, tile.x, channels, tile.width});
-          continue;
-        }
-        T* to = static_cast<T*>(p_.out) + n * out_stride_[0] + channel * out_stride_[1] +
-            d * out_stride_[2] + h * out_stride_[3] + tile.x * out_stride_[4];
-        store_rows(rows, panels_.width, tile.width, channels, to, out_stride_[4], out_stride_[1]);
+        const C* of_row = sums + i * panel_size + row * tile.width * panels_.width;
+        DirectGather::store(
+            epilogue_, of_row, panels_.width, {n, channel, d, h, tile.x, channels, tile.width});
       }
     }
   }

@@ -37,7 +37,6 @@ struct BlockedCosts {
 struct BlockedTiles {
   int64_t rows, width, panels;                 // of a tile
   int64_t row_tiles, width_tiles, panel_tiles; // panel_tiles: of a group
-  bool are_packed;                             // all weights at once; or else there are
   int64_t tasks_at_once;                       // whose sums wait for the next weights
 
   int64_t pixel_tiles() const {
@@ -52,7 +51,7 @@ struct BlockedTiles {
 struct BlockedShape {
   int64_t groups, panels, panel_width, taps;
   int64_t rows, row_pixels; // of the result, of all images
-  int64_t pixels_of_input;  // of the result, for each of the input
+  int64_t pixels_of_input;  // pixels of the result for each of the input: one of them meets a tap
   int64_t group_bytes;      // of a group's weights
   int64_t step_bytes;       // of the weights of a panel in one step
   int64_t element_size;     // of sums
@@ -100,7 +99,7 @@ inline double time_of(const BlockedShape& s, const BlockedTiles& t) {
 // Rows share weights that are in the cache, panels share inputs, and pixels share weights that are
 // packed at once; but threads get equal tasks.
 inline BlockedTiles choose_tiles(const BlockedShape& s) {
-  BlockedTiles best{}, t{.are_packed = s.are_packed};
+  BlockedTiles best{}, t{};
   t.width = ceil_div(s.row_pixels, ceil_div(s.row_pixels, kPixels));
   t.width_tiles = ceil_div(s.row_pixels, t.width);
   double least = std::numeric_limits<double>::infinity();

@@ -1,7 +1,9 @@
 #include "conv/cpu/direct/few_inputs.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "conv/cpu/direct/gather.h"
 #include "conv/cpu/direct/row_copies.h"
 #include "conv/cpu/direct/weights.h"
 #include "conv/cpu/shared/bias.h"
@@ -77,17 +79,17 @@ Tile tile_of(const ConvProblem& p, const FewInputsPlan& plan, int64_t panels, in
 }
 
 template <class T>
-class FewInputs {
+class FewInputs : DirectGather {
   using C = compute_t<T>;
 
  public:
   FewInputs(const ConvProblem& p, const Panels<C>& panels, const FewInputsPlan& plan)
-      : p_(p),
+      : DirectGather(p),
         panels_(panels),
         plan_(plan),
         copies_(p, plan.copies),
         epilogue_(p),
-        weights_(Roles(p)),
+        weights_(*this),
         bias_(p, panels.count * panels.width, plan.lanes_are_pixels ? kLanes<C> : 1) {}
 
   void run() {
@@ -108,8 +110,7 @@ class FewInputs {
   }
 
   void compute(const Tile& tile, C* sums, C* copies) const {
-    const T* image = static_cast<const T*>(p_.src) + tile.n * p_.src_stride[0] +
-        tile.group * p_.ic * p_.src_stride[1];
+    const T* image = input<T>(tile.n, tile.group);
     const int64_t taps = plan_.copies.taps, product_taps = plan_.copies.product_taps;
     for (int64_t first = 0; first < taps; first += product_taps) {
       const int64_t end = std::min(first + product_taps, taps);
@@ -119,7 +120,7 @@ class FewInputs {
           const int64_t panel = tile.panel + i;
           const C* inputs = copies + row * plan_.copies.result_row_step;
           if (product_taps == taps && is_direct(tile, panel)) {
-            C* out = reinterpret_cast<C*>(output(tile, panel, row));
+            C* out = reinterpret_cast<C*>(output<T>(run_of(tile, panel, row)));
             const int64_t out_row = p_.dst_stride[plan_.lanes_are_pixels ? 1 : 4];
             multiply(tile, panel, {0, taps}, inputs, out, out_row);
             continue;
@@ -128,7 +129,7 @@ class FewInputs {
           const int64_t to_row = plan_.lanes_are_pixels ? plan_.tile_width : panels_.width;
           multiply(tile, panel, {first, end}, inputs, to, to_row);
           if (end == taps)
-            store(tile, panel, row, to);
+            store(to, run_of(tile, panel, row));
         }
       }
     }
@@ -141,17 +142,16 @@ class FewInputs {
                                 : p_.dst_stride[1] == 1 && panels_.size(panel) % kLanes<C> == 0);
   }
 
-  T* output(const Tile& tile, int64_t panel, int64_t row) const {
-    const int64_t channel = tile.group * p_.oc + panel * panels_.width, *ys = p_.dst_stride;
-    return static_cast<T*>(p_.out) + tile.n * ys[0] + channel * ys[1] + tile.d * ys[2] +
-        (tile.h + row) * ys[3] + tile.x * ys[4];
+  OutputRun run_of(const Tile& tile, int64_t panel, int64_t row) const {
+    const int64_t channel = tile.group * p_.oc + panel * panels_.width;
+    return {tile.n, channel, tile.d, tile.h + row, tile.x, panels_.size(panel), tile.width};
   }
 
   // The sums of some taps, which begin at the bias, or where they are.
   void
   multiply(const Tile& tile, int64_t panel, Range taps, const C* inputs, C* sums, int64_t sums_row)
       const {
-    const int64_t depth = (taps.end - taps.begin) * p_.ic, *terms = plan_.copies.terms.data();
+    const int64_t depth = taps.count() * p_.ic, *terms = plan_.copies.terms.data();
     const C* weights = weights_.at(tile.group, panel, taps.begin);
     const C* bias = bias_.at(tile.group, panel * panels_.width);
     const bool is_first = taps.begin == 0;
@@ -190,30 +190,19 @@ class FewInputs {
     }
   }
 
-  void store(const Tile& tile, int64_t panel, int64_t row, const C* sums) const {
-    const int64_t first = tile.group * p_.oc + panel * panels_.width, *ys = p_.dst_stride;
-    const int64_t channels = panels_.size(panel);
-    OutputRun run{tile.n, first, tile.d, tile.h + row, tile.x, channels, tile.width};
-    T* to = output(tile, panel, row);
-    if (!plan_.lanes_are_pixels) {
-      if (!epilogue_.is_empty()) {
-        epilogue_.store_pixels(sums, kLanes<C>, panels_.width, run);
-      } else {
-        store_rows(sums, panels_.width, tile.width, channels, to, ys[4], ys[1]);
-      }
-      return;
-    }
-    run.channels = 1;
-    for (int64_t c = 0; c < channels; c++, run.channel++, sums += plan_.tile_width) {
+  void store(const C* sums, OutputRun run) const {
+    if (!plan_.lanes_are_pixels)
+      return DirectGather::store(epilogue_, sums, panels_.width, run);
+    for (int64_t c = std::exchange(run.channels, 1); c > 0; c--, run.channel++) {
       if (!epilogue_.is_empty()) {
         epilogue_.store_line(sums, run);
       } else {
-        at::vec::convert(sums, to + c * ys[1], tile.width);
+        at::vec::convert(sums, output<T>(run), run.pixels);
       }
+      sums += plan_.tile_width;
     }
   }
 
-  const ConvProblem& p_;
   const Panels<C>& panels_;
   const FewInputsPlan& plan_;
   const RowCopies<T> copies_;

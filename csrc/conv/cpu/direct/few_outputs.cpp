@@ -125,31 +125,28 @@ class FewOutputs : DirectGather {
     for (int64_t row = 0; row < plan_.tap_rows; row++) {
       const Segment d = segment(0, row / p_.kernel[1], tile.d, tile.d + 1);
       const Segment h = segment(1, row % p_.kernel[1], tile.h, tile.h + 1);
-      if (d.count <= 0 || h.count <= 0 || inputs.begin == inputs.end)
+      if (d.count <= 0 || h.count <= 0 || inputs.count() == 0)
         continue;
       const T* line =
           image + in(d) * in_stride_[2] + in(h) * in_stride_[3] + inputs.begin * in_stride_[4];
-      multiply(tile, row, line, inputs.end - inputs.begin, own);
+      multiply(tile, row, line, inputs.count(), own);
       add(tile, inputs, own.products.data(), own.sums.data());
     }
   }
 
   void store(const Tile& tile, const Workspace& own) const {
     const C* sums = own.sums.data();
-    if (!epilogue_.is_empty()) {
-      for (int64_t c = 0; c < out_channels_; c++) {
-        C* line = own.products.data(); // which are no longer needed
-        for (int64_t x = 0; x < tile.width; x++)
-          line[x] = sums[x * out_channels_ + c];
-        const int64_t channel = tile.group * out_channels_ + c;
-        epilogue_.store_line(line, {tile.n, channel, tile.d, tile.h, tile.x, 1, tile.width});
-      }
-      return;
+    const int64_t channel = tile.group * out_channels_;
+    OutputRun run{tile.n, channel, tile.d, tile.h, tile.x, out_channels_, tile.width};
+    if (epilogue_.is_empty())
+      return DirectGather::store(epilogue_, sums, out_channels_, run);
+    run.channels = 1;
+    for (int64_t c = 0; c < out_channels_; c++, run.channel++) {
+      C* line = own.products.data(); // which are no longer needed
+      for (int64_t x = 0; x < tile.width; x++)
+        line[x] = sums[x * out_channels_ + c];
+      epilogue_.store_line(line, run);
     }
-    T* to = static_cast<T*>(p_.out) + tile.n * out_stride_[0] +
-        tile.group * out_channels_ * out_stride_[1] + tile.d * out_stride_[2] +
-        tile.h * out_stride_[3] + tile.x * out_stride_[4];
-    store_rows(sums, out_channels_, tile.width, out_channels_, to, out_stride_[4], out_stride_[1]);
   }
 
   void

@@ -1,7 +1,9 @@
-// Which inputs the outputs of a row gather, in forward and backward data alike.
+// Which inputs the outputs of a row gather, in forward and backward data alike, and how the outputs
+// are stored.
 #pragma once
 
 #include "conv/cpu/shared/blocks.h"
+#include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/roles.h"
 #include "core/math.h"
 
@@ -20,6 +22,23 @@ struct DirectGather : Roles {
   }
   int64_t out(const Segment& s) const {
     return forward_ ? s.dst : s.src;
+  }
+
+  // Where a run of outputs begins.
+  template <class T>
+  T* output(const OutputRun& run) const {
+    return static_cast<T*>(p_.out) + run.n * out_stride_[0] + run.channel * out_stride_[1] +
+        run.d * out_stride_[2] + run.h * out_stride_[3] + run.w * out_stride_[4];
+  }
+
+  // Sums: [pixel][channel], pixels `width` apart, in whole vectors of channels.
+  template <class T, class C = compute_t<T>>
+  void
+  store(const Epilogue<T>& epilogue, const C* sums, int64_t width, const OutputRun& run) const {
+    if (!epilogue.is_empty())
+      return epilogue.store_pixels(sums, kLanes<C>, width, run);
+    store_rows(
+        sums, width, run.pixels, run.channels, output<T>(run), out_stride_[4], out_stride_[1]);
   }
 
   // A row of the output; rows of all images are one axis.

@@ -54,7 +54,7 @@ struct DirectPart {
   int64_t begin, panel_size; // begin: of the first step, in a panel of all steps
 
   int64_t size() const {
-    return (panels.end - panels.begin) * panel_size;
+    return panels.count() * panel_size;
   }
 };
 
@@ -88,8 +88,8 @@ class DirectPacking {
     const int64_t n = panels.size(panel), *rows = rows_.data();
     across_.offsets(panel * panels.width, n, rows_.data());
     if (is_innermost_ && panels.width == kPanel<C>)
-      return pack_taps(from + channels.begin, rows, n, channels.end - channels.begin, taps, to);
-    const int64_t tap_count = taps.end - taps.begin, block = channels.end - channels.begin;
+      return pack_taps(from + channels.begin, rows, n, channels.count(), taps, to);
+    const int64_t tap_count = taps.count(), block = channels.count();
     for (int64_t c = 0; c < block; c += channels_at_once_) {
       const int64_t count = std::min(channels_at_once_, block - c), terms = count * tap_count;
       terms_.offsets((channels.begin + c) * taps_ + taps.begin, terms, columns_.data());
@@ -147,7 +147,7 @@ class DirectWeights {
   // Of these panels, and of as many steps as fit into so many bytes, but at least one: steps of
   // whole blocks of input channels, or else of one block. The first call has the most panels.
   Range pack_some(Range panels, int64_t first_step, int64_t most) {
-    const int64_t bytes = (panels.end - panels.begin) * steps_.bytes();
+    const int64_t bytes = panels.count() * steps_.bytes();
     const int64_t fitting = std::max<int64_t>(most / bytes, 1), taps = steps_.taps;
     const int64_t end = fitting < taps
         ? std::min(first_step + fitting, round_up(first_step + 1, taps))
@@ -181,11 +181,11 @@ class DirectWeights {
   // Tasks are blocks of input channels of a panel.
   void pack() const {
     const Range panels = part_.panels, steps = part_.steps;
-    const int64_t taps = steps_.taps, most_taps = std::min(taps, steps.end - steps.begin);
+    const int64_t taps = steps_.taps, most_taps = std::min(taps, steps.count());
     const int64_t first_block = steps.begin / taps;
     const int64_t blocks = ceil_div(steps.end, taps) - first_block;
     const int64_t operations = most_taps * steps_.block(0) * steps_.panels.width * 32;
-    const int64_t tasks = (panels.end - panels.begin) * blocks;
+    const int64_t tasks = panels.count() * blocks;
     parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
       const DirectPacking<T> packing(roles_, most_taps);
       for (int64_t task = begin; task < end; task++) {

@@ -75,13 +75,13 @@ class Gemm {
   void multiply(const GemmPart& part) {
     const GemmBlocking& b = blocking_;
     const Range chunks = b.chunks_in(part.depth);
-    const int64_t count = chunks.end - chunks.begin;
+    const int64_t count = chunks.count();
     // Parts are whole blocks, but for the last one.
     const int64_t first_row = part.rows.begin / b.rows;
     const int64_t first_column = part.columns.begin / b.columns;
     const int64_t rows = ceil_div(part.rows.end, b.rows) - first_row;
     const int64_t columns = ceil_div(part.columns.end, b.columns) - first_column;
-    const int64_t operations = b.block_size() * ceil_div(part.depth.end - part.depth.begin, count);
+    const int64_t operations = b.block_size() * ceil_div(part.depth.count(), count);
     const int64_t tasks = view_.groups * rows * columns * count;
     parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
       const Workspace<C> own{
@@ -111,11 +111,11 @@ class Gemm {
 
   void multiply(const GemmBlock& block, Range depth, bool begins, const Workspace<C>& own, C* sums)
       const {
-    const int64_t rows = block.row_count(), columns = block.column_count();
+    const int64_t rows = block.rows.count(), columns = block.columns.count();
     for (int64_t d = depth.begin; d < depth.end; d += kGemmDepth) {
       const Range step{d, std::min(d + kGemmDepth, depth.end)};
-      const GemmPanels<C> a = left_.panels({block.group, block.rows, step}, own.left);
-      const GemmPanels<C> b = right_.panels({block.group, block.columns, step}, own.right);
+      const GemmPanels<C> a = left_.panels(block.group, block.rows, step, own.left);
+      const GemmPanels<C> b = right_.panels(block.group, block.columns, step, own.right);
       const bool is_first = begins && d == depth.begin, is_last = step.end == depth.end;
       for (int64_t j = 0; j < columns; j += kPanel<C>) {
         C *const panel = sums + j * rows, *to = panel;
@@ -139,7 +139,7 @@ class Gemm {
           torch_dnnl::multiply<C, Strided, Strided, Strided>(
               std::min<int64_t>(kGemmRows, rows - i),
               ceil_div(std::min(kPanel<C>, columns - j), kLanes<C>),
-              step.end - step.begin,
+              step.count(),
               {a.data + i / kGemmRows * a.step,
                {a.row},
                {a.column},

@@ -11,12 +11,6 @@
 
 namespace torch_dnnl {
 
-// Rows i, in `rows`, of a group's matrix, and their elements d, in `depth`.
-struct GemmRange {
-  int64_t group;
-  Range rows, depth;
-};
-
 // Panels `step` apart. Element (i, d) of a panel is at i * row + d * column; panels of the right
 // have rows next to each other.
 template <class C>
@@ -57,12 +51,12 @@ class GemmOperand {
 
   // Packs these rows and depth of all groups, if the matrix is shared and they are not packed yet.
   void share(Range rows, Range depth) {
-    if (!is_shared_ || (is_same(rows, rows_) && is_same(depth, depth_)))
+    if (!is_shared_ || (rows == rows_ && depth == depth_))
       return;
     rows_ = rows;
     depth_ = depth;
     constexpr int64_t at_once = kTaskRows / kWidth * kWidth;
-    const int64_t n = length(rows), tasks = ceil_div(n, at_once), terms = length(depth);
+    const int64_t n = rows.count(), tasks = ceil_div(n, at_once), terms = depth.count();
     parallel_tasks(groups_ * tasks, 16 * at_once * terms, [&](int64_t begin, int64_t end) {
       const Scratch<int64_t> row_offsets(at_once), depth_offsets(terms);
       matrix_.depth.offsets(depth.begin, terms, depth_offsets.data());
@@ -76,36 +70,28 @@ class GemmOperand {
     });
   }
 
-  // Those of the first row on. They are part of what is shared, or else packed into `own`.
-  GemmPanels<C> panels(const GemmRange& range, const GemmWorkspace<C>& own) const {
+  // Panels of these rows and depth of a group: part of what is shared, or else packed into `own`.
+  GemmPanels<C> panels(int64_t group, Range rows, Range depth, const GemmWorkspace<C>& own) const {
     if (is_shared_) {
-      const C* data = shared_at(range.group, range.rows.begin - rows_.begin) +
-          (range.depth.begin - depth_.begin) * kWidth;
-      return {data, step(length(depth_)), 1, kWidth};
+      const C* first = shared_at(group, rows.begin - rows_.begin);
+      return {first + (depth.begin - depth_.begin) * kWidth, step(depth_.count()), 1, kWidth};
     }
-    const int64_t n = length(range.rows), depth = length(range.depth);
+    const int64_t n = rows.count(), terms = depth.count();
     int64_t *row = own.rows.data(), *column = own.depth.data();
-    matrix_.rows.offsets(range.rows.begin, n, row);
-    matrix_.depth.offsets(range.depth.begin, depth, column);
+    matrix_.rows.offsets(rows.begin, n, row);
+    matrix_.depth.offsets(depth.begin, terms, column);
     if constexpr (kIsLeft && std::is_same_v<T, C>) {
-      if (are_even(row, n) && run_length(column, depth) == depth) {
+      if (are_even(row, n) && run_length(column, terms) == terms) {
         const int64_t row_step = n > 1 ? row[1] - row[0] : 0;
-        return {data(range.group) + row[0] + column[0], row_step * kGemmRows, row_step, 1};
+        return {data(group) + row[0] + column[0], row_step * kGemmRows, row_step, 1};
       }
     }
-    pack(range.group, row, n, column, depth, own.panels.data());
-    return {own.panels.data(), step(depth), 1, kWidth};
+    pack(group, row, n, column, terms, own.panels.data());
+    return {own.panels.data(), step(terms), 1, kWidth};
   }
 
  private:
   static constexpr int64_t kTaskRows = 128; // that a task packs for all tasks
-
-  static int64_t length(Range range) {
-    return range.end - range.begin;
-  }
-  static bool is_same(Range a, Range b) {
-    return a.begin == b.begin && a.end == b.end;
-  }
 
   // Panels begin a few lines apart from a power of two, for they are written side by side.
   static int64_t step(int64_t depth) {
@@ -120,8 +106,8 @@ class GemmOperand {
   }
   // [group][panel][depth][row of the panel]
   C* shared_at(int64_t group, int64_t row) const {
-    const int64_t depth = length(depth_);
-    return shared_.data() + group * size(length(rows_), depth) + size(row, depth);
+    const int64_t depth = depth_.count();
+    return shared_.data() + group * size(rows_.count(), depth) + size(row, depth);
   }
 
   void

@@ -14,13 +14,6 @@ namespace torch_dnnl {
 struct GemmBlock {
   int64_t index, group;
   Range rows, columns;
-
-  int64_t row_count() const {
-    return rows.end - rows.begin;
-  }
-  int64_t column_count() const {
-    return columns.end - columns.begin;
-  }
 };
 
 // [i * size, (i + 1) * size), but not beyond the end.
@@ -41,8 +34,8 @@ gemm_block(const GemmView& v, const GemmBlocking& b, int64_t group, int64_t row,
 struct GemmOffsets {
   explicit GemmOffsets(const GemmBlocking& b) : rows(b.rows), columns(b.columns) {}
   void select(const GemmView& view, const GemmBlock& block) const {
-    view.out_rows.offsets(block.rows.begin, block.row_count(), rows.data());
-    view.out_columns.offsets(block.columns.begin, block.column_count(), columns.data());
+    view.out_rows.offsets(block.rows.begin, block.rows.count(), rows.data());
+    view.out_columns.offsets(block.columns.begin, block.columns.count(), columns.data());
   }
   Scratch<int64_t> rows, columns;
 };
@@ -59,10 +52,10 @@ class GemmOutput {
   // Whether the sums of a panel are written where results are, as they are completed: panels of
   // whole vectors, of rows at one distance and of columns next to each other.
   bool is_direct(const GemmBlock& block, int64_t column, const GemmOffsets& offsets) const {
-    const int64_t columns = std::min(kPanel<C>, block.column_count() - column);
+    const int64_t columns = std::min(kPanel<C>, block.columns.count() - column);
     return std::is_same_v<T, C> && are_final_ && columns % kLanes<C> == 0 &&
         run_length(offsets.columns.data() + column, columns) == columns &&
-        are_even(offsets.rows.data(), block.row_count());
+        are_even(offsets.rows.data(), block.rows.count());
   }
 
   T* group(int64_t group) const {
@@ -74,7 +67,7 @@ class GemmOutput {
     if (!epilogue_.is_empty())
       return complete(block, sums);
     const int64_t *row = offsets.rows.data(), *column = offsets.columns.data();
-    const int64_t rows = block.row_count(), columns = block.column_count();
+    const int64_t rows = block.rows.count(), columns = block.columns.count();
     const auto next = [&](int64_t j) { return std::min(j + kPanel<C>, columns); };
     for (int64_t end, first = 0; first < columns; first = end) {
       end = next(first);
@@ -115,19 +108,19 @@ class GemmOutput {
 
   // Rows of sums are pixels.
   void complete_pixels(const GemmBlock& block, const C* sums, OutputRun run) const {
-    for (int64_t c = 0; c < block.column_count(); c += kPanel<C>) {
+    for (int64_t c = 0; c < block.columns.count(); c += kPanel<C>) {
       run.channel = block.group * p_.oc + block.columns.begin + c;
-      run.channels = std::min(kPanel<C>, block.column_count() - c);
-      epilogue_.store_pixels(sums + c * block.row_count(), kLanes<C>, kPanel<C>, run);
+      run.channels = std::min(kPanel<C>, block.columns.count() - c);
+      epilogue_.store_pixels(sums + c * block.rows.count(), kLanes<C>, kPanel<C>, run);
     }
   }
 
   // Rows of sums are channels, columns from `first` on the pixels.
   void complete_lines(const GemmBlock& block, const C* sums, int64_t first, OutputRun run) const {
     run.channels = 1;
-    for (int64_t i = 0; i < block.row_count(); i++) {
+    for (int64_t i = 0; i < block.rows.count(); i++) {
       C line[kGemmBlockColumns];
-      store_run(sums + i * kPanel<C>, block.row_count() * kPanel<C>, first, run.pixels, line);
+      store_run(sums + i * kPanel<C>, block.rows.count() * kPanel<C>, first, run.pixels, line);
       run.channel = block.group * p_.oc + block.rows.begin + i;
       epilogue_.store_line(line, run);
     }
