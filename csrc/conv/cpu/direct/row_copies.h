@@ -2,14 +2,14 @@
 // Nothing is copied for each tap: the inputs of a tap are the same rows from another pixel on.
 //
 // A band is some rows of the result, a tile wide. Its lines are the rows of the image that it
-// meets. Rows of the band share lines: here of a 3x3 kernel with stride 1, whose plan has band_rows
-// = 2, band_lines = 4 and band_step = 1; `o` are pads.
+// meets, with pads. Rows of the band share lines. Here a 3x3 kernel has stride 1; in the plan,
+// band_rows is 2, band_lines is 4 and band_step is 1.
 //
 //     image              band           lines                     inputs of tap (1, 2)
-//                                       0   o o o o o o o
-//     a b c d e          row 0          1   o a b c d e o         row 0   b c d e o   of line 1
-//     f g h i j          row 1          2   o f g h i j o         row 1   g h i j o   of line 2
-//     k l m n p                         3   o k l m n p o
+//                                       0   0 0 0 0 0 0 0
+//     a b c d e          row 0          1   0 a b c d e 0         row 0   b c d e 0   of line 1
+//     f g h i j          row 1          2   0 f g h i j 0         row 1   g h i j 0   of line 2
+//     k l m n o                         3   0 k l m n o 0
 //
 // A line is one copy if all taps along W read it; where they are far apart, with a dilation or a
 // long stride, there is a copy of a line for each tap along W, of the pixels that this tap meets.
@@ -34,8 +34,8 @@ struct RowCopiesPlan {
   int64_t taps, product_taps, copy_taps;
   int64_t line_copies; // copies of a line
 
-  // Pixels of a copy: phases of `phase_pixels` each. Successive ones are `image_step` apart in the
-  // image.
+  // Pixels of a copy: phases of `phase_pixels` each. In the image, pixels of a copy are
+  // `image_step` apart.
   int64_t phases, phase_pixels, image_step;
   // Elements of a copy: from a pixel of a phase to the next, from a channel to the next, in all.
   int64_t pixel_step, channel_step, copy_size;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <vector>
 
 #include "conv/cpu/shared/panels.h"
 #include "conv/cpu/shared/roles.h"
@@ -64,14 +63,13 @@ DirectPart direct_part(const DirectSteps<C>& all, Range panels, Range steps) {
   return {panels, steps, begin, all.begin_of(steps.end) - begin};
 }
 
-// Packs some taps of a block of input channels of a panel: those whose input channels lie next to
-// each other, or any others.
+// Packs some taps of a block of input channels of a panel.
 template <class T, class C = compute_t<T>>
 class DirectPacking {
  public:
   DirectPacking(const Roles& roles, int64_t most_taps)
       : taps_(product(roles.p_.kernel)),
-        // Channels lie next to each other in memory only if all taps of each are packed.
+        // What is packed of several channels is contiguous only if it is all of their taps.
         channels_at_once_(
             most_taps < taps_ ? 1 : std::max<int64_t>(kTermsAtOnce / taps_ / 4 * 4, 4)),
         is_innermost_(roles.weights_in_stride_ == 1),
@@ -112,6 +110,7 @@ class DirectPacking {
         {roles.in_channels_, k[0], k[1], k[2]}, {roles.weights_in_stride_, ws[2], ws[3], ws[4]}};
   }
 
+  // The same where input channels lie next to each other.
   void
   pack_taps(const T* from, const int64_t* rows, int64_t n, int64_t block, Range taps, C* to) const {
     std::iota(columns_.data(), columns_.data() + block, 0);

@@ -22,7 +22,6 @@ struct GemmPanels {
 // Memory of one thread, for panels of a block in one step of the depth.
 template <class C>
 struct GemmWorkspace {
-  GemmWorkspace(int64_t rows, int64_t size) : panels(size), rows(rows), depth(kGemmDepth) {}
   Scratch<C> panels;
   Scratch<int64_t> rows, depth; // offsets
 };
@@ -46,7 +45,8 @@ class GemmOperand {
   }
 
   GemmWorkspace<C> workspace() const {
-    return {block_rows_, is_shared_ ? 0 : size(block_rows_, kGemmDepth)};
+    const int64_t rows = is_shared_ ? 0 : block_rows_, depth = is_shared_ ? 0 : kGemmDepth;
+    return {Scratch<C>(size(rows, depth)), Scratch<int64_t>(rows), Scratch<int64_t>(depth)};
   }
 
   // Packs these rows and depth of all groups, if the matrix is shared and they are not packed yet.
