@@ -1,0 +1,131 @@
+// Weights as Winograd's filtering F multiplies by them, in panels of output channels.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+#include "conv/cpu/shared/panels.h"
+#include "conv/cpu/winograd/plan.h"
+#include "core/cpu/parallel.h"
+
+namespace torch_dnnl {
+
+template <class T, class F>
+class TransformedWeights : Roles {
+ public:
+  TransformedWeights(const ConvProblem& p, const WinogradPlan& plan) : Roles(p), plan_(plan) {}
+
+  // The weights of one panel and of the input channels [channels.begin, channels.end), to
+  // [position][channel][width], the positions `step` apart. What is beyond the last vector of a
+  // panel's channels is not written.
+  void transform_panel(
+      const T* weights,
+      int64_t group,
+      int64_t panel,
+      Range channels,
+      float* to,
+      int64_t step) const {
+    const T* from = weights + group * p_.weights_group + panel * plan_.width * weights_out_stride_ +
+        channels.begin * weights_in_stride_;
+    const int64_t n = plan_.channels_of(panel), depth = channels.end - channels.begin;
+    for (int64_t c = 0; c < depth; c += kIn) {
+      for (int64_t o = 0; o < n; o += kOut) {
+        const auto part_at = [&](int64_t c, int64_t o) {
+          return from + c * weights_in_stride_ + o * weights_out_stride_;
+        };
+        transform_part(
+            {part_at(c, o),
+             o + kOut < n ? part_at(c, o + kOut) : part_at(c + kIn, 0),
+             std::min(kOut, n - o),
+             std::min(kIn, depth - c)},
+            to + c * plan_.width + o,
+            step);
+      }
+    }
+  }
+
+  // The weights of groups, to [group][panel][position][input channel][width].
+  void transform(const T* weights, Range groups, float* to) const {
+    constexpr int64_t depth = 32, cost = 100; // input channels of a task; operations of an element
+    const int64_t step = plan_.weights_step(in_channels_), parts = ceil_div(in_channels_, depth);
+    const int64_t tasks = (groups.end - groups.begin) * plan_.panels * parts;
+    parallel_tasks(tasks, depth * plan_.width * cost, [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; task++) {
+        const int64_t c = task % parts * depth, panel = task / parts;
+        transform_panel(
+            weights,
+            groups.begin + panel / plan_.panels,
+            panel % plan_.panels,
+            {c, std::min(c + depth, in_channels_)},
+            to + panel * plan_.weights_of_panel() + c * plan_.width,
+            step);
+      }
+    });
+  }
+
+  // The weights of all groups; or null, unless they are kept or `should_pack`.
+  std::shared_ptr<const float> packed(bool should_pack) const {
+    return packed_weights<float>(
+        p_,
+        F::kTile == 2 ? Packing::winograd_2x2 : Packing::winograd_4x4,
+        plan_.width,
+        p_.groups * plan_.weights_of_group(),
+        [&](const void* weights, float* to) {
+          transform(static_cast<const T*>(weights), {0, p_.groups}, to);
+        },
+        should_pack);
+  }
+
+ private:
+  static constexpr int64_t kTaps = 9, kLine = 64 / sizeof(T);
+  // Channels whose taps stay in the first-level cache.
+  static constexpr int64_t kIn = 16, kOut = 32;
+
+  struct Part {
+    const T *from, *next; // next: the part that follows
+    int64_t out, in;      // channels
+  };
+
+  void transform_part(const Part& part, float* to, int64_t step) const {
+    // Elements are read in the order in which they lie.
+    const bool are_taps_apart = weights_in_stride_ == 1;
+    const int64_t in_step = are_taps_apart ? 1 : kTaps, tap_step = are_taps_apart ? part.in : 1;
+    int64_t rows[kOut], columns[kIn * kTaps];
+    for (int64_t o = 0; o < part.out; o++)
+      rows[o] = o * weights_out_stride_;
+    for (int64_t tap = 0; tap < kTaps; tap++) {
+      for (int64_t c = 0; c < part.in; c++)
+        columns[c * in_step + tap * tap_step] = c * weights_in_stride_ +
+            tap / 3 * p_.weights_stride[3] + tap % 3 * p_.weights_stride[4];
+    }
+    alignas(64) float taps[kIn * kTaps * kOut];
+    const int64_t terms = part.in * kTaps;
+    for (int64_t run, t = 0; t < terms; t += run) {
+      run = weights_out_stride_ == 1 ? terms : run_length(columns + t, terms - t);
+      pack_panels<kOut>(part.from, rows, part.out, columns + t, run, taps + t * kOut, /*step=*/0);
+    }
+    for (int64_t c = 0; c < part.in; c++) {
+      // Where output channels lie far apart, the processor does not foresee what is read next.
+      if (weights_out_stride_ > weights_in_stride_) {
+        for (int64_t o = part.out * c / part.in; o < part.out * (c + 1) / part.in; o++) {
+          for (int64_t t = 0; t < terms; t += kLine)
+            __builtin_prefetch(part.next + rows[o] + columns[t]);
+        }
+      }
+      for (int64_t o = 0; o < part.out; o += kLanes<float>) {
+        Lanes<float> g[3][3];
+        for (int64_t tap = 0; tap < kTaps; tap++) {
+          // Backward data turns the kernels around.
+          const int64_t from = forward_ ? tap : kTaps - 1 - tap;
+          g[tap / 3][tap % 3] =
+              load_lanes<float>(taps + (c * in_step + from * tap_step) * kOut + o);
+        }
+        store_positions<F, F::transform_weights>(g, to + c * plan_.width + o, step);
+      }
+    }
+  }
+
+  const WinogradPlan& plan_;
+};
+
+} // namespace torch_dnnl
