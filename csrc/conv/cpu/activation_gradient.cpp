@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "conv/cpu/shared/activation_lanes.h"
-#include "conv/cpu/shared/pixels.h"
 #include "conv/reference.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/scratch.h"
@@ -94,9 +93,9 @@ template <class T, Activation activation>
   using C = compute_t<T>;
   for (int64_t i = 0; i < count; i += kLanes<C>) {
     const int64_t part = count - i;
-    const auto g = pixels_detail::load_part<C>(grad + i, part);
-    const auto v = pixels_detail::load_part<C>(value + i, part);
-    pixels_detail::store_part<C>(out + i, times_derivative<activation>(g, v), part);
+    const auto g = load_up_to<C>(grad + i, part);
+    const auto v = load_up_to<C>(value + i, part);
+    store_up_to<C>(out + i, times_derivative<activation>(g, v), part);
   }
 }
 

@@ -253,6 +253,30 @@ inline void store_lanes(U* to, const Lanes<E>& lanes, int64_t n) {
   simd_detail::copy_part<kLanes<E>>(to, part, n);
 }
 
+// A vector, or the first n elements where there are fewer.
+template <class E, class T>
+inline Lanes<E> load_up_to(const T* from, int64_t n) {
+  return n >= kLanes<E> ? load_lanes<E>(from) : load_lanes<E>(from, n);
+}
+
+template <class E, class U>
+inline void store_up_to(U* to, const Lanes<E>& lanes, int64_t n) {
+  if (n >= kLanes<E>) {
+    store_lanes<E>(to, lanes);
+  } else {
+    store_lanes<E>(to, lanes, n);
+  }
+}
+
+// The first n lanes with any stride, the others 0.
+template <class E, class T>
+inline Lanes<E> load_strided_lanes(const T* from, int64_t stride, int64_t n) {
+  alignas(64) E values[kLanes<E>] = {};
+  for (int64_t i = 0; i < n; i++)
+    values[i] = static_cast<E>(from[i * stride]);
+  return Lanes<E>::loadu(values);
+}
+
 // n elements that lie next to each other, in the type that they are computed with.
 template <class E, class T>
 inline void widen(const T* from, int64_t n, E* to) {

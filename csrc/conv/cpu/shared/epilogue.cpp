@@ -69,12 +69,12 @@ template <class T, Activation activation>
   constexpr int64_t n = kLanes<C>;
   for (int64_t i = 0; i < count; i += n, sums += step) {
     const int64_t part = count - i;
-    auto x = pixels_detail::load_part<C>(sums, part);
+    auto x = load_up_to<C>(sums, part);
     if (residual != nullptr)
-      x = x + pixels_detail::load_part<C>(residual + i, part);
+      x = x + load_up_to<C>(residual + i, part);
     if (preactivation != nullptr)
-      pixels_detail::store_part<C>(preactivation + i, x, part);
-    pixels_detail::store_part<C>(out + i, activate<activation>(x), part);
+      store_up_to<C>(preactivation + i, x, part);
+    store_up_to<C>(out + i, activate<activation>(x), part);
   }
 }
 

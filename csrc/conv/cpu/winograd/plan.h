@@ -8,7 +8,6 @@
 
 #include <algorithm>
 
-#include "conv/cpu/shared/packed_weights.h"
 #include "conv/cpu/shared/roles.h"
 #include "conv/cpu/winograd/tiles.h"
 #include "core/math.h"
@@ -22,7 +21,6 @@ struct WinogradPlan {
   int64_t width, panels;             // output channels of a panel; panels of a group
   int64_t tiles, block, blocks;      // of all images; tiles of a block; blocks
   bool by_panels;                    // whether threads share the panels, and not the blocks
-  bool may_keep_weights;             // by_panels: whether weights that are kept may be read
   int64_t depth;                     // input channels that are multiplied at a time
   int64_t groups_at_once;            // that are transformed first
   int64_t blocks_at_once;            // the same, by_panels
@@ -73,10 +71,8 @@ inline constexpr int64_t most_tiles(int64_t tile) {
 inline constexpr int64_t kBlocks = 8;
 // Input channels whose weights stay in the second-level cache, by blocks and by panels.
 inline constexpr int64_t kDepth = 128, kDepthOfPanels = 64;
-// Bytes of weights that are kept, by panels: to read more of them takes the time that it takes to
-// transform them.
-inline constexpr int64_t kMostKeptBytes = int64_t(4) << 20;
 // Bytes of what is transformed first, and of a thread's sums of products with it.
+inline constexpr int64_t kMostWeightBytes = int64_t(10) << 20;
 inline constexpr int64_t kMostInputBytes = int64_t(8) << 20;
 inline constexpr int64_t kMostSumBytes = int64_t(2) << 20;
 
@@ -108,10 +104,10 @@ WinogradPlan plan_winograd(const Roles& roles, const Tiles<F>& tiles) {
 
   // What is transformed first takes less memory by far than the other, and never more than some MB.
   const int64_t groups = roles.p_.groups, weight_bytes = bytes_of(plan.weights_of_group());
-  const bool has_many_weights = 2 * plan.tiles <= plan.out_channels || weight_bytes > kMostPacked;
+  const bool has_many_weights =
+      2 * plan.tiles <= plan.out_channels || weight_bytes > kMostWeightBytes;
   plan.by_panels = has_many_weights && plan.panels > 1;
   if (plan.by_panels) {
-    plan.may_keep_weights = groups * weight_bytes <= kMostKeptBytes;
     plan.depth = kDepthOfPanels;
     plan.blocks_at_once = std::min(
         fitting(plan.blocks, kMostInputBytes, plan.inputs_of_block()),
@@ -119,10 +115,9 @@ WinogradPlan plan_winograd(const Roles& roles, const Tiles<F>& tiles) {
     plan.groups_at_once =
         fitting(groups, kMostInputBytes, plan.blocks_at_once * plan.inputs_of_block());
   } else {
-    plan.may_keep_weights = groups * weight_bytes <= kMostPacked;
     plan.depth = kDepth;
     plan.blocks_at_once = plan.blocks;
-    plan.groups_at_once = fitting(groups, kMostPacked, plan.weights_of_group());
+    plan.groups_at_once = fitting(groups, kMostWeightBytes, plan.weights_of_group());
   }
   return plan;
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <memory>
 
 #include "conv/cpu/shared/panels.h"
 #include "conv/cpu/winograd/plan.h"
@@ -27,7 +26,7 @@ class TransformedWeights : Roles {
       int64_t step) const {
     const T* from = weights + group * p_.weights_group + panel * plan_.width * weights_out_stride_ +
         channels.begin * weights_in_stride_;
-    const int64_t n = plan_.channels_of(panel), depth = channels.end - channels.begin;
+    const int64_t n = plan_.channels_of(panel), depth = channels.count();
     for (int64_t c = 0; c < depth; c += kIn) {
       for (int64_t o = 0; o < n; o += kOut) {
         const auto part_at = [&](int64_t c, int64_t o) {
@@ -48,7 +47,7 @@ class TransformedWeights : Roles {
   void transform(const T* weights, Range groups, float* to) const {
     constexpr int64_t depth = 32, cost = 100; // input channels of a task; operations of an element
     const int64_t step = plan_.weights_step(in_channels_), parts = ceil_div(in_channels_, depth);
-    const int64_t tasks = (groups.end - groups.begin) * plan_.panels * parts;
+    const int64_t tasks = groups.count() * plan_.panels * parts;
     parallel_tasks(tasks, depth * plan_.width * cost, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; task++) {
         const int64_t c = task % parts * depth, panel = task / parts;
@@ -61,19 +60,6 @@ class TransformedWeights : Roles {
             step);
       }
     });
-  }
-
-  // The weights of all groups; or null, unless they are kept or `should_pack`.
-  std::shared_ptr<const float> packed(bool should_pack) const {
-    return packed_weights<float>(
-        p_,
-        F::kTile == 2 ? Packing::winograd_2x2 : Packing::winograd_4x4,
-        plan_.width,
-        p_.groups * plan_.weights_of_group(),
-        [&](const void* weights, float* to) {
-          transform(static_cast<const T*>(weights), {0, p_.groups}, to);
-        },
-        should_pack);
   }
 
  private:

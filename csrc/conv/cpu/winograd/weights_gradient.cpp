@@ -116,7 +116,7 @@ void transform_side(
       side.size,
       side.pad_y,
       side.pad_x};
-  const int64_t channels = side.channels_from(channel), count = tiles.end - tiles.begin;
+  const int64_t channels = side.channels_from(channel), count = tiles.count();
   if (side.is_src) {
     transform_tiles<F, F::transform_input, F::kInput, kBlock>(
         images, all, tiles.begin, count, channels, to, side.tile_step(), side.width);
@@ -148,7 +148,7 @@ void multiply_tiles(
         gemm<float>(
             a.channels_from(o.row),
             ceil_div(std::min(kPanel<float>, channels - c), kLanes<float>),
-            block.end - block.begin,
+            block.count(),
             {in_rows,
              1,
              a.tile_step(),

@@ -40,7 +40,7 @@ class TileBlocks : Roles {
         tiles_,
         block * plan_.block,
         plan_.tiles_of(block),
-        channels.end - channels.begin,
+        channels.count(),
         to + channels.begin,
         plan_.padded_in(),
         plan_.input_step());
@@ -146,7 +146,7 @@ class TileBlocks : Roles {
     if (p_.bias == nullptr)
       return Lanes<float>(0);
     const T* bias = static_cast<const T*>(p_.bias) + (group * p_.oc + channel) * p_.bias_stride;
-    return pixels_detail::load_strided<float>(bias, p_.bias_stride, channels);
+    return load_strided_lanes<float>(bias, p_.bias_stride, channels);
   }
 
   const WinogradPlan& plan_;
@@ -174,10 +174,6 @@ class Winograd {
  private:
   // Transforms the weights of many groups, and then the inputs of a block of tiles at a time.
   void run_by_blocks() const {
-    if (plan_.may_keep_weights) {
-      const auto packed = weights_.packed(/*should_pack=*/true);
-      return multiply_by_blocks({0, p_.groups}, packed.get());
-    }
     const Scratch<float> transformed(plan_.groups_at_once * plan_.weights_of_group());
     for (int64_t group = 0; group < p_.groups; group += plan_.groups_at_once) {
       const Range groups{group, std::min(group + plan_.groups_at_once, p_.groups)};
@@ -189,7 +185,7 @@ class Winograd {
   void multiply_by_blocks(Range groups, const float* weights) const {
     const int64_t channels = plan_.in_channels, step = plan_.weights_step(channels);
     const int64_t operations = plan_.positions * plan_.block * channels * plan_.out_channels;
-    const int64_t tasks = (groups.end - groups.begin) * plan_.blocks;
+    const int64_t tasks = groups.count() * plan_.blocks;
     parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
       const Scratch<float> inputs(plan_.inputs_of_block());
       const Scratch<float> sums(plan_.sums_of_block());
@@ -216,10 +212,9 @@ class Winograd {
     });
   }
 
-  // Transforms the inputs of many groups and blocks, and then, unless they are kept, the weights of
-  // a few input channels of a panel at a time.
+  // Transforms the inputs of many groups and blocks, and then the weights of a few input channels
+  // of a panel at a time.
   void run_by_panels() const {
-    const auto kept = plan_.may_keep_weights ? weights_.packed(/*should_pack=*/false) : nullptr;
     const int64_t most = plan_.groups_at_once * plan_.blocks_at_once;
     const Scratch<float> inputs(most * plan_.inputs_of_block());
     for (int64_t block = 0; block < plan_.blocks; block += plan_.blocks_at_once) {
@@ -227,7 +222,7 @@ class Winograd {
       for (int64_t group = 0; group < p_.groups; group += plan_.groups_at_once) {
         const Range groups{group, std::min(group + plan_.groups_at_once, p_.groups)};
         transform_blocks(groups, blocks, inputs.data());
-        multiply_by_panels(groups, blocks, inputs.data(), kept.get());
+        multiply_by_panels(groups, blocks, inputs.data());
       }
     }
   }
@@ -235,8 +230,8 @@ class Winograd {
   // To [group][block].
   void transform_blocks(Range groups, Range blocks, float* to) const {
     constexpr int64_t depth = 32, cost = 20; // input channels of a task; operations of an element
-    const int64_t parts = ceil_div(plan_.in_channels, depth), count = blocks.end - blocks.begin;
-    const int64_t tasks = (groups.end - groups.begin) * count * parts;
+    const int64_t parts = ceil_div(plan_.in_channels, depth), count = blocks.count();
+    const int64_t tasks = groups.count() * count * parts;
     parallel_tasks(tasks, depth * plan_.block * cost, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; task++) {
         const int64_t c = task % parts * depth, index = task / parts;
@@ -249,19 +244,18 @@ class Winograd {
     });
   }
 
-  // kept: transformed weights of all groups, or null.
-  void
-  multiply_by_panels(Range groups, Range blocks, const float* inputs, const float* kept) const {
-    const int64_t channels = plan_.in_channels, size = blocks.end - blocks.begin;
-    const int64_t panels = (groups.end - groups.begin) * plan_.panels;
-    const int64_t step = plan_.weights_step(kept == nullptr ? plan_.depth : channels);
+  void multiply_by_panels(Range groups, Range blocks, const float* inputs) const {
+    const T* plain = static_cast<const T*>(p_.weights);
+    const int64_t channels = plan_.in_channels, size = blocks.count();
+    const int64_t panels = groups.count() * plan_.panels;
+    const int64_t step = plan_.weights_step(plan_.depth);
     // Threads that would else wait share a panel, and transform its weights each.
     const int64_t threads = at::get_num_threads();
     const int64_t parts = panels % threads == 0 ? 1 : std::min(size, ceil_div(2 * threads, panels));
     const int64_t operations =
         plan_.positions * plan_.block * channels * plan_.width * size / parts;
     parallel_tasks(panels * parts, operations, [&](int64_t begin, int64_t end) {
-      const Scratch<float> local(kept == nullptr ? plan_.positions * step : 0);
+      const Scratch<float> weights(plan_.positions * step);
       const Scratch<float> sums(ceil_div(size, parts) * plan_.sums_of_block());
       const Scratch<float> rows(blocks_.rows_size());
       for (int64_t task = begin; task < end; task++) {
@@ -273,19 +267,12 @@ class Winograd {
         std::fill_n(sums.data(), count * plan_.sums_of_block(), 0.0f);
         for (int64_t c = 0; c < channels; c += plan_.depth) {
           const int64_t depth = std::min(plan_.depth, channels - c);
-          const float* weights = local.data();
-          if (kept == nullptr) {
-            const T* plain = static_cast<const T*>(p_.weights);
-            weights_.transform_panel(plain, group, panel, {c, c + depth}, local.data(), step);
-          } else {
-            const int64_t before = group * plan_.panels + panel;
-            weights = kept + before * plan_.weights_of_panel() + c * plan_.width;
-          }
+          weights_.transform_panel(plain, group, panel, {c, c + depth}, weights.data(), step);
           for (int64_t i = 0; i < count; i++) {
             blocks_.multiply(
                 {panel, blocks.begin + first + i, depth},
                 of_part + i * plan_.inputs_of_block() + c,
-                weights,
+                weights.data(),
                 step,
                 sums.data() + i * plan_.sums_of_block());
           }
