@@ -67,15 +67,6 @@ bool fits(const ConvProblem& p) {
       ceil_div(rows, kSmallestTile) * ceil_div(straight_channels(p), kSmallestTile) <= kMaxGridX;
 }
 
-// Whether tiles are filled well enough: channels are computed 64 at a time and summed by 16 bytes.
-// The bound is about what a thread per element takes longer for a product.
-bool fills_tiles(const ConvProblem& p) {
-  const int64_t chunk = kWidestAccess / c10::elementSize(p.dtype);
-  const int64_t computed =
-      ceil_div(straight_channels(p), 64) * 64 * (ceil_div(gathered_channels(p), chunk) * chunk);
-  return computed <= 32 * p.ic * p.oc;
-}
-
 template <class T>
 DenseProblem make_problem(const ConvProblem& p) {
   DenseProblem d{};
@@ -86,7 +77,7 @@ DenseProblem make_problem(const ConvProblem& p) {
       make_image(p.pass == ConvPass::forward ? p.out : p.dst, p.dst_stride, p.dst_size, p.oc);
   d.gathered = is_data(p) ? dst : src;
   d.straight = is_data(p) ? src : dst;
-  d.padded_channels = static_cast<int>(ceil_div(d.gathered.channels, kChunk<T>) * kChunk<T>);
+  d.padded_channels = static_cast<int>(round_up(d.gathered.channels, kChunk<T>));
   // All taps of a few channels after one another: most of their pixels are then in the L1 cache.
   const bool by_blocks = p.pass != ConvPass::backward_weights && d.padded_channels % kDepth<T> == 0;
   d.block_channels = by_blocks ? kDepth<T> : d.padded_channels;
@@ -110,7 +101,7 @@ struct PackWeights {
   TORCH_DNNL_HD void operator()(int64_t i) const {
     const ConvProblem& c = p.conv;
     const int64_t chunks = p.padded_channels / kChunk<T>;
-    const int64_t taps = c.kernel[0] * c.kernel[1] * c.kernel[2];
+    const int64_t taps = product(c.kernel);
     const int64_t rows = p.straight.channels;
     // Neighbouring threads read what is close in memory: chunks of a row, or rows.
     const bool rows_innermost = row_stride < channel_stride;
@@ -155,7 +146,7 @@ std::optional<Scratch> place_weights(DenseProblem& d) {
     std::copy_n(stride + 2, 3, d.weights_tap_stride);
     return std::nullopt;
   }
-  const int64_t taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
+  const int64_t taps = product(p.kernel);
   d.weights_tap_stride[2] = d.padded_channels;
   d.weights_tap_stride[1] = d.weights_tap_stride[2] * p.kernel[2];
   d.weights_tap_stride[0] = d.weights_tap_stride[1] * p.kernel[1];
@@ -191,20 +182,20 @@ void run(const ConvProblem& p) {
       whole(d.gathered) && (p.pass != ConvPass::backward_weights || whole(d.straight));
   if constexpr (std::is_same_v<T, float>) {
     if (allows_tf32()) {
-      return run_dense<T, true>(d, vectors);
+      return run_dense_product<T, true>(d, vectors);
     }
   }
-  run_dense<T, sizeof(T) == 2>(d, vectors);
+  run_dense_product<T, sizeof(T) == 2>(d, vectors);
 }
 
 } // namespace
 
-bool dense(const ConvProblem& p) {
-  if (!fits(p) || !fills_tiles(p)) {
-    return false;
-  }
+bool supports_dense(const ConvProblem& p) {
+  return p.n > 0 && fits(p);
+}
+
+void run_dense(const ConvProblem& p) {
   dispatch(FloatingTypes{}, p.dtype, [&](auto tag) { run<typename decltype(tag)::type>(p); });
-  return true;
 }
 
 } // namespace torch_dnnl::cuda

@@ -4,7 +4,7 @@
 namespace torch_dnnl::cuda {
 
 template <>
-void run_dense<double, false>(const DenseProblem& p, bool vectors) {
+void run_dense_product<double, false>(const DenseProblem& p, bool vectors) {
   DenseRun<double, false>(p).run<Shape<64, 64, 2>>(vectors);
 }
 

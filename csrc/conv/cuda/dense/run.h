@@ -42,8 +42,7 @@ struct Plan {
 };
 
 inline int64_t gathered_columns(const DenseProblem& p) {
-  const auto* kernel = p.conv.kernel;
-  return kernel[0] * kernel[1] * kernel[2] * p.padded_channels;
+  return product(p.conv.kernel) * p.padded_channels;
 }
 
 // The pixels of the largest problem among those of all remainders.
@@ -107,7 +106,7 @@ struct ReduceSplits {
 
   TORCH_DNNL_HD void operator()(int64_t i) const {
     const ConvProblem& c = p.conv;
-    const int64_t taps = c.kernel[0] * c.kernel[1] * c.kernel[2];
+    const int64_t taps = product(c.kernel);
     const int64_t channels = p.padded_channels;
     const int64_t ic = position(i, channels, 1);
     if (ic >= c.ic) {

@@ -1,3 +1,4 @@
+// Which problems the depthwise kernels take, and which of them takes a problem.
 #include "conv/cuda/depthwise/depthwise.h"
 
 #include <algorithm>
@@ -20,14 +21,7 @@ bool has_small_positions(const ConvProblem& p) {
     }
   }
   return p.src_size[2] * p.src_stride[4] <= kMost && p.dst_size[2] * p.dst_stride[4] <= kMost &&
-      p.groups * p.ic * p.oc <= kMost &&
-      p.ic * p.oc * p.kernel[0] * p.kernel[1] * p.kernel[2] <= kMost;
-}
-
-bool can_run(const ConvProblem& p) {
-  constexpr int64_t kFew = 64; // products of a tap: more are worth a matrix product
-  return p.ic > 0 && p.ic * p.oc <= kFew && contains(DepthwiseTypes{}, p.dtype) &&
-      has_small_positions(p);
+      p.groups * p.ic * p.oc <= kMost && p.ic * p.oc * product(p.kernel) <= kMost;
 }
 
 GatherAxis gather_axis(const ConvProblem& p, int a) {
@@ -84,18 +78,26 @@ DepthwiseImage depthwise_image(const ConvProblem& p) {
   return image;
 }
 
+bool has_channels_innermost(const DepthwiseImage& image) {
+  return image.channels > 1 && image.in_stride[1] == 1 && image.out_stride[1] == 1;
+}
+
 } // namespace
 
-bool depthwise(const ConvProblem& p) {
-  if (!can_run(p))
+bool supports_depthwise(const ConvProblem& p) {
+  if (p.n == 0 || p.ic == 0 || !contains(DepthwiseTypes{}, p.dtype) || !has_small_positions(p))
     return false;
+  if (p.pass == ConvPass::backward_weights)
+    return supports_depthwise_weights(p);
+  const DepthwiseImage image = depthwise_image(p);
+  return has_channels_innermost(image) || supports_depthwise_ncx(image);
+}
+
+void run_depthwise(const ConvProblem& p) {
   if (p.pass == ConvPass::backward_weights)
     return depthwise_weights(p);
   const DepthwiseImage image = depthwise_image(p);
-  if (image.channels == 1 || image.in_stride[1] != 1 || image.out_stride[1] != 1)
-    return depthwise_ncx(image, p.dtype);
-  depthwise_nxc(image, p.dtype);
-  return true;
+  has_channels_innermost(image) ? depthwise_nxc(image, p.dtype) : depthwise_ncx(image, p.dtype);
 }
 
 } // namespace torch_dnnl::cuda

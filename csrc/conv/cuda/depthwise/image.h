@@ -7,6 +7,7 @@
 #include "conv/problem.h"
 #include "core/dispatch.h"
 #include "core/host_device.h"
+#include "core/math.h"
 
 namespace torch_dnnl::cuda {
 
@@ -39,28 +40,6 @@ struct GatherAxis {
     const int reach = (taps - 1) * dilation;
     return transposed ? (count - 1 + reach) / stride + 2 : (count - 1) * stride + reach + 1;
   }
-};
-
-// Takes an index apart into its digits, the innermost first.
-class Digits {
- public:
-  TORCH_DNNL_HD explicit Digits(int64_t index) : rest_(index) {}
-
-  // The next digit, of so many values. Quotients are 64 bits: there may be more blocks of work than
-  // 2^31.
-  TORCH_DNNL_HD int pop(int values) {
-    const int64_t quotient = rest_ / values;
-    const auto digit = static_cast<int>(rest_ - quotient * values);
-    rest_ = quotient;
-    return digit;
-  }
-
-  TORCH_DNNL_HD int64_t rest() const {
-    return rest_;
-  }
-
- private:
-  int64_t rest_;
 };
 
 // An output, or the first one of a run.
@@ -168,14 +147,13 @@ void with_row_taps(const GatherAxis& a, bool dilates, F&& f) {
   f(GeneralTaps{});
 }
 
-inline int ceil_of(int64_t a, int64_t b) {
-  return static_cast<int>((a + b - 1) / b);
-}
-
 using DepthwiseTypes = TypeList<float, c10::BFloat16, c10::Half>;
 
-// Each computes its problem; false if the tile of one thread's outputs is too large.
+// With channels innermost in both images.
 void depthwise_nxc(const DepthwiseImage& p, c10::ScalarType dtype);
-bool depthwise_ncx(const DepthwiseImage& p, c10::ScalarType dtype);
+
+// In every layout, if what a thread's outputs meet fits in shared memory.
+bool supports_depthwise_ncx(const DepthwiseImage& p);
+void depthwise_ncx(const DepthwiseImage& p, c10::ScalarType dtype);
 
 } // namespace torch_dnnl::cuda

@@ -29,7 +29,8 @@ struct Tiling {
   int channel_tiles;
   int parts;           // of a kernel row
   int steps, capacity; // parts of all kernel rows, and as many as shared memory holds
-  int spacing;         // of a run's outputs
+  int step_bytes;
+  int spacing; // of a run's outputs
   int runs_per_row;
   int64_t runs;
 };
@@ -37,12 +38,13 @@ struct Tiling {
 // The first output of a run.
 __device__ OutputIndex
 run_at(const DepthwiseImage& p, const Tiling& t, int64_t index, int channel) {
-  Digits digits(index);
-  const int run = digits.pop(t.runs_per_row);
+  Digits digits{index};
+  const auto run = static_cast<int>(digits.next(t.runs_per_row));
   const int w =
       t.spacing == 1 ? run * kOutputs : run / t.spacing * t.spacing * kOutputs + run % t.spacing;
-  const int h = digits.pop(p.axis[1].out), d = digits.pop(p.axis[0].out);
-  return {digits.rest(), channel, d, h, w};
+  const auto h = static_cast<int>(digits.next(p.axis[1].out));
+  const auto d = static_cast<int>(digits.next(p.axis[0].out));
+  return {digits.rest, channel, d, h, w};
 }
 
 // Fills `shared` with the weights of the steps from `first` on: [step][tap][input channel][channel
@@ -227,36 +229,42 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // The vectors of a block's channels: the fewest lanes without channels, then the widest.
-int choose_lanes(int vectors) {
+int choose_lanes(int64_t vectors) {
   int best = 32;
   for (const int lanes : {16, 8}) {
-    if (ceil_of(vectors, lanes) * lanes < ceil_of(vectors, best) * best)
+    if (round_up(vectors, lanes) < round_up(vectors, best))
       best = lanes;
   }
   return best;
 }
 
+// For vectors of n channels; a step is `taps` taps of `inputs` input channels.
+Tiling plan_tiling(const DepthwiseImage& p, int n, int inputs, int taps, int spacing) {
+  Tiling t{};
+  t.lanes = choose_lanes(ceil_div(p.channels, n));
+  t.channel_tiles = ceil_div(p.channels, t.lanes * n);
+  t.parts = ceil_div(p.axis[2].taps, taps);
+  t.steps = p.in_channels / inputs * p.axis[0].taps * p.axis[1].taps * t.parts;
+  t.step_bytes = taps * inputs * t.lanes * n * static_cast<int>(sizeof(float));
+  t.capacity = std::min(t.steps, kWeightsBytes / t.step_bytes);
+  t.spacing = spacing;
+  t.runs_per_row = ceil_div(p.axis[2].out, int64_t(kOutputs) * spacing) * spacing;
+  t.runs = p.n * p.axis[0].out * p.axis[1].out * t.runs_per_row;
+  return t;
+}
+
 template <class T, int n, bool kMatrix, class Taps>
 void run(const DepthwiseImage& p) {
-  Tiling t{};
-  t.lanes = choose_lanes(ceil_of(p.channels, n));
-  t.channel_tiles = ceil_of(p.channels, t.lanes * n);
-  t.parts = ceil_of(p.axis[2].taps, Taps::kTaps);
-  constexpr int kInputs = kMatrix ? n : 1;
-  t.steps = p.in_channels / kInputs * p.axis[0].taps * p.axis[1].taps * t.parts;
-  const int step_bytes = Taps::kTaps * kInputs * t.lanes * n * sizeof(float);
-  t.capacity = std::min(t.steps, kWeightsBytes / step_bytes);
-  t.spacing = Taps::kGeneral ? 1 : p.axis[2].dilation;
-  t.runs_per_row = ceil_of(p.axis[2].out, int64_t(kOutputs) * t.spacing) * t.spacing;
-  t.runs = p.n * p.axis[0].out * p.axis[1].out * t.runs_per_row;
+  const Tiling t =
+      plan_tiling(p, n, kMatrix ? n : 1, Taps::kTaps, Taps::kGeneral ? 1 : p.axis[2].dilation);
   const dim3 block(t.lanes, kThreads / t.lanes);
   const int64_t blocks = std::min<int64_t>(
-      (t.runs + block.y - 1) / block.y, std::max<int64_t>(1, kMaxBlocks / t.channel_tiles));
+      ceil_div(t.runs, block.y), std::max<int64_t>(1, kMaxBlocks / t.channel_tiles));
   launch(
       nxc_kernel<T, n, kMatrix, Taps>,
       dim3(static_cast<unsigned>(blocks * t.channel_tiles)),
       block,
-      static_cast<size_t>(t.capacity) * step_bytes,
+      static_cast<size_t>(t.capacity) * t.step_bytes,
       p,
       t);
 }
