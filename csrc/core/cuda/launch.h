@@ -11,6 +11,8 @@
 #include "cuda_on_host.h"
 #else
 #include <cuda_runtime.h>
+
+#include "core/cuda/launch_kernel.h"
 #endif
 
 #include <algorithm>
@@ -23,17 +25,6 @@
 #include "core/math.h"
 
 namespace torch_dnnl::cuda {
-
-#ifndef TORCH_DNNL_CUDA_ON_HOST
-// Launches a kernel, given the addresses of its arguments, on the current stream of the current
-// device. In launch.cpp, as torch's headers of streams take nvcc longer than most kernels.
-void launch_kernel(
-    const void* kernel,
-    dim3 grid,
-    dim3 block,
-    size_t shared_bytes,
-    void** arguments);
-#endif
 
 // Runs kernel(args...) on the current stream of the current device. `shared_bytes` is the size of
 // what dynamic_shared() returns in the kernel.

@@ -15,7 +15,7 @@ namespace {
 
 // Whether the image's channels are contiguous and begin at multiples of 16 bytes in every pixel and
 // group.
-bool has_chunks(const Image& image, int64_t n, int64_t chunk, size_t element) {
+bool has_chunks(const ImageView& image, int64_t n, int64_t chunk, size_t element) {
   const auto is_whole = [&](int64_t size, int64_t stride) {
     return size == 1 || stride % chunk == 0;
   };
@@ -25,8 +25,9 @@ bool has_chunks(const Image& image, int64_t n, int64_t chunk, size_t element) {
       is_whole(image.size[2], stride[4]) && is_aligned(image.data, chunk * element);
 }
 
-Image make_image(const void* data, const int64_t* stride, const int64_t* size, int64_t channels) {
-  Image image{data, {}, {}, static_cast<int>(channels)};
+ImageView
+make_image(const void* data, const int64_t* stride, const int64_t* size, int64_t channels) {
+  ImageView image{data, {}, {}, static_cast<int>(channels)};
   std::copy_n(stride, 5, image.stride);
   std::transform(size, size + 3, image.size, [](int64_t s) { return static_cast<int>(s); });
   return image;
@@ -34,10 +35,6 @@ Image make_image(const void* data, const int64_t* stride, const int64_t* size, i
 
 bool is_data(const ConvProblem& p) {
   return p.pass == ConvPass::backward_data;
-}
-
-int64_t gathered_channels(const ConvProblem& p) {
-  return is_data(p) ? p.oc : p.ic;
 }
 
 int64_t straight_channels(const ConvProblem& p) {
@@ -71,9 +68,9 @@ template <class T>
 DenseProblem make_problem(const ConvProblem& p) {
   DenseProblem d{};
   d.conv = p;
-  const Image src =
+  const ImageView src =
       make_image(p.pass == ConvPass::backward_data ? p.out : p.src, p.src_stride, p.src_size, p.ic);
-  const Image dst =
+  const ImageView dst =
       make_image(p.pass == ConvPass::forward ? p.out : p.dst, p.dst_stride, p.dst_size, p.oc);
   d.gathered = is_data(p) ? dst : src;
   d.straight = is_data(p) ? src : dst;
@@ -168,7 +165,7 @@ void run(const ConvProblem& p) {
   if (p.pass != ConvPass::backward_weights) {
     packed = place_weights<T>(d);
   }
-  const auto whole = [&](const Image& image) {
+  const auto whole = [&](const ImageView& image) {
     return has_chunks(image, p.n, kChunk<T>, sizeof(T));
   };
   d.stores_whole = whole(d.straight);

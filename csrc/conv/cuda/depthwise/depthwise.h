@@ -4,7 +4,7 @@
 // that it belongs to.
 //
 //   depthwise.cu         which problems these kernels take, and which of them takes a problem
-//   image.h              results and data gradients as one problem; the taps of a row
+//   gather.h             results and data gradients as one problem; the taps of a row
 //   nxc.cu               the kernel for channels innermost
 //   ncx.cu               the kernel for every other layout
 //   weights_gradient.cu  the gradient of the weights

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "conv/cuda/depthwise/image.h"
+#include "conv/cuda/depthwise/gather.h"
 #include "core/cuda/launch.h"
 #include "core/dispatch.h"
 
@@ -19,7 +19,7 @@ constexpr int kSharedFloats = 12 * 1024;
 constexpr int kRowLanes = 8; // that load one row of inputs: the bytes of a sector or two
 constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
 
-struct Tiling {
+struct NcxPlan {
   int columns, rows, planes; // threads of a block along each
   int parts;                 // of a kernel row
   int in_rows, pitch;        // of the tile of one plane
@@ -44,7 +44,7 @@ struct Window {
 
 // The column of the image that is first in the tile of outputs from w on.
 template <class Taps>
-__device__ int first_column(const DepthwiseImage& p, const Tiling& t, int w) {
+__device__ int first_column(const DepthwiseGather& p, const NcxPlan& t, int w) {
   if constexpr (Taps::kGeneral) {
     return p.axis[2].first_input(w);
   } else {
@@ -59,7 +59,7 @@ struct Plane {
   int64_t n;
   int channel;
 
-  __device__ static Plane at(const DepthwiseImage& p, int64_t index) {
+  __device__ static Plane at(const DepthwiseGather& p, int64_t index) {
     Digits digits{index};
     const auto channel = static_cast<int>(digits.next(p.channels));
     return {digits.rest, channel};
@@ -73,8 +73,8 @@ struct Plane {
 // Loads the tile of inputs of a channel of the group at depth id: [plane][row][column].
 template <class T>
 __device__ void stage_inputs(
-    const DepthwiseImage& p,
-    const Tiling& t,
+    const DepthwiseGather& p,
+    const NcxPlan& t,
     Plane plane,
     int channel,
     int id,
@@ -113,8 +113,8 @@ __device__ void stage_inputs(
 // [plane][row of the kernel][tap], rows padded with zeros to whole parts.
 template <class T, class Taps>
 __device__ void stage_weights(
-    const DepthwiseImage& p,
-    const Tiling& t,
+    const DepthwiseGather& p,
+    const NcxPlan& t,
     Plane plane,
     int in_channel,
     int d,
@@ -162,9 +162,9 @@ __device__ __forceinline__ void add_row(
 }
 
 template <class T, class Taps>
-__global__ void __launch_bounds__(kThreads) ncx_kernel(
-    const __grid_constant__ DepthwiseImage p,
-    const __grid_constant__ Tiling t,
+__global__ void __launch_bounds__(kThreads) depthwise_ncx_kernel(
+    const __grid_constant__ DepthwiseGather p,
+    const __grid_constant__ NcxPlan t,
     const __grid_constant__ bool vectors) {
   float* const tile = dynamic_shared<float>();
   float* const weights = tile + t.planes * t.in_rows * t.pitch;
@@ -250,9 +250,9 @@ __global__ void __launch_bounds__(kThreads) ncx_kernel(
 }
 
 template <class Taps>
-Tiling tiling_of(const DepthwiseImage& p, int columns, int rows, int planes) {
+NcxPlan plan_block(const DepthwiseGather& p, int columns, int rows, int planes) {
   const GatherAxis& a = p.axis[2];
-  Tiling t{};
+  NcxPlan t{};
   t.columns = columns;
   t.rows = rows;
   t.planes = planes;
@@ -274,19 +274,19 @@ Tiling tiling_of(const DepthwiseImage& p, int columns, int rows, int planes) {
   return t;
 }
 
-int64_t shared_floats(const Tiling& t) {
+int64_t shared_floats(const NcxPlan& t) {
   return t.planes * (int64_t(t.in_rows) * t.pitch + t.weights);
 }
 
 // As much of a plane as there is, then as many planes; halved until the tile fits in shared memory.
 // None if what one thread's outputs meet does not.
 template <class Taps>
-std::optional<Tiling> plan_tiling(const DepthwiseImage& p) {
+std::optional<NcxPlan> plan_ncx(const DepthwiseGather& p) {
   int columns = std::min<int64_t>(16, ceil_div(p.axis[2].out, kOutputs));
   int rows = std::min<int64_t>(kThreads / columns, ceil_div(p.axis[1].out, kRows));
   int planes = std::min<int64_t>(kThreads / (columns * rows), p.n * p.channels);
   for (;;) {
-    const Tiling t = tiling_of<Taps>(p, columns, rows, planes);
+    const NcxPlan t = plan_block<Taps>(p, columns, rows, planes);
     if (shared_floats(t) <= kSharedFloats)
       return t;
     int& largest = planes > 1 ? planes : rows > 1 ? rows : columns;
@@ -297,10 +297,10 @@ std::optional<Tiling> plan_tiling(const DepthwiseImage& p) {
 }
 
 template <class T, class Taps>
-void run(const DepthwiseImage& p) {
-  const Tiling t = plan_tiling<Taps>(p).value();
+void run(const DepthwiseGather& p) {
+  const NcxPlan t = plan_ncx<Taps>(p).value();
   launch(
-      ncx_kernel<T, Taps>,
+      depthwise_ncx_kernel<T, Taps>,
       dim3(static_cast<unsigned>(std::min(t.blocks, kMaxBlocks))),
       dim3(kThreads),
       shared_floats(t) * sizeof(float),
@@ -311,19 +311,19 @@ void run(const DepthwiseImage& p) {
 
 // Calls f(taps) with the taps of the kernel's rows.
 template <class F>
-void with_taps(const DepthwiseImage& p, F&& f) {
+void with_taps(const DepthwiseGather& p, F&& f) {
   with_row_taps(p.axis[2], /*dilates=*/false, f);
 }
 
 } // namespace
 
-bool supports_depthwise_ncx(const DepthwiseImage& p) {
+bool supports_depthwise_ncx(const DepthwiseGather& p) {
   bool fits = false;
-  with_taps(p, [&](auto taps) { fits = plan_tiling<decltype(taps)>(p).has_value(); });
+  with_taps(p, [&](auto taps) { fits = plan_ncx<decltype(taps)>(p).has_value(); });
   return fits;
 }
 
-void depthwise_ncx(const DepthwiseImage& p, c10::ScalarType dtype) {
+void depthwise_ncx(const DepthwiseGather& p, c10::ScalarType dtype) {
   dispatch(DepthwiseTypes{}, dtype, [&](auto tag) {
     with_taps(p, [&](auto taps) { run<typename decltype(tag)::type, decltype(taps)>(p); });
   });

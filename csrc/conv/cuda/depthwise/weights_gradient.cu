@@ -10,7 +10,7 @@
 // first-level cache all but the first.
 #include "conv/cuda/depthwise/weights_gradient.h"
 
-#include "conv/cuda/depthwise/image.h"
+#include "conv/cuda/depthwise/gather.h"
 #include "core/cuda/launch.h"
 #include "core/cuda/scratch.h"
 #include "core/dispatch.h"
@@ -120,7 +120,7 @@ __device__ __forceinline__ bool inside(const ConvProblem& p, int axis, int posit
 
 // `parts`: of all rows of the kernel.
 template <class T, int n, int kTaps, int kStride>
-__global__ void __launch_bounds__(kThreads) nxc_kernel(
+__global__ void __launch_bounds__(kThreads) depthwise_weights_nxc_kernel(
     const __grid_constant__ ConvProblem p,
     const __grid_constant__ Slices slices,
     int parts,
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kThreads) nxc_kernel(
 
 // A warp's lanes have neighbouring outputs.
 template <class T, int kTaps>
-__global__ void __launch_bounds__(kThreads) ncx_kernel(
+__global__ void __launch_bounds__(kThreads) depthwise_weights_ncx_kernel(
     const __grid_constant__ ConvProblem p,
     const __grid_constant__ Slices slices,
     int parts,
@@ -320,7 +320,7 @@ void run_nxc(const ConvProblem& p) {
   const auto slices = Slices::of(items, int64_t(grid.y) * grid.z, /*least=*/1);
   through_slices<T>(p, slices.count, [&](const PartialSums& sums) {
     launch(
-        nxc_kernel<T, n, kTaps, kStride>,
+        depthwise_weights_nxc_kernel<T, n, kTaps, kStride>,
         dim3(slices.count, grid.y, grid.z),
         block,
         0,
@@ -340,7 +340,7 @@ void run_ncx(const ConvProblem& p) {
   const auto slices = Slices::of(items, int64_t(pairs) * part_blocks, /*least=*/512);
   through_slices<T>(p, slices.count, [&](const PartialSums& sums) {
     launch(
-        ncx_kernel<T, kTaps>,
+        depthwise_weights_ncx_kernel<T, kTaps>,
         dim3(pairs * slices.count, part_blocks),
         block,
         0,

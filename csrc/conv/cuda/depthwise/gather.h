@@ -52,7 +52,7 @@ struct OutputIndex {
   }
 };
 
-struct DepthwiseImage {
+struct DepthwiseGather {
   const void *in, *weights, *bias;
   Epilogue epilogue;
   int64_t n;
@@ -150,10 +150,10 @@ void with_row_taps(const GatherAxis& a, bool dilates, F&& f) {
 using DepthwiseTypes = TypeList<float, c10::BFloat16, c10::Half>;
 
 // With channels innermost in both images.
-void depthwise_nxc(const DepthwiseImage& p, c10::ScalarType dtype);
+void depthwise_nxc(const DepthwiseGather& p, c10::ScalarType dtype);
 
 // In every layout, if what a thread's outputs meet fits in shared memory.
-bool supports_depthwise_ncx(const DepthwiseImage& p);
-void depthwise_ncx(const DepthwiseImage& p, c10::ScalarType dtype);
+bool supports_depthwise_ncx(const DepthwiseGather& p);
+void depthwise_ncx(const DepthwiseGather& p, c10::ScalarType dtype);
 
 } // namespace torch_dnnl::cuda

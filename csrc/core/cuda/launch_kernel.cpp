@@ -1,7 +1,7 @@
 // Launching CUDA kernels: the one file that meets torch's streams and CUDA's errors.
-#include "core/cuda/launch.h"
-
 #ifndef TORCH_DNNL_CUDA_ON_HOST
+
+#include "core/cuda/launch_kernel.h"
 
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -9,6 +9,7 @@
 
 #include <map>
 #include <mutex>
+#include <utility>
 
 namespace torch_dnnl::cuda {
 namespace {
