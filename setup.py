@@ -196,7 +196,7 @@ for name in cpu_names:
         library(f"_cpu_{name}", sources(".cpp", "cpu"), ["-O3", *capability, *CPU_FLAGS[name]])
     )
 if cuda:
-    libraries.append(library("_cuda", sources(".cu", "cuda"), ["-O3"]))
+    libraries.append(library("_cuda", sources(".cu", "cuda") + sources(".cpp", "cuda"), ["-O3"]))
 
 
 class BuildLibraries(BuildExtension):

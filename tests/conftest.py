@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.cuda)
         return
     for item in items:
-        if "cuda" in item.keywords:
+        if item.get_closest_marker("cuda") is not None:
             item.add_marker(pytest.mark.skip(reason="needs a GPU"))
 
 

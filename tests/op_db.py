@@ -341,6 +341,8 @@ CASES = [
         pads=([1, 1], [1, 1]),
         batched=False,
     ),
+    _conv("pointwise", ((2, 5, 3, 7), (6, 5, 1, 1), (6,))),
+    _conv("patches", ((1, 3, 7, 9), (5, 3, 3, 2), (5,)), stride=(3, 2)),
     _conv("wide", ((1, 20, 4, 7), (24, 20, 2, 3), (24,)), padding=1, pads=([1, 1], [1, 1])),
     _conv(
         "plain",

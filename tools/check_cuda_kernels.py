@@ -10,7 +10,8 @@ print(torch_dnnl.build_info())
 
 names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("torch_dnnl::")]
 has_kernel = {
-    name: torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA") for name in sorted(names)
+    name: torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, "CUDA")
+    for name in sorted(names)
 }
 for name, found in has_kernel.items():
     print(f"{name.removeprefix('torch_dnnl::'):32}{'CUDA' if found else 'MISSING'}")

@@ -12,12 +12,12 @@ TORCH_DNNL_HD inline int64_t ceil_div(int64_t a, int64_t b) {
   return b == 1 ? a : (a + b - 1) / b;
 }
 
-inline int64_t round_up(int64_t n, int64_t step) {
+TORCH_DNNL_HD inline int64_t round_up(int64_t n, int64_t step) {
   return ceil_div(n, step) * step;
 }
 
 // Of three axes: D, H, W.
-inline int64_t product(const int64_t* size) {
+TORCH_DNNL_HD inline int64_t product(const int64_t* size) {
   return size[0] * size[1] * size[2];
 }
 
@@ -42,7 +42,7 @@ TORCH_DNNL_HD inline Range within(int64_t first, int64_t step, int64_t limit, in
 struct Digits {
   int64_t rest;
 
-  int64_t next(int64_t count) {
+  TORCH_DNNL_HD int64_t next(int64_t count) {
     const int64_t digit = rest % count;
     rest /= count;
     return digit;

@@ -14,6 +14,7 @@
 
 #include "conv/cuda/dense/dense.h"
 #include "conv/cuda/depthwise/depthwise.h"
+#include "core/kernel_list.h"
 #include "reorder/cuda/kernels.h"
 #include "resample/cuda/running_sums.h"
 #include "resample/cuda/sliding_window.h"
@@ -144,7 +145,7 @@ struct ConvShape {
 // `near`: innermost axes of the images without gaps.
 void convolution(
     const char* what,
-    bool (*kernel)(const ConvProblem&),
+    const Kernel<ConvProblem>& kernel,
     const ConvShape& shape,
     const std::vector<int>& image_order,
     size_t near,
@@ -172,6 +173,7 @@ void convolution(
       std::copy_n(src.stride().begin(), 5, p.src_stride);
       std::copy_n(dst.stride().begin(), 5, p.dst_stride);
       std::copy_n(weights.stride().begin(), 5, p.weights_stride);
+      p.weights_group = p.oc * p.weights_stride[0];
       std::vector<float> results;
       if (pass == ConvPass::forward) {
         p.bias = bias.fill().data(), p.bias_stride = bias.stride()[0];
@@ -189,8 +191,9 @@ void convolution(
           : pass == ConvPass::backward_data   ? src
                                               : weights;
       p.out = out.data();
-      if (!kernel(p))
+      if (!kernel.supports(p))
         return results;
+      kernel.run(p);
       append(results, out);
       if (pass == ConvPass::forward)
         append(results, preactivation);
@@ -200,16 +203,19 @@ void convolution(
 }
 
 void convolutions() {
+  constexpr Kernel<ConvProblem> depthwise{
+      "depthwise", cuda::supports_depthwise, always, cuda::run_depthwise};
+  constexpr Kernel<ConvProblem> dense{"dense", cuda::supports_dense, always, cuda::run_dense};
   const std::vector<int> nxc{0, 2, 3, 4, 1}, ncx{0, 1, 2, 3, 4};
   const std::vector<int> taps_last{0, 1, 2, 3, 4}, channels_last{0, 2, 3, 4, 1};
   for (const int64_t step : {1, 2}) {
     for (const ConvShape& few : {ConvShape{8, 1, 1, step}, {5, 1, 1, step}, {3, 4, 4, step}}) {
-      convolution("depthwise, channels innermost", cuda::depthwise, few, nxc, 2, taps_last);
-      convolution("depthwise, rows innermost", cuda::depthwise, few, ncx, 1, taps_last);
+      convolution("depthwise, channels innermost", depthwise, few, nxc, 2, taps_last);
+      convolution("depthwise, rows innermost", depthwise, few, ncx, 1, taps_last);
     }
     const ConvShape many{2, 16, 20, step};
-    convolution("dense, channels innermost", cuda::dense, many, nxc, 1, channels_last);
-    convolution("dense, rows innermost", cuda::dense, many, ncx, 1, taps_last);
+    convolution("dense, channels innermost", dense, many, nxc, 1, channels_last);
+    convolution("dense, rows innermost", dense, many, ncx, 1, taps_last);
   }
 }
 

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "conv/cuda/dense/problem.h"
-#include "conv/cuda/depthwise/image.h"
+#include "conv/cuda/depthwise/gather.h"
 #include "conv/cuda/depthwise/weights_gradient.h"
 #include "core/cuda/divide.h"
 #include "reorder/cuda/rows.h"
@@ -155,13 +155,13 @@ void outputs_of_depthwise() {
       stride = far_stride();
     const int64_t index = below(int64_t(1) << 60);
     int64_t rest = index, x[4];
-    cuda::Digits digits(index);
+    Digits digits{index};
     for (int a = 0; a < 4; a++) {
-      x[a] = digits.pop(sizes[a]);
+      x[a] = digits.next(sizes[a]);
       expect("digit", x[a], rest % sizes[a]);
       rest /= sizes[a];
     }
-    expect("the other digits", digits.rest(), rest);
+    expect("the other digits", digits.rest, rest);
     const int64_t n = below(1'000'003);
     const cuda::OutputIndex output{n, int(x[3]), int(x[2]), int(x[1]), int(x[0])};
     int64_t offset = n * strides[0];

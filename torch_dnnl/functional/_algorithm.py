@@ -6,7 +6,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-ALGORITHMS = ("auto", "direct", "winograd", "reference")
+import torch
+
+_LISTS = [
+    getattr(torch.ops.torch_dnnl, f"convolution_kernels_{device}", list)
+    for device in ("cpu", "cuda")
+]
+# Families of kernels, and the names of all devices' kernels.
+ALGORITHMS = ("auto", "direct", "winograd", *dict.fromkeys(name for f in _LISTS for name in f()))
 
 
 class _Choice(threading.local):
@@ -39,8 +46,10 @@ def conv_algorithm(algorithm: str) -> Iterator[None]:
             - "winograd": Winograd's wherever it is possible, but for groups of few channels, few
               output channels and rows that fill vectors; else as "direct".
             - "reference": one loop for everything, to compare with. Slow.
+            - a kernel of the tensors' device, by its name in `torch_dnnl.build_info()["kernels"]`;
+              NotImplementedError if it cannot compute the call.
 
-            CUDA has the reference and kernels for the case, which it takes for every other name.
+            On CUDA, "auto", "direct" and "winograd" are the same.
 
     Raises:
         TypeError, ValueError: not one of these.

@@ -1,51 +1,30 @@
-// Launching CUDA kernels; the one file that includes CUDA headers.
+// Launching CUDA kernels.
 //
 // Kernels are written in CUDA C++ in */cuda/*.cu and launched with the functions below. nvcc
 // compiles them for the device. With TORCH_DNNL_CUDA_ON_HOST a plain C++ compiler compiles the
 // same sources against tests/cuda_on_host/cuda_on_host.h, which runs a kernel on the CPU, so that
 // every kernel is tested (under AddressSanitizer and ThreadSanitizer too) on machines without a
-// GPU. A kernel registered under the dispatch key TORCH_DNNL_CUDA_KEY works in both.
+// GPU. A kernel registered under the dispatch key TORCH_DNNL_CUDA_KEY (key.h) works in both.
 #pragma once
 
 #ifdef TORCH_DNNL_CUDA_ON_HOST
 #include "cuda_on_host.h"
-#define TORCH_DNNL_CUDA_KEY CPU
 #else
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime.h>
-#define TORCH_DNNL_CUDA_KEY CUDA
+
+#include "core/cuda/launch_kernel.h"
 #endif
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <map>
-#include <mutex>
 #include <utility>
 
-namespace torch_dnnl::cuda {
+#include "core/cuda/key.h"
+#include "core/math.h"
 
-#ifndef TORCH_DNNL_CUDA_ON_HOST
-// Lets a kernel have so much dynamic shared memory on the current device. The driver is asked once
-// for each kernel and device, not in each launch.
-inline void allow_shared_bytes(const void* kernel, size_t bytes) {
-  constexpr size_t kAllowedToAll = 48 * 1024;
-  if (bytes <= kAllowedToAll)
-    return;
-  static std::mutex mutex;
-  static std::map<std::pair<const void*, int>, size_t> allowed;
-  const std::lock_guard lock(mutex);
-  size_t& most = allowed[{kernel, c10::cuda::current_device()}];
-  if (bytes > most) {
-    C10_CUDA_CHECK(cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
-    most = bytes;
-  }
-}
-#endif
+namespace torch_dnnl::cuda {
 
 // Runs kernel(args...) on the current stream of the current device. `shared_bytes` is the size of
 // what dynamic_shared() returns in the kernel.
@@ -55,13 +34,11 @@ void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, A&
 #ifdef TORCH_DNNL_CUDA_ON_HOST
   cuda_on_host::run(grid, block, shared_bytes, [&] { kernel(args...); });
 #else
-  allow_shared_bytes(reinterpret_cast<const void*>(kernel), shared_bytes);
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = c10::cuda::getCurrentCUDAStream();
-  C10_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, std::forward<A>(args)...));
+  // Converted to the kernel's own types.
+  [&](P... arguments) {
+    void* addresses[] = {&arguments...};
+    launch_kernel(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, addresses);
+  }(std::forward<A>(args)...);
 #endif
 }
 
@@ -97,7 +74,7 @@ void for_each_element(int64_t n, F functor) {
   if (n == 0) {
     return;
   }
-  const int64_t blocks = (n + kElementThreads - 1) / kElementThreads;
+  const int64_t blocks = ceil_div(n, kElementThreads);
   constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
   const dim3 grid(static_cast<unsigned>(std::min(blocks, kMaxBlocks)));
   launch(for_each_element_kernel<F>, grid, dim3(kElementThreads), 0, n, functor);

@@ -1,15 +1,8 @@
 // Memory for what one kernel leaves to the next.
 #pragma once
 
-#include <c10/core/Allocator.h>
-
-#include <cstring>
-
-#include "core/cuda/launch.h"
-
-#ifndef TORCH_DNNL_CUDA_ON_HOST
-#include <c10/cuda/CUDACachingAllocator.h>
-#endif
+#include <cstddef>
+#include <memory>
 
 namespace torch_dnnl::cuda {
 
@@ -17,21 +10,15 @@ namespace torch_dnnl::cuda {
 // it once it is given back. On the host it is filled with 0xff bytes: NaN in every floating type.
 class Scratch {
  public:
-  explicit Scratch(size_t bytes) {
-#ifdef TORCH_DNNL_CUDA_ON_HOST
-    memory_ = c10::GetAllocator(c10::DeviceType::CPU)->allocate(bytes);
-    std::memset(memory_.get(), 0xff, bytes);
-#else
-    memory_ = c10::cuda::CUDACachingAllocator::get()->allocate(bytes);
-#endif
-  }
+  explicit Scratch(size_t bytes);
 
   void* data() const {
-    return memory_.get();
+    return data_;
   }
 
  private:
-  c10::DataPtr memory_;
+  void* data_;
+  std::unique_ptr<void, void (*)(void*)> owner_;
 };
 
 } // namespace torch_dnnl::cuda

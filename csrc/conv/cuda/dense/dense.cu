@@ -15,7 +15,7 @@ namespace {
 
 // Whether the image's channels are contiguous and begin at multiples of 16 bytes in every pixel and
 // group.
-bool has_chunks(const Image& image, int64_t n, int64_t chunk, size_t element) {
+bool has_chunks(const ImageView& image, int64_t n, int64_t chunk, size_t element) {
   const auto is_whole = [&](int64_t size, int64_t stride) {
     return size == 1 || stride % chunk == 0;
   };
@@ -25,8 +25,9 @@ bool has_chunks(const Image& image, int64_t n, int64_t chunk, size_t element) {
       is_whole(image.size[2], stride[4]) && is_aligned(image.data, chunk * element);
 }
 
-Image make_image(const void* data, const int64_t* stride, const int64_t* size, int64_t channels) {
-  Image image{data, {}, {}, static_cast<int>(channels)};
+ImageView
+make_image(const void* data, const int64_t* stride, const int64_t* size, int64_t channels) {
+  ImageView image{data, {}, {}, static_cast<int>(channels)};
   std::copy_n(stride, 5, image.stride);
   std::transform(size, size + 3, image.size, [](int64_t s) { return static_cast<int>(s); });
   return image;
@@ -34,10 +35,6 @@ Image make_image(const void* data, const int64_t* stride, const int64_t* size, i
 
 bool is_data(const ConvProblem& p) {
   return p.pass == ConvPass::backward_data;
-}
-
-int64_t gathered_channels(const ConvProblem& p) {
-  return is_data(p) ? p.oc : p.ic;
 }
 
 int64_t straight_channels(const ConvProblem& p) {
@@ -67,26 +64,17 @@ bool fits(const ConvProblem& p) {
       ceil_div(rows, kSmallestTile) * ceil_div(straight_channels(p), kSmallestTile) <= kMaxGridX;
 }
 
-// Whether tiles are filled well enough: channels are computed 64 at a time and summed by 16 bytes.
-// The bound is about what a thread per element takes longer for a product.
-bool fills_tiles(const ConvProblem& p) {
-  const int64_t chunk = kWidestAccess / c10::elementSize(p.dtype);
-  const int64_t computed =
-      ceil_div(straight_channels(p), 64) * 64 * (ceil_div(gathered_channels(p), chunk) * chunk);
-  return computed <= 32 * p.ic * p.oc;
-}
-
 template <class T>
 DenseProblem make_problem(const ConvProblem& p) {
   DenseProblem d{};
   d.conv = p;
-  const Image src =
+  const ImageView src =
       make_image(p.pass == ConvPass::backward_data ? p.out : p.src, p.src_stride, p.src_size, p.ic);
-  const Image dst =
+  const ImageView dst =
       make_image(p.pass == ConvPass::forward ? p.out : p.dst, p.dst_stride, p.dst_size, p.oc);
   d.gathered = is_data(p) ? dst : src;
   d.straight = is_data(p) ? src : dst;
-  d.padded_channels = static_cast<int>(ceil_div(d.gathered.channels, kChunk<T>) * kChunk<T>);
+  d.padded_channels = static_cast<int>(round_up(d.gathered.channels, kChunk<T>));
   // All taps of a few channels after one another: most of their pixels are then in the L1 cache.
   const bool by_blocks = p.pass != ConvPass::backward_weights && d.padded_channels % kDepth<T> == 0;
   d.block_channels = by_blocks ? kDepth<T> : d.padded_channels;
@@ -110,7 +98,7 @@ struct PackWeights {
   TORCH_DNNL_HD void operator()(int64_t i) const {
     const ConvProblem& c = p.conv;
     const int64_t chunks = p.padded_channels / kChunk<T>;
-    const int64_t taps = c.kernel[0] * c.kernel[1] * c.kernel[2];
+    const int64_t taps = product(c.kernel);
     const int64_t rows = p.straight.channels;
     // Neighbouring threads read what is close in memory: chunks of a row, or rows.
     const bool rows_innermost = row_stride < channel_stride;
@@ -155,7 +143,7 @@ std::optional<Scratch> place_weights(DenseProblem& d) {
     std::copy_n(stride + 2, 3, d.weights_tap_stride);
     return std::nullopt;
   }
-  const int64_t taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
+  const int64_t taps = product(p.kernel);
   d.weights_tap_stride[2] = d.padded_channels;
   d.weights_tap_stride[1] = d.weights_tap_stride[2] * p.kernel[2];
   d.weights_tap_stride[0] = d.weights_tap_stride[1] * p.kernel[1];
@@ -177,7 +165,7 @@ void run(const ConvProblem& p) {
   if (p.pass != ConvPass::backward_weights) {
     packed = place_weights<T>(d);
   }
-  const auto whole = [&](const Image& image) {
+  const auto whole = [&](const ImageView& image) {
     return has_chunks(image, p.n, kChunk<T>, sizeof(T));
   };
   d.stores_whole = whole(d.straight);
@@ -191,20 +179,20 @@ void run(const ConvProblem& p) {
       whole(d.gathered) && (p.pass != ConvPass::backward_weights || whole(d.straight));
   if constexpr (std::is_same_v<T, float>) {
     if (allows_tf32()) {
-      return run_dense<T, true>(d, vectors);
+      return run_dense_product<T, true>(d, vectors);
     }
   }
-  run_dense<T, sizeof(T) == 2>(d, vectors);
+  run_dense_product<T, sizeof(T) == 2>(d, vectors);
 }
 
 } // namespace
 
-bool dense(const ConvProblem& p) {
-  if (!fits(p) || !fills_tiles(p)) {
-    return false;
-  }
+bool supports_dense(const ConvProblem& p) {
+  return p.n > 0 && fits(p);
+}
+
+void run_dense(const ConvProblem& p) {
   dispatch(FloatingTypes{}, p.dtype, [&](auto tag) { run<typename decltype(tag)::type>(p); });
-  return true;
 }
 
 } // namespace torch_dnnl::cuda

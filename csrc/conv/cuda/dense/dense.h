@@ -5,8 +5,8 @@
 
 namespace torch_dnnl::cuda {
 
-// Computes the problem if it is one for these kernels; whether it was.
-bool dense(const ConvProblem& p);
+bool supports_dense(const ConvProblem& p);
+void run_dense(const ConvProblem& p);
 
 // Whether factors of float32 may be rounded to TF32: what torch is told of cuDNN's convolutions.
 bool allows_tf32();

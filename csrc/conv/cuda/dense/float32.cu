@@ -4,13 +4,13 @@
 namespace torch_dnnl::cuda {
 
 template <>
-void run_dense<float, true>(const DenseProblem& p, bool vectors) {
-  DenseRun<float, true>(p).run<Shape<128, 128, 2>, Shape<64, 64, 2>>(vectors);
+void run_dense_product<float, true>(const DenseProblem& p, bool vectors) {
+  run_best_shape<float, true, Shape<128, 128, 2>, Shape<64, 64, 2>>(p, vectors);
 }
 
 template <>
-void run_dense<float, false>(const DenseProblem& p, bool vectors) {
-  DenseRun<float, false>(p).run<Shape<128, 64, 2>, Shape<64, 64, 2>>(vectors);
+void run_dense_product<float, false>(const DenseProblem& p, bool vectors) {
+  run_best_shape<float, false, Shape<128, 64, 2>, Shape<64, 64, 2>>(p, vectors);
 }
 
 } // namespace torch_dnnl::cuda

@@ -4,8 +4,8 @@
 namespace torch_dnnl::cuda {
 
 template <>
-void run_dense<double, false>(const DenseProblem& p, bool vectors) {
-  DenseRun<double, false>(p).run<Shape<64, 64, 2>>(vectors);
+void run_dense_product<double, false>(const DenseProblem& p, bool vectors) {
+  run_best_shape<double, false, Shape<64, 64, 2>>(p, vectors);
 }
 
 } // namespace torch_dnnl::cuda

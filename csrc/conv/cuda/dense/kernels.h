@@ -154,9 +154,9 @@ gathered_source(const DenseProblem& p, const PixelRow& row, const Shift& shift, 
 // The sums of a block's pixels and channels, as they leave it: bias and residual added, activated,
 // rounded and stored.
 template <class T, class Sum>
-class Ending {
+class DenseEpilogue {
  public:
-  __device__ Ending(const DenseProblem& p, const Geometry& g) : p_(p), g_(g) {}
+  __device__ DenseEpilogue(const DenseProblem& p, const Geometry& g) : p_(p), g_(g) {}
 
   // `channels` of a chunk, `channel` the first, of the group. `whole`: by 16 bytes.
   template <bool whole>
@@ -252,7 +252,7 @@ constexpr size_t kGatherBytes = S::m * sizeof(PixelRow) +
 // read by chunks, else by elements.
 template <class T, class S, class Sums, bool vectors>
 __global__ void __launch_bounds__(kDenseThreads, 2)
-    gather_kernel(const __grid_constant__ DenseProblem p) {
+    dense_gather_kernel(const __grid_constant__ DenseProblem p) {
   auto* memory = dynamic_shared<unsigned char>();
   auto* rows = reinterpret_cast<PixelRow*>(memory);
   memory += S::m * sizeof(PixelRow);
@@ -273,26 +273,26 @@ __global__ void __launch_bounds__(kDenseThreads, 2)
   Fetch<T, TileA, kGathered<vectors>, !vectors> of_image;
   Fetch<T, TileB, Access::streamed, !vectors> of_weights; // whole chunks always, see dense.cu
   AsyncCopies copies;
-  Column column(p, g, of_image.column() * kChunk<T>);
+  TapChannels at(p, g, of_image.column() * kChunk<T>);
   const int channels_left = p.straight.channels - n0;
   const T* weights = static_cast<const T*>(p.weights) + g.group * p.weights_group_stride +
       n0 * p.weights_channel_stride;
   const auto fetch = [&](int64_t, int slot) {
-    const Shift shift(p, g, column);
+    const Shift shift(p, g, at);
     const T* first = static_cast<const T*>(p.gathered.data) + shift.offset;
     of_image.fetch(
         copies,
         stages.a(slot),
         p.gathered.stride[1],
-        p.gathered.channels - column.channel,
+        p.gathered.channels - at.channel,
         [&](unsigned row) { return gathered_source(p, rows[row], shift, first); });
-    const T* of_column = weights + column.weights_offset(p, g);
+    const T* of_tap = weights + at.weights_offset(p, g);
     of_weights.fetch(copies, stages.b(slot), 1, kChunk<T>, [&](unsigned row) {
       return Source<T>{
-          of_column + row * p.weights_channel_stride,
-          column.inside && static_cast<int>(row) < channels_left};
+          of_tap + row * p.weights_channel_stride,
+          at.inside && static_cast<int>(row) < channels_left};
     });
-    column.advance(p, g, kDepth<T>);
+    at.advance(p, g, kDepth<T>);
   };
   Sums sums;
   pipeline(
@@ -318,7 +318,7 @@ __global__ void __launch_bounds__(kDenseThreads, 2)
   }
   __syncthreads();
   constexpr int kColumns = S::n / kChunk<T>;
-  const Ending<T, Sum> ending(p, g);
+  const DenseEpilogue<T, Sum> epilogue(p, g);
   for (int i = threadIdx.x; i < S::m * kColumns; i += kDenseThreads) {
     const int row = p.stores_whole ? i / kColumns : i % S::m;
     const int column = (p.stores_whole ? i % kColumns : i / S::m) * kChunk<T>;
@@ -328,9 +328,10 @@ __global__ void __launch_bounds__(kDenseThreads, 2)
     const Sum* of_chunk = of_block + row * kSumsPitch<S> + column;
     const int64_t offset = rows[row].straight.offset, residual = rows[row].gathered.offset;
     if (p.stores_whole) {
-      ending.template store<true>(of_chunk, offset, residual, n0 + column, kChunk<T>);
+      epilogue.template store<true>(of_chunk, offset, residual, n0 + column, kChunk<T>);
     } else {
-      ending.template store<false>(of_chunk, offset, residual, n0 + column, channels_left - column);
+      epilogue.template store<false>(
+          of_chunk, offset, residual, n0 + column, channels_left - column);
     }
   }
 }
@@ -344,7 +345,7 @@ constexpr size_t kWeightsBytes = 2 * kDenseThreads * sizeof(PixelRow) + Stages<T
 // images are read by chunks.
 template <class T, class S, class Sums, bool vectors>
 __global__ void __launch_bounds__(kDenseThreads, 2)
-    weights_kernel(const __grid_constant__ DenseProblem p) {
+    dense_weights_kernel(const __grid_constant__ DenseProblem p) {
   auto* memory = dynamic_shared<unsigned char>();
   auto* rows = reinterpret_cast<PixelRow*>(memory);
   const Stages<T, S, true> stages(memory + 2 * kDenseThreads * sizeof(PixelRow));
@@ -360,8 +361,8 @@ __global__ void __launch_bounds__(kDenseThreads, 2)
   Fetch<T, OperandTile<T, S::m, true>, kGathered<vectors>, !vectors> of_gathered;
   Fetch<T, OperandTile<T, S::n, true>, kStraight<vectors>, !vectors> of_straight;
   AsyncCopies copies;
-  const Column column(p, g, m0 + of_gathered.column() * kChunk<T>);
-  const Shift shift(p, g, column);
+  const TapChannels at(p, g, m0 + of_gathered.column() * kChunk<T>);
+  const Shift shift(p, g, at);
   const T* gathered = static_cast<const T*>(p.gathered.data) + shift.offset;
   const int channel = n0 + static_cast<int>(of_straight.column()) * kChunk<T>;
   const int channels_left = p.straight.channels - channel;
@@ -381,7 +382,7 @@ __global__ void __launch_bounds__(kDenseThreads, 2)
         copies,
         stages.a(slot),
         p.gathered.stride[1],
-        p.gathered.channels - column.channel,
+        p.gathered.channels - at.channel,
         [&](unsigned row) { return gathered_source(p, of_block[row], shift, gathered); });
     of_straight.fetch(
         copies, stages.b(slot), p.straight.stride[1], channels_left, [&](unsigned row) {

@@ -35,7 +35,7 @@ template <class T>
 constexpr int kDepth = 64 / sizeof(T);
 
 // A tensor of pixels.
-struct Image {
+struct ImageView {
   const void* data;
   int64_t stride[5]; // N, C, D, H, W, in elements
   int size[3];
@@ -45,12 +45,12 @@ struct Image {
 // What the kernels get.
 struct DenseProblem {
   ConvProblem conv;
-  Image gathered, straight;
+  ImageView gathered, straight;
   // Forward and data: of the straight image's channel, tap and gathered channel. The last is 1.
   const void* weights;
   int64_t weights_group_stride, weights_channel_stride, weights_tap_stride[3];
   int padded_channels;  // of the gathered image, up to a multiple of 16 bytes
-  int block_channels;   // what they are summed by: see Column
+  int block_channels;   // what they are summed by: see TapChannels
   int residues[3];      // data: how many remainders there are, else 1
   int tap_step[3];      // data: from a tap that a pixel meets to the next one, else 1
   int64_t column_tiles; // of the grid's tiles, those of one row of tiles
@@ -61,14 +61,14 @@ struct DenseProblem {
 };
 
 // One spatial axis of the pixels and taps that belong together.
-struct Axis {
+struct DenseAxis {
   int pixels, first_pixel, pixel_step; // of the straight image
   int taps, first_tap, tap_step;
   int start, step, dilation; // of pixels in the gathered image
 };
 
 // `residue`: the remainder of the pixels' positions in the data gradient.
-TORCH_DNNL_HD inline Axis dense_axis(const DenseProblem& p, int a, int residue) {
+TORCH_DNNL_HD inline DenseAxis dense_axis(const DenseProblem& p, int a, int residue) {
   const ConvProblem& c = p.conv;
   const int stride = static_cast<int>(c.stride[a]), dilation = static_cast<int>(c.dilation[a]);
   const int kernel = static_cast<int>(c.kernel[a]), pad = static_cast<int>(c.pad[a]);
@@ -97,7 +97,7 @@ TORCH_DNNL_HD inline Axis dense_axis(const DenseProblem& p, int a, int residue) 
 // All axes of one problem: group `z / residues`, remainders `z % residues`.
 struct Geometry {
   int group;
-  Axis axes[3];
+  DenseAxis axes[3];
 
   TORCH_DNNL_HD Geometry(const DenseProblem& p, int z) {
 #pragma unroll
@@ -149,7 +149,7 @@ TORCH_DNNL_HD inline int64_t straight_offset(
   int64_t offset = pixel.n * stride[0] + g.group * (p.straight.channels * stride[1]);
 #pragma unroll
   for (int a = 0; a < 3; a++) {
-    const Axis& axis = g.axes[a];
+    const DenseAxis& axis = g.axes[a];
     offset += (axis.first_pixel + pixel.x[a] * axis.pixel_step) * stride[2 + a];
   }
   return offset;
@@ -178,7 +178,7 @@ TORCH_DNNL_HD inline PixelRow pixel_row(const DenseProblem& p, const Geometry& g
     return {{0, kOutside, kOutside}, {0, kOutside, false}};
   }
   const PixelIndex pixel = pixel_index(g, index);
-  const Image& from = p.gathered;
+  const ImageView& from = p.gathered;
   int64_t gathered = pixel.n * from.stride[0] + g.group * (from.channels * from.stride[1]);
   int x[3];
 #pragma unroll
@@ -189,14 +189,15 @@ TORCH_DNNL_HD inline PixelRow pixel_row(const DenseProblem& p, const Geometry& g
   return {{gathered, x[0], x[1]}, {straight_offset(p, g, pixel, p.straight.stride), x[2], true}};
 }
 
-// A tap and a channel of the gathered image: 16 bytes of channels from `channel` on. Columns are
-// ordered by blocks of channels, in them by taps, in them by channel.
-struct Column {
+// What a column of G stands for: a tap, and 16 bytes of channels of the gathered image from
+// `channel` on. Columns are ordered by blocks of channels; in a block by taps; for a tap by
+// channel.
+struct TapChannels {
   int tap[3];
   int channel, block; // block: its first channel
   bool inside;        // whether there is such a column
 
-  TORCH_DNNL_HD Column(const DenseProblem& p, const Geometry& g, int64_t index) {
+  TORCH_DNNL_HD TapChannels(const DenseProblem& p, const Geometry& g, int64_t index) {
     const int64_t runs = index / p.block_channels, taps = g.taps();
     const int64_t blocks = taps == 0 ? 0 : runs / taps, run = runs - blocks * taps;
     block = static_cast<int>(blocks * p.block_channels);
@@ -243,18 +244,18 @@ struct Column {
   }
 };
 
-// How far a column's tap is from the first one in the gathered image.
+// How far a tap is from the first one in the gathered image.
 struct Shift {
   int d, h, w;
-  int64_t offset; // in elements, to the column's channel
+  int64_t offset; // in elements, to the first of the channels
 
-  TORCH_DNNL_HD Shift(const DenseProblem& p, const Geometry& g, const Column& column)
-      : d(column.tap[0] * g.axes[0].dilation),
-        h(column.tap[1] * g.axes[1].dilation),
-        w(column.tap[2] * g.axes[2].dilation) {
+  TORCH_DNNL_HD Shift(const DenseProblem& p, const Geometry& g, const TapChannels& at)
+      : d(at.tap[0] * g.axes[0].dilation),
+        h(at.tap[1] * g.axes[1].dilation),
+        w(at.tap[2] * g.axes[2].dilation) {
     const int64_t* stride = p.gathered.stride;
-    offset = column.channel * stride[1] + d * stride[2] + h * stride[3] + w * stride[4];
-    if (!column.inside) {
+    offset = at.channel * stride[1] + d * stride[2] + h * stride[3] + w * stride[4];
+    if (!at.inside) {
       d = kOutside;
     }
   }

@@ -36,14 +36,18 @@ constexpr int64_t stage_cycles() {
 }
 
 // How the work of a problem is cut up.
-struct Plan {
+struct DensePlan {
   int64_t row_tiles, column_tiles, splits;
   int64_t cycles; // of the multiprocessor that has most to do
 };
 
 inline int64_t gathered_columns(const DenseProblem& p) {
-  const auto* kernel = p.conv.kernel;
-  return kernel[0] * kernel[1] * kernel[2] * p.padded_channels;
+  return product(p.conv.kernel) * p.padded_channels;
+}
+
+// The problems that a group consists of.
+inline int64_t residue_count(const DenseProblem& p) {
+  return int64_t(p.residues[0]) * p.residues[1] * p.residues[2];
 }
 
 // The pixels of the largest problem among those of all remainders.
@@ -56,26 +60,25 @@ inline int64_t most_pixels(const DenseProblem& p) {
 }
 
 template <class T, class S, bool tensor_cores>
-Plan plan_gather(const DenseProblem& p) {
-  Plan plan{};
+DensePlan plan_gather(const DenseProblem& p) {
+  DensePlan plan{};
   plan.row_tiles = ceil_div(most_pixels(p), S::m);
   plan.column_tiles = ceil_div(p.straight.channels, S::n);
   plan.splits = 1;
-  const int64_t problems = p.conv.groups * p.residues[0] * p.residues[1] * p.residues[2];
-  const int64_t tiles = plan.row_tiles * plan.column_tiles * problems;
+  const int64_t tiles = plan.row_tiles * plan.column_tiles * p.conv.groups * residue_count(p);
   plan.cycles = ceil_div(tiles, kMultiprocessors) * stage_cycles<T, S, tensor_cores>();
   return plan;
 }
 
 // Splits make work for all multiprocessors; each one's sums are written and read once more.
 template <class T, class S, bool tensor_cores>
-Plan plan_weights(const DenseProblem& p) {
+DensePlan plan_weights(const DenseProblem& p) {
   using Sum = typename SumsOf<T, S, true, tensor_cores>::Sum;
   constexpr int64_t kBytesPerCycle = 2800; // of the whole memory
   constexpr int64_t kMostSplits = 512;
   constexpr int64_t kMostPixels = 16384; // sums of more lose too many bits of float32
   constexpr int64_t kFewestBlocks = 2 * kStages;
-  Plan best{};
+  DensePlan best{};
   best.row_tiles = ceil_div(gathered_columns(p), S::m);
   best.column_tiles = ceil_div(p.straight.channels, S::n);
   best.cycles = std::numeric_limits<int64_t>::max();
@@ -107,7 +110,7 @@ struct ReduceSplits {
 
   TORCH_DNNL_HD void operator()(int64_t i) const {
     const ConvProblem& c = p.conv;
-    const int64_t taps = c.kernel[0] * c.kernel[1] * c.kernel[2];
+    const int64_t taps = product(c.kernel);
     const int64_t channels = p.padded_channels;
     const int64_t ic = position(i, channels, 1);
     if (ic >= c.ic) {
@@ -130,79 +133,71 @@ struct ReduceSplits {
   }
 };
 
-template <class T, bool tensor_cores>
-class DenseRun {
- public:
-  explicit DenseRun(const DenseProblem& p) : p_(p) {}
+// Chunks of elements pass through registers, of which large tiles of two images leave too few.
+template <class S>
+constexpr bool kWeightsByElements = S::m * S::n <= 64 * 64;
 
-  // With the best of the shapes; the first of equals.
-  template <class... S>
-  void run(bool vectors) {
-    const Plan plans[] = {plan<S>(vectors)...};
-    const auto* best =
-        std::min_element(std::begin(plans), std::end(plans), [](const Plan& a, const Plan& b) {
-          return a.cycles < b.cycles;
-        });
-    const Plan* of_shape = plans;
-    ((of_shape++ == best ? launch_shape<S>(*best, vectors) : void()), ...);
-  }
+template <class T, class S, bool tensor_cores>
+DensePlan plan_shape(const DenseProblem& p, bool vectors) {
+  if (p.conv.pass != ConvPass::backward_weights)
+    return plan_gather<T, S, tensor_cores>(p);
+  if (!vectors && !kWeightsByElements<S>)
+    return {.cycles = std::numeric_limits<int64_t>::max()};
+  return plan_weights<T, S, tensor_cores>(p);
+}
 
- private:
-  bool is_weights() const {
-    return p_.conv.pass == ConvPass::backward_weights;
-  }
+// Forward and data gradient.
+template <class T, class S, bool tensor_cores>
+void run_gather(const DenseProblem& p, dim3 grid, bool vectors) {
+  using Sums = SumsOf<T, S, false, tensor_cores>;
+  launch(
+      vectors ? dense_gather_kernel<T, S, Sums, true> : dense_gather_kernel<T, S, Sums, false>,
+      grid,
+      dim3(kDenseThreads),
+      kGatherBytes<T, S, Sums>,
+      p);
+}
 
-  // Chunks of elements pass through registers, of which large tiles of two images leave too few.
-  template <class S>
-  static constexpr bool kWeightsByElements = S::m * S::n <= 64 * 64;
+template <class T, class S, bool tensor_cores>
+void run_weights(DenseProblem p, dim3 grid, bool vectors) {
+  using Sums = SumsOf<T, S, true, tensor_cores>;
+  using Sum = typename Sums::Sum;
+  const int64_t sums = p.conv.groups * p.straight.channels * gathered_columns(p);
+  const Scratch partial(sums * p.splits * sizeof(Sum));
+  p.partial = partial.data();
+  launch(
+      vectors ? dense_weights_kernel<T, S, Sums, true>
+              : dense_weights_kernel<T, S, Sums, !kWeightsByElements<S>>,
+      grid,
+      dim3(kDenseThreads),
+      kWeightsBytes<T, S>,
+      p);
+  for_each_element(sums, ReduceSplits<T, Sum>{p});
+}
 
-  template <class S>
-  Plan plan(bool vectors) const {
-    if (!is_weights()) {
-      return plan_gather<T, S, tensor_cores>(p_);
-    }
-    if (!vectors && !kWeightsByElements<S>) {
-      return {.cycles = std::numeric_limits<int64_t>::max()};
-    }
-    return plan_weights<T, S, tensor_cores>(p_);
-  }
+template <class T, class S, bool tensor_cores>
+void run_shape(DenseProblem p, const DensePlan& plan, bool vectors) {
+  p.column_tiles = plan.column_tiles;
+  p.splits = plan.splits;
+  p.blocks_per_split = ceil_div(ceil_div(most_pixels(p), kDepth<T>), plan.splits);
+  const dim3 grid(
+      static_cast<unsigned>(plan.row_tiles * plan.column_tiles),
+      1,
+      static_cast<unsigned>(p.conv.groups * residue_count(p) * plan.splits));
+  p.conv.pass == ConvPass::backward_weights ? run_weights<T, S, tensor_cores>(p, grid, vectors)
+                                            : run_gather<T, S, tensor_cores>(p, grid, vectors);
+}
 
-  template <class S>
-  void launch_shape(const Plan& plan, bool vectors) {
-    p_.column_tiles = plan.column_tiles;
-    const dim3 grid(
-        static_cast<unsigned>(plan.row_tiles * plan.column_tiles),
-        1,
-        static_cast<unsigned>(
-            p_.conv.groups * p_.residues[0] * p_.residues[1] * p_.residues[2] * plan.splits));
-    if (!is_weights()) {
-      using Sums = SumsOf<T, S, false, tensor_cores>;
-      launch(
-          vectors ? gather_kernel<T, S, Sums, true> : gather_kernel<T, S, Sums, false>,
-          grid,
-          dim3(kDenseThreads),
-          kGatherBytes<T, S, Sums>,
-          p_);
-      return;
-    }
-    using Sums = SumsOf<T, S, true, tensor_cores>;
-    using Sum = typename Sums::Sum;
-    p_.splits = plan.splits;
-    p_.blocks_per_split = ceil_div(ceil_div(most_pixels(p_), kDepth<T>), plan.splits);
-    const int64_t sums = p_.conv.groups * p_.straight.channels * gathered_columns(p_);
-    const Scratch partial(sums * plan.splits * sizeof(Sum));
-    p_.partial = partial.data();
-    launch(
-        vectors ? weights_kernel<T, S, Sums, true>
-                : weights_kernel<T, S, Sums, !kWeightsByElements<S>>,
-        grid,
-        dim3(kDenseThreads),
-        kWeightsBytes<T, S>,
-        p_);
-    for_each_element(sums, ReduceSplits<T, Sum>{p_});
-  }
-
-  DenseProblem p_;
-};
+// With the best of the shapes; the first of equals.
+template <class T, bool tensor_cores, class... S>
+void run_best_shape(const DenseProblem& p, bool vectors) {
+  const DensePlan plans[] = {plan_shape<T, S, tensor_cores>(p, vectors)...};
+  const auto* best = std::min_element(
+      std::begin(plans), std::end(plans), [](const DensePlan& a, const DensePlan& b) {
+        return a.cycles < b.cycles;
+      });
+  const DensePlan* of_shape = plans;
+  ((of_shape++ == best ? run_shape<T, S, tensor_cores>(p, *best, vectors) : void()), ...);
+}
 
 } // namespace torch_dnnl::cuda

@@ -16,11 +16,11 @@ constexpr int kStages = 4;
 // in different banks: the chunks of a row are exchanged in a pattern that differs among rows whose
 // chunks would share banks.
 template <class T, int rows_, int columns_>
-class Tile {
+class SharedTile {
  public:
   static constexpr unsigned rows = rows_, chunks = columns_ / kChunk<T>;
 
-  __device__ explicit Tile(void* memory) : chunks_(static_cast<Chunk<T>*>(memory)) {}
+  __device__ explicit SharedTile(void* memory) : chunks_(static_cast<Chunk<T>*>(memory)) {}
 
   __device__ Chunk<T>* chunk(unsigned row, unsigned column) const {
     constexpr unsigned kBankChunks = 8; // 16 bytes each: all banks
@@ -39,8 +39,8 @@ class Tile {
 
 // An operand of M (or N) x K: rows are M and columns K, or the other way around.
 template <class T, int size, bool depth_in_rows>
-using OperandTile =
-    std::conditional_t<depth_in_rows, Tile<T, kDepth<T>, size>, Tile<T, size, kDepth<T>>>;
+using OperandTile = std::
+    conditional_t<depth_in_rows, SharedTile<T, kDepth<T>, size>, SharedTile<T, size, kDepth<T>>>;
 
 template <int m_, int n_, int warps_m_>
 struct Shape {

@@ -1,8 +1,9 @@
+// Which problems the depthwise kernels take, and which of them takes a problem.
 #include "conv/cuda/depthwise/depthwise.h"
 
 #include <algorithm>
 
-#include "conv/cuda/depthwise/image.h"
+#include "conv/cuda/depthwise/gather.h"
 #include "conv/cuda/depthwise/weights_gradient.h"
 
 namespace torch_dnnl::cuda {
@@ -20,14 +21,7 @@ bool has_small_positions(const ConvProblem& p) {
     }
   }
   return p.src_size[2] * p.src_stride[4] <= kMost && p.dst_size[2] * p.dst_stride[4] <= kMost &&
-      p.groups * p.ic * p.oc <= kMost &&
-      p.ic * p.oc * p.kernel[0] * p.kernel[1] * p.kernel[2] <= kMost;
-}
-
-bool can_run(const ConvProblem& p) {
-  constexpr int64_t kFew = 64; // products of a tap: more are worth a matrix product
-  return p.ic > 0 && p.ic * p.oc <= kFew && contains(DepthwiseTypes{}, p.dtype) &&
-      has_small_positions(p);
+      p.groups * p.ic * p.oc <= kMost && p.ic * p.oc * product(p.kernel) <= kMost;
 }
 
 GatherAxis gather_axis(const ConvProblem& p, int a) {
@@ -46,56 +40,64 @@ GatherAxis gather_axis(const ConvProblem& p, int a) {
   return axis;
 }
 
-DepthwiseImage depthwise_image(const ConvProblem& p) {
+DepthwiseGather depthwise_gather(const ConvProblem& p) {
   const bool gradient = p.pass == ConvPass::backward_data;
-  DepthwiseImage image{};
-  image.in = gradient ? p.dst : p.src;
-  image.bias = p.bias;
-  image.bias_stride = p.bias_stride;
-  image.epilogue = Epilogue::of(p);
-  image.n = p.n;
-  image.out_channels = static_cast<int>(gradient ? p.ic : p.oc);
-  image.in_channels = static_cast<int>(gradient ? p.oc : p.ic);
-  image.channels = static_cast<int>(p.groups) * image.out_channels;
-  std::copy_n(gradient ? p.dst_stride : p.src_stride, 5, image.in_stride);
-  std::copy_n(gradient ? p.src_stride : p.dst_stride, 5, image.out_stride);
-  std::copy_n(p.residual_stride, 5, image.residual_stride);
-  image.weights_group = p.weights_group;
-  image.weights_out = p.weights_stride[gradient ? 1 : 0];
-  image.weights_in = p.weights_stride[gradient ? 0 : 1];
+  DepthwiseGather gather{};
+  gather.in = gradient ? p.dst : p.src;
+  gather.bias = p.bias;
+  gather.bias_stride = p.bias_stride;
+  gather.epilogue = Epilogue::of(p);
+  gather.n = p.n;
+  gather.out_channels = static_cast<int>(gradient ? p.ic : p.oc);
+  gather.in_channels = static_cast<int>(gradient ? p.oc : p.ic);
+  gather.channels = static_cast<int>(p.groups) * gather.out_channels;
+  std::copy_n(gradient ? p.dst_stride : p.src_stride, 5, gather.in_stride);
+  std::copy_n(gradient ? p.src_stride : p.dst_stride, 5, gather.out_stride);
+  std::copy_n(p.residual_stride, 5, gather.residual_stride);
+  gather.weights_group = p.weights_group;
+  gather.weights_out = p.weights_stride[gradient ? 1 : 0];
+  gather.weights_in = p.weights_stride[gradient ? 0 : 1];
   int64_t mirrored = 0; // where the weights begin, in elements
   for (int a = 0; a < 3; a++) {
-    GatherAxis& axis = image.axis[a] = gather_axis(p, a);
-    image.weights_stride[a] = p.weights_stride[2 + a];
+    GatherAxis& axis = gather.axis[a] = gather_axis(p, a);
+    gather.weights_stride[a] = p.weights_stride[2 + a];
     if (gradient && !axis.transposed) {
-      mirrored += (axis.taps - 1) * image.weights_stride[a];
-      image.weights_stride[a] *= -1;
+      mirrored += (axis.taps - 1) * gather.weights_stride[a];
+      gather.weights_stride[a] *= -1;
     }
   }
-  image.weights = static_cast<const char*>(p.weights) +
+  gather.weights = static_cast<const char*>(p.weights) +
       mirrored * static_cast<int64_t>(c10::elementSize(p.dtype));
   // With an even pad, whether a tap meets an output depends on the two being even alone.
-  GatherAxis& row = image.axis[2];
+  GatherAxis& row = gather.axis[2];
   if (row.transposed && row.stride == 2 && row.dilation == 1 && row.pad % 2 == 1) {
     row.pad++;
     row.taps++;
     row.first = 1;
   }
-  return image;
+  return gather;
+}
+
+bool has_channels_innermost(const DepthwiseGather& gather) {
+  return gather.channels > 1 && gather.in_stride[1] == 1 && gather.out_stride[1] == 1;
 }
 
 } // namespace
 
-bool depthwise(const ConvProblem& p) {
-  if (!can_run(p))
+bool supports_depthwise(const ConvProblem& p) {
+  if (p.n == 0 || p.ic == 0 || !contains(DepthwiseTypes{}, p.dtype) || !has_small_positions(p))
     return false;
   if (p.pass == ConvPass::backward_weights)
+    return supports_depthwise_weights(p);
+  const DepthwiseGather gather = depthwise_gather(p);
+  return has_channels_innermost(gather) || supports_depthwise_ncx(gather);
+}
+
+void run_depthwise(const ConvProblem& p) {
+  if (p.pass == ConvPass::backward_weights)
     return depthwise_weights(p);
-  const DepthwiseImage image = depthwise_image(p);
-  if (image.channels == 1 || image.in_stride[1] != 1 || image.out_stride[1] != 1)
-    return depthwise_ncx(image, p.dtype);
-  depthwise_nxc(image, p.dtype);
-  return true;
+  const DepthwiseGather gather = depthwise_gather(p);
+  has_channels_innermost(gather) ? depthwise_nxc(gather, p.dtype) : depthwise_ncx(gather, p.dtype);
 }
 
 } // namespace torch_dnnl::cuda

@@ -2,8 +2,10 @@
 // of outputs of a plane, or small planes of several channels. The inputs of the tile lie in shared
 // memory as float, with zeros outside the image, so that every input is read from memory once; a
 // thread computes kRows x kOutputs outputs, from windows of neighbouring inputs.
-#include "conv/cuda/depthwise/image.h"
+#include <algorithm>
+#include <optional>
 
+#include "conv/cuda/depthwise/gather.h"
 #include "core/cuda/launch.h"
 #include "core/dispatch.h"
 
@@ -17,7 +19,7 @@ constexpr int kSharedFloats = 12 * 1024;
 constexpr int kRowLanes = 8; // that load one row of inputs: the bytes of a sector or two
 constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
 
-struct Tiling {
+struct NcxPlan {
   int columns, rows, planes; // threads of a block along each
   int parts;                 // of a kernel row
   int in_rows, pitch;        // of the tile of one plane
@@ -42,7 +44,7 @@ struct Window {
 
 // The column of the image that is first in the tile of outputs from w on.
 template <class Taps>
-__device__ int first_column(const DepthwiseImage& p, const Tiling& t, int w) {
+__device__ int first_column(const DepthwiseGather& p, const NcxPlan& t, int w) {
   if constexpr (Taps::kGeneral) {
     return p.axis[2].first_input(w);
   } else {
@@ -57,10 +59,10 @@ struct Plane {
   int64_t n;
   int channel;
 
-  __device__ static Plane at(const DepthwiseImage& p, int64_t index) {
-    Digits digits(index);
-    const int channel = digits.pop(p.channels);
-    return {digits.rest(), channel};
+  __device__ static Plane at(const DepthwiseGather& p, int64_t index) {
+    Digits digits{index};
+    const auto channel = static_cast<int>(digits.next(p.channels));
+    return {digits.rest, channel};
   }
   __device__ Plane plus(int planes, int channels) const {
     const int c = channel + planes;
@@ -71,8 +73,8 @@ struct Plane {
 // Loads the tile of inputs of a channel of the group at depth id: [plane][row][column].
 template <class T>
 __device__ void stage_inputs(
-    const DepthwiseImage& p,
-    const Tiling& t,
+    const DepthwiseGather& p,
+    const NcxPlan& t,
     Plane plane,
     int channel,
     int id,
@@ -111,8 +113,8 @@ __device__ void stage_inputs(
 // [plane][row of the kernel][tap], rows padded with zeros to whole parts.
 template <class T, class Taps>
 __device__ void stage_weights(
-    const DepthwiseImage& p,
-    const Tiling& t,
+    const DepthwiseGather& p,
+    const NcxPlan& t,
     Plane plane,
     int in_channel,
     int d,
@@ -160,9 +162,9 @@ __device__ __forceinline__ void add_row(
 }
 
 template <class T, class Taps>
-__global__ void __launch_bounds__(kThreads) ncx_kernel(
-    const __grid_constant__ DepthwiseImage p,
-    const __grid_constant__ Tiling t,
+__global__ void __launch_bounds__(kThreads) depthwise_ncx_kernel(
+    const __grid_constant__ DepthwiseGather p,
+    const __grid_constant__ NcxPlan t,
     const __grid_constant__ bool vectors) {
   float* const tile = dynamic_shared<float>();
   float* const weights = tile + t.planes * t.in_rows * t.pitch;
@@ -170,11 +172,11 @@ __global__ void __launch_bounds__(kThreads) ncx_kernel(
   const int row = rest % t.rows, in_block = rest / t.rows;
   const GatherAxis& a = p.axis[2];
   for (int64_t block = blockIdx.x; block < t.blocks; block += gridDim.x) {
-    Digits digits(block);
-    const int tile_w = digits.pop(t.tiles_w) * t.columns * kOutputs;
-    const int tile_h = digits.pop(t.tiles_h) * t.rows * kRows;
-    const int od = digits.pop(p.axis[0].out);
-    const Plane first_plane = Plane::at(p, digits.rest() * t.planes);
+    Digits digits{block};
+    const int tile_w = static_cast<int>(digits.next(t.tiles_w)) * t.columns * kOutputs;
+    const int tile_h = static_cast<int>(digits.next(t.tiles_h)) * t.rows * kRows;
+    const auto od = static_cast<int>(digits.next(p.axis[0].out));
+    const Plane first_plane = Plane::at(p, digits.rest * t.planes);
     const Plane plane = first_plane.plus(in_block, p.channels);
     const int ow = tile_w + column * kOutputs, oh = tile_h + row * kRows;
     const bool active = in_block < t.planes && plane.n < p.n && ow < a.out && oh < p.axis[1].out;
@@ -248,13 +250,13 @@ __global__ void __launch_bounds__(kThreads) ncx_kernel(
 }
 
 template <class Taps>
-Tiling tiling_of(const DepthwiseImage& p, int columns, int rows, int planes) {
+NcxPlan plan_block(const DepthwiseGather& p, int columns, int rows, int planes) {
   const GatherAxis& a = p.axis[2];
-  Tiling t{};
+  NcxPlan t{};
   t.columns = columns;
   t.rows = rows;
   t.planes = planes;
-  t.parts = ceil_of(a.taps, Taps::kTaps);
+  t.parts = ceil_div(a.taps, Taps::kTaps);
   t.in_rows = p.axis[1].inputs(rows * kRows);
   if constexpr (Taps::kGeneral) {
     t.pitch = a.inputs(columns * kOutputs);
@@ -262,56 +264,69 @@ Tiling tiling_of(const DepthwiseImage& p, int columns, int rows, int planes) {
     // Through the end of the last thread's window in the last part.
     constexpr int kStep = Taps::first_input() < 0 ? kOutputs / 2 : kOutputs * Taps::kStride;
     t.pitch = (columns - 1) * kStep + (t.parts - 1) * Taps::kInputs + Window<Taps>::size();
-    t.pitch = ceil_of(t.pitch, 4) * 4;
+    t.pitch = round_up(t.pitch, 4);
   }
   t.weights = p.axis[1].taps * t.parts * Taps::kTaps;
-  t.tiles_w = ceil_of(a.out, columns * kOutputs);
-  t.tiles_h = ceil_of(p.axis[1].out, rows * kRows);
-  t.plane_groups = (p.n * p.channels + planes - 1) / planes;
+  t.tiles_w = ceil_div(a.out, columns * kOutputs);
+  t.tiles_h = ceil_div(p.axis[1].out, rows * kRows);
+  t.plane_groups = ceil_div(p.n * p.channels, planes);
   t.blocks = t.plane_groups * p.axis[0].out * t.tiles_h * t.tiles_w;
   return t;
 }
 
-bool fits(const Tiling& t) {
-  return int64_t(t.planes) * (int64_t(t.in_rows) * t.pitch + t.weights) <= kSharedFloats;
+int64_t shared_floats(const NcxPlan& t) {
+  return t.planes * (int64_t(t.in_rows) * t.pitch + t.weights);
+}
+
+// As much of a plane as there is, then as many planes; halved until the tile fits in shared memory.
+// None if what one thread's outputs meet does not.
+template <class Taps>
+std::optional<NcxPlan> plan_ncx(const DepthwiseGather& p) {
+  int columns = std::min<int64_t>(16, ceil_div(p.axis[2].out, kOutputs));
+  int rows = std::min<int64_t>(kThreads / columns, ceil_div(p.axis[1].out, kRows));
+  int planes = std::min<int64_t>(kThreads / (columns * rows), p.n * p.channels);
+  for (;;) {
+    const NcxPlan t = plan_block<Taps>(p, columns, rows, planes);
+    if (shared_floats(t) <= kSharedFloats)
+      return t;
+    int& largest = planes > 1 ? planes : rows > 1 ? rows : columns;
+    if (largest == 1)
+      return std::nullopt;
+    largest = (largest + 1) / 2;
+  }
 }
 
 template <class T, class Taps>
-bool run(const DepthwiseImage& p) {
-  // As much of a plane as there is, then as many planes; halved until the tile fits.
-  int columns = std::min(16, ceil_of(p.axis[2].out, kOutputs));
-  int rows = std::min(kThreads / columns, ceil_of(p.axis[1].out, kRows));
-  int planes = static_cast<int>(std::min<int64_t>(kThreads / (columns * rows), p.n * p.channels));
-  Tiling t = tiling_of<Taps>(p, columns, rows, planes);
-  while (!fits(t)) {
-    int& largest = planes > 1 ? planes : rows > 1 ? rows : columns;
-    if (largest == 1)
-      return false;
-    largest = (largest + 1) / 2;
-    t = tiling_of<Taps>(p, columns, rows, planes);
-  }
-  const bool vectors = p.epilogue.can_move<T>(kOutputs, p.out_stride, p.residual_stride, 4);
+void run(const DepthwiseGather& p) {
+  const NcxPlan t = plan_ncx<Taps>(p).value();
   launch(
-      ncx_kernel<T, Taps>,
+      depthwise_ncx_kernel<T, Taps>,
       dim3(static_cast<unsigned>(std::min(t.blocks, kMaxBlocks))),
       dim3(kThreads),
-      t.planes * (t.in_rows * t.pitch + t.weights) * sizeof(float),
+      shared_floats(t) * sizeof(float),
       p,
       t,
-      vectors);
-  return true;
+      p.epilogue.can_move<T>(kOutputs, p.out_stride, p.residual_stride, /*axis=*/4));
+}
+
+// Calls f(taps) with the taps of the kernel's rows.
+template <class F>
+void with_taps(const DepthwiseGather& p, F&& f) {
+  with_row_taps(p.axis[2], /*dilates=*/false, f);
 }
 
 } // namespace
 
-bool depthwise_ncx(const DepthwiseImage& p, c10::ScalarType dtype) {
-  bool ran = false;
+bool supports_depthwise_ncx(const DepthwiseGather& p) {
+  bool fits = false;
+  with_taps(p, [&](auto taps) { fits = plan_ncx<decltype(taps)>(p).has_value(); });
+  return fits;
+}
+
+void depthwise_ncx(const DepthwiseGather& p, c10::ScalarType dtype) {
   dispatch(DepthwiseTypes{}, dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    with_row_taps(
-        p.axis[2], /*dilates=*/false, [&](auto taps) { ran = run<T, decltype(taps)>(p); });
+    with_taps(p, [&](auto taps) { run<typename decltype(tag)::type, decltype(taps)>(p); });
   });
-  return ran;
 }
 
 } // namespace torch_dnnl::cuda

@@ -8,7 +8,7 @@
 //
 // In bytes of the first-level cache, which are dear here, an output of 3x3 taps costs
 // 3 (kOutputs + 2) / kOutputs = 4 vectors of inputs and 9 / kOutputs = 1 of weights, not 9 and 9.
-#include "conv/cuda/depthwise/image.h"
+#include "conv/cuda/depthwise/gather.h"
 
 #include "core/cuda/launch.h"
 #include "core/dispatch.h"
@@ -24,33 +24,35 @@ constexpr int kWeightsBytes = 24 * 1024;
 // A block takes several runs, to load weights for all of them; so many keep a large GPU busy.
 constexpr int64_t kMaxBlocks = 6 * 132;
 
-struct Tiling {
+struct NxcPlan {
   int lanes; // vectors of channels of a block
   int channel_tiles;
   int parts;           // of a kernel row
   int steps, capacity; // parts of all kernel rows, and as many as shared memory holds
-  int spacing;         // of a run's outputs
+  int step_bytes;
+  int spacing; // of a run's outputs
   int runs_per_row;
   int64_t runs;
 };
 
 // The first output of a run.
 __device__ OutputIndex
-run_at(const DepthwiseImage& p, const Tiling& t, int64_t index, int channel) {
-  Digits digits(index);
-  const int run = digits.pop(t.runs_per_row);
+run_at(const DepthwiseGather& p, const NxcPlan& t, int64_t index, int channel) {
+  Digits digits{index};
+  const auto run = static_cast<int>(digits.next(t.runs_per_row));
   const int w =
       t.spacing == 1 ? run * kOutputs : run / t.spacing * t.spacing * kOutputs + run % t.spacing;
-  const int h = digits.pop(p.axis[1].out), d = digits.pop(p.axis[0].out);
-  return {digits.rest(), channel, d, h, w};
+  const auto h = static_cast<int>(digits.next(p.axis[1].out));
+  const auto d = static_cast<int>(digits.next(p.axis[0].out));
+  return {digits.rest, channel, d, h, w};
 }
 
 // Fills `shared` with the weights of the steps from `first` on: [step][tap][input channel][channel
 // of the block], with kInputs input channels in a step.
 template <class T, int kInputs, class Taps>
 __device__ void stage_weights(
-    const DepthwiseImage& p,
-    const Tiling& t,
+    const DepthwiseGather& p,
+    const NxcPlan& t,
     int first_channel,
     int first,
     int width,
@@ -85,8 +87,8 @@ __device__ __forceinline__ Vector<float, n> as_float(const Vector<T, n>& vector)
 // first pixel of the row, at the thread's channels, `weights` the part's, of the same channels.
 template <class T, int n, bool kMatrix, class Taps>
 __device__ __forceinline__ void add_row(
-    const DepthwiseImage& p,
-    const Tiling& t,
+    const DepthwiseGather& p,
+    const NxcPlan& t,
     const T* row,
     const float* weights,
     int width,
@@ -160,8 +162,9 @@ __device__ __forceinline__ void add_row(
 }
 
 template <class T, int n, bool kMatrix, class Taps>
-__global__ void __launch_bounds__(kThreads)
-    nxc_kernel(const __grid_constant__ DepthwiseImage p, const __grid_constant__ Tiling t) {
+__global__ void __launch_bounds__(kThreads) depthwise_nxc_kernel(
+    const __grid_constant__ DepthwiseGather p,
+    const __grid_constant__ NxcPlan t) {
   constexpr int kInputs = kMatrix ? n : 1;
   float* const shared = dynamic_shared<float>();
   const int width = t.lanes * n;
@@ -227,43 +230,49 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // The vectors of a block's channels: the fewest lanes without channels, then the widest.
-int choose_lanes(int vectors) {
+int choose_lanes(int64_t vectors) {
   int best = 32;
   for (const int lanes : {16, 8}) {
-    if (ceil_of(vectors, lanes) * lanes < ceil_of(vectors, best) * best)
+    if (round_up(vectors, lanes) < round_up(vectors, best))
       best = lanes;
   }
   return best;
 }
 
-template <class T, int n, bool kMatrix, class Taps>
-void run(const DepthwiseImage& p) {
-  Tiling t{};
-  t.lanes = choose_lanes(ceil_of(p.channels, n));
-  t.channel_tiles = ceil_of(p.channels, t.lanes * n);
-  t.parts = ceil_of(p.axis[2].taps, Taps::kTaps);
-  constexpr int kInputs = kMatrix ? n : 1;
-  t.steps = p.in_channels / kInputs * p.axis[0].taps * p.axis[1].taps * t.parts;
-  const int step_bytes = Taps::kTaps * kInputs * t.lanes * n * sizeof(float);
-  t.capacity = std::min(t.steps, kWeightsBytes / step_bytes);
-  t.spacing = Taps::kGeneral ? 1 : p.axis[2].dilation;
-  t.runs_per_row = ceil_of(p.axis[2].out, int64_t(kOutputs) * t.spacing) * t.spacing;
+// For vectors of n channels; a step is `taps` taps of `inputs` input channels.
+NxcPlan plan_nxc(const DepthwiseGather& p, int n, int inputs, int taps, int spacing) {
+  NxcPlan t{};
+  t.lanes = choose_lanes(ceil_div(p.channels, n));
+  t.channel_tiles = ceil_div(p.channels, t.lanes * n);
+  t.parts = ceil_div(p.axis[2].taps, taps);
+  t.steps = p.in_channels / inputs * p.axis[0].taps * p.axis[1].taps * t.parts;
+  t.step_bytes = taps * inputs * t.lanes * n * static_cast<int>(sizeof(float));
+  t.capacity = std::min(t.steps, kWeightsBytes / t.step_bytes);
+  t.spacing = spacing;
+  t.runs_per_row = ceil_div(p.axis[2].out, int64_t(kOutputs) * spacing) * spacing;
   t.runs = p.n * p.axis[0].out * p.axis[1].out * t.runs_per_row;
+  return t;
+}
+
+template <class T, int n, bool kMatrix, class Taps>
+void run(const DepthwiseGather& p) {
+  const NxcPlan t =
+      plan_nxc(p, n, kMatrix ? n : 1, Taps::kTaps, Taps::kGeneral ? 1 : p.axis[2].dilation);
   const dim3 block(t.lanes, kThreads / t.lanes);
   const int64_t blocks = std::min<int64_t>(
-      (t.runs + block.y - 1) / block.y, std::max<int64_t>(1, kMaxBlocks / t.channel_tiles));
+      ceil_div(t.runs, block.y), std::max<int64_t>(1, kMaxBlocks / t.channel_tiles));
   launch(
-      nxc_kernel<T, n, kMatrix, Taps>,
+      depthwise_nxc_kernel<T, n, kMatrix, Taps>,
       dim3(static_cast<unsigned>(blocks * t.channel_tiles)),
       block,
-      static_cast<size_t>(t.capacity) * step_bytes,
+      static_cast<size_t>(t.capacity) * t.step_bytes,
       p,
       t);
 }
 
 // Whether vectors of channels can be loaded and stored.
 template <class T>
-bool has_vectors(const DepthwiseImage& p) {
+bool has_vectors(const DepthwiseGather& p) {
   if (p.channels % kVector != 0 || !is_aligned(p.in, kVector * sizeof(T)))
     return false;
   for (const int a : {0, 2, 3, 4}) {
@@ -275,7 +284,7 @@ bool has_vectors(const DepthwiseImage& p) {
 
 } // namespace
 
-void depthwise_nxc(const DepthwiseImage& p, c10::ScalarType dtype) {
+void depthwise_nxc(const DepthwiseGather& p, c10::ScalarType dtype) {
   dispatch(DepthwiseTypes{}, dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const GatherAxis& row = p.axis[2];

@@ -10,7 +10,7 @@
 // first-level cache all but the first.
 #include "conv/cuda/depthwise/weights_gradient.h"
 
-#include "conv/cuda/depthwise/image.h"
+#include "conv/cuda/depthwise/gather.h"
 #include "core/cuda/launch.h"
 #include "core/cuda/scratch.h"
 #include "core/dispatch.h"
@@ -32,9 +32,8 @@ struct Slices {
 
   // Slices that make about kBlocks blocks of `blocks` for one slice, none shorter than `least`.
   static Slices of(int64_t items, int64_t blocks, int64_t least) {
-    const int64_t wanted = (kBlocks + blocks - 1) / blocks;
-    const int64_t length = std::max(least, (items + wanted - 1) / wanted);
-    return {static_cast<int>((items + length - 1) / length), items, length};
+    const int64_t length = std::max(least, ceil_div(items, ceil_div(kBlocks, blocks)));
+    return {static_cast<int>(ceil_div(items, length)), items, length};
   }
 };
 
@@ -121,7 +120,7 @@ __device__ __forceinline__ bool inside(const ConvProblem& p, int axis, int posit
 
 // `parts`: of all rows of the kernel.
 template <class T, int n, int kTaps, int kStride>
-__global__ void __launch_bounds__(kThreads) nxc_kernel(
+__global__ void __launch_bounds__(kThreads) depthwise_weights_nxc_kernel(
     const __grid_constant__ ConvProblem p,
     const __grid_constant__ Slices slices,
     int parts,
@@ -219,7 +218,7 @@ __global__ void __launch_bounds__(kThreads) nxc_kernel(
 
 // A warp's lanes have neighbouring outputs.
 template <class T, int kTaps>
-__global__ void __launch_bounds__(kThreads) ncx_kernel(
+__global__ void __launch_bounds__(kThreads) depthwise_weights_ncx_kernel(
     const __grid_constant__ ConvProblem p,
     const __grid_constant__ Slices slices,
     int parts,
@@ -280,7 +279,7 @@ __global__ void __launch_bounds__(kThreads) ncx_kernel(
 }
 
 int parts_of(const ConvProblem& p, int taps) {
-  return static_cast<int>(p.kernel[0] * p.kernel[1]) * ceil_of(p.kernel[2], taps);
+  return static_cast<int>(p.kernel[0] * p.kernel[1] * ceil_div(p.kernel[2], taps));
 }
 
 template <class T>
@@ -291,7 +290,7 @@ void add_slices(const ConvProblem& p, int slices, const PartialSums& sums) {
   constexpr int64_t kMaxGrid = 1 << 16;
   launch(
       add_slices_kernel<T>,
-      dim3(static_cast<unsigned>(std::min(kMaxGrid, (sums.elements() + kWarp - 1) / kWarp))),
+      dim3(static_cast<unsigned>(std::min(kMaxGrid, ceil_div(sums.elements(), kWarp)))),
       dim3(kWarp, kAdders),
       0,
       layout,
@@ -303,7 +302,7 @@ void add_slices(const ConvProblem& p, int slices, const PartialSums& sums) {
 // Calls fill(sums), which has memory for the sums of each slice, and adds them.
 template <class T, class F>
 void through_slices(const ConvProblem& p, int slices, F&& fill) {
-  PartialSums sums{p.kernel[0] * p.kernel[1] * p.kernel[2], pairs_of(p), nullptr};
+  PartialSums sums{product(p.kernel), pairs_of(p), nullptr};
   const Scratch scratch(sums.offset(slices, 0) * sizeof(float));
   sums.data = static_cast<float*>(scratch.data());
   fill(sums);
@@ -312,15 +311,16 @@ void through_slices(const ConvProblem& p, int slices, F&& fill) {
 
 template <class T, int n, int kTaps, int kStride>
 void run_nxc(const ConvProblem& p) {
-  const int parts = parts_of(p, kTaps), vectors = ceil_of(pairs_of(p), n);
+  const int parts = parts_of(p, kTaps);
+  const int64_t vectors = ceil_div(pairs_of(p), n);
   const int lanes = vectors > 16 ? 32 : vectors > 8 ? 16 : 8;
   const dim3 block(lanes, std::min(parts, kThreads / lanes));
-  const dim3 grid(1, ceil_of(vectors, lanes), ceil_of(parts, block.y));
-  const int64_t items = p.n * p.dst_size[0] * p.dst_size[1] * ceil_of(p.dst_size[2], kSegment);
+  const dim3 grid(1, ceil_div(vectors, lanes), ceil_div(parts, block.y));
+  const int64_t items = p.n * p.dst_size[0] * p.dst_size[1] * ceil_div(p.dst_size[2], kSegment);
   const auto slices = Slices::of(items, int64_t(grid.y) * grid.z, /*least=*/1);
   through_slices<T>(p, slices.count, [&](const PartialSums& sums) {
     launch(
-        nxc_kernel<T, n, kTaps, kStride>,
+        depthwise_weights_nxc_kernel<T, n, kTaps, kStride>,
         dim3(slices.count, grid.y, grid.z),
         block,
         0,
@@ -335,12 +335,12 @@ template <class T, int kTaps>
 void run_ncx(const ConvProblem& p) {
   const int parts = parts_of(p, kTaps), pairs = pairs_of(p);
   const dim3 block(kWarp, std::min(parts, kThreads / kWarp));
-  const int part_blocks = ceil_of(parts, block.y);
-  const int64_t pixels = p.dst_size[0] * p.dst_size[1] * p.dst_size[2];
-  const auto slices = Slices::of(p.n * pixels, int64_t(pairs) * part_blocks, /*least=*/512);
+  const int part_blocks = ceil_div(parts, block.y);
+  const int64_t items = p.n * product(p.dst_size);
+  const auto slices = Slices::of(items, int64_t(pairs) * part_blocks, /*least=*/512);
   through_slices<T>(p, slices.count, [&](const PartialSums& sums) {
     launch(
-        ncx_kernel<T, kTaps>,
+        depthwise_weights_ncx_kernel<T, kTaps>,
         dim3(pairs * slices.count, part_blocks),
         block,
         0,
@@ -389,18 +389,18 @@ void run_ncx(const ConvProblem& p) {
 
 } // namespace
 
-bool depthwise_weights(const ConvProblem& p) {
+bool supports_depthwise_weights(const ConvProblem& p) {
   constexpr int64_t kMaxGridYZ = 65535;
-  const int64_t rows = p.kernel[0] * p.kernel[1] * p.kernel[2];
+  return product(p.kernel) <= kMaxGridYZ && product(p.dst_size) >> 31 == 0 &&
+      pairs_of(p) <= kMaxGridYZ * 8;
+}
+
+void depthwise_weights(const ConvProblem& p) {
   const bool is_nxc = p.groups * p.oc > 1 && p.src_stride[1] == 1 && p.dst_stride[1] == 1;
-  const int64_t pixels = p.dst_size[0] * p.dst_size[1] * p.dst_size[2];
-  if (rows > kMaxGridYZ || pixels >> 31 != 0 || pairs_of(p) > kMaxGridYZ * 8)
-    return false;
   dispatch(DepthwiseTypes{}, p.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     is_nxc ? run_nxc<T>(p) : run_ncx<T>(p);
   });
-  return true;
 }
 
 } // namespace torch_dnnl::cuda

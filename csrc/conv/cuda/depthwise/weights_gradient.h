@@ -23,7 +23,8 @@ struct PartialSums {
   }
 };
 
-// False where a grid would have too many blocks.
-bool depthwise_weights(const ConvProblem& p);
+// If the grid is within its limits.
+bool supports_depthwise_weights(const ConvProblem& p);
+void depthwise_weights(const ConvProblem& p);
 
 } // namespace torch_dnnl::cuda

@@ -1,16 +1,19 @@
-// Convolution on CUDA: the kernels, in order of preference.
-#include "core/cuda/launch.h"
-
+// Convolution on CUDA: the kernels, in order of preference. What each can compute is said by the
+// kernel (supports), when it is chosen by choose.h (prefers).
 #include <ATen/Context.h>
 #include <torch/library.h>
 
 #include <limits>
+#include <string_view>
 #include <vector>
 
+#include "conv/cuda/choose.h"
 #include "conv/cuda/dense/dense.h"
 #include "conv/cuda/depthwise/depthwise.h"
+#include "conv/cuda/reference.h"
 #include "conv/on_device.h"
-#include "conv/reference.h"
+#include "core/cuda/key.h"
+#include "core/torch/run_kernel.h"
 
 namespace torch_dnnl {
 
@@ -20,21 +23,17 @@ bool cuda::allows_tf32() {
 
 namespace {
 
-// Each computes the problem if it can, and returns whether it could. The first that can has it.
-constexpr bool (*kernels[])(const ConvProblem&) = {
-    cuda::depthwise,
-    cuda::dense,
+constexpr Kernel<ConvProblem> kernels[] = {
+    {"depthwise", cuda::supports_depthwise, cuda::prefers_depthwise, cuda::run_depthwise},
+    {"dense", cuda::supports_dense, cuda::prefers_dense, cuda::run_dense},
+    {"reference", always, always, cuda::run_reference},
 };
 
-void compute(const ConvProblem& p, std::string_view algorithm) {
-  if (algorithm != "reference" && p.n > 0) { // else weights gradients are zeros
-    for (const auto& kernel : kernels) {
-      if (kernel(p))
-        return;
-    }
-  }
-  with_reference(
-      p, [&](const auto& functor) { cuda::for_each_element(output_elements(p), functor); });
+// No kernel here is Winograd's: every family means the device's own choice.
+const Kernel<ConvProblem>& kernel_of(std::string_view algorithm, const ConvProblem& p) {
+  if (algorithm == "auto" || algorithm == "direct" || algorithm == "winograd")
+    return choose(kernels, p);
+  return kernel_named(kernels, algorithm, name_of(p.pass), p);
 }
 
 struct Cuda {
@@ -44,17 +43,14 @@ struct Cuda {
   }
 
   static void compute(const ConvProblem& p, std::string_view algorithm) {
-    torch_dnnl::compute(p, algorithm);
+    run(kernel_of(algorithm, p), p);
   }
   static void compute(
       const ActivationGradient& p,
       const at::Tensor& h,
       int64_t channel,
       const at::Tensor& sums) {
-    dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
-      using T = typename decltype(tag)::type;
-      cuda::for_each_element(h.numel(), ActivationGradientElement<T>{p});
-    });
+    cuda::activation_gradient(p);
     if (sums.defined()) {
       std::vector<int64_t> others;
       for (int64_t d = 0; d < h.dim(); d++) {
@@ -68,6 +64,10 @@ struct Cuda {
 
 TORCH_LIBRARY_IMPL(torch_dnnl, TORCH_DNNL_CUDA_KEY, m) {
   ConvOnDevice<Cuda>::register_in(m);
+}
+
+TORCH_LIBRARY_FRAGMENT(torch_dnnl, m) {
+  list_kernels(m, "convolution", TORCH_DNNL_CUDA_NAME, kernels);
 }
 
 } // namespace

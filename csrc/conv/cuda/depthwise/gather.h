@@ -7,6 +7,7 @@
 #include "conv/problem.h"
 #include "core/dispatch.h"
 #include "core/host_device.h"
+#include "core/math.h"
 
 namespace torch_dnnl::cuda {
 
@@ -41,28 +42,6 @@ struct GatherAxis {
   }
 };
 
-// Takes an index apart into its digits, the innermost first.
-class Digits {
- public:
-  TORCH_DNNL_HD explicit Digits(int64_t index) : rest_(index) {}
-
-  // The next digit, of so many values. Quotients are 64 bits: there may be more blocks of work than
-  // 2^31.
-  TORCH_DNNL_HD int pop(int values) {
-    const int64_t quotient = rest_ / values;
-    const auto digit = static_cast<int>(rest_ - quotient * values);
-    rest_ = quotient;
-    return digit;
-  }
-
-  TORCH_DNNL_HD int64_t rest() const {
-    return rest_;
-  }
-
- private:
-  int64_t rest_;
-};
-
 // An output, or the first one of a run.
 struct OutputIndex {
   int64_t n;
@@ -73,7 +52,7 @@ struct OutputIndex {
   }
 };
 
-struct DepthwiseImage {
+struct DepthwiseGather {
   const void *in, *weights, *bias;
   Epilogue epilogue;
   int64_t n;
@@ -168,14 +147,13 @@ void with_row_taps(const GatherAxis& a, bool dilates, F&& f) {
   f(GeneralTaps{});
 }
 
-inline int ceil_of(int64_t a, int64_t b) {
-  return static_cast<int>((a + b - 1) / b);
-}
-
 using DepthwiseTypes = TypeList<float, c10::BFloat16, c10::Half>;
 
-// Each computes its problem; false if the tile of one thread's outputs is too large.
-void depthwise_nxc(const DepthwiseImage& p, c10::ScalarType dtype);
-bool depthwise_ncx(const DepthwiseImage& p, c10::ScalarType dtype);
+// With channels innermost in both images.
+void depthwise_nxc(const DepthwiseGather& p, c10::ScalarType dtype);
+
+// In every layout, if what a thread's outputs meet fits in shared memory.
+bool supports_depthwise_ncx(const DepthwiseGather& p);
+void depthwise_ncx(const DepthwiseGather& p, c10::ScalarType dtype);
 
 } // namespace torch_dnnl::cuda
