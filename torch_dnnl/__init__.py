@@ -52,7 +52,7 @@ def _load_libraries() -> None:
     cpu = os.environ.get("TORCH_DNNL_LIBRARY", here / f"_cpu_{_cpu_level()}.so")
     paths = [here / "_C.so", cpu]
     if _has_cuda():
-        paths.append(here / "_cuda.so")
+        paths += [here / "_cuda.so", here / "_cuda_exact.so"]
 
     built, running = _build.torch_version, torch.__version__
     problem = "" if built.split(".")[:2] == running.split(".")[:2] else "the versions differ"
