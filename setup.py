@@ -1,9 +1,9 @@
 """Builds the libraries of torch_dnnl with the torch that is installed.
 
 `_C` holds the schemas and everything above the kernels. The CPU kernels are compiled once per
-instruction set (`_cpu_default`, `_cpu_avx2`, `_cpu_avx512`), the CUDA kernels into `_cuda` and, those
-of reorder, into `_cuda_exact`. All are plain shared libraries, loaded with torch.ops.load_library,
-not Python modules. What was built, and with which torch, is recorded in `torch_dnnl/_build.py`.
+instruction set (`_cpu_default`, `_cpu_avx2`, `_cpu_avx512`). The CUDA kernels are in `_cuda`, those
+of reorder in `_cuda_exact`. All are plain shared libraries, loaded with torch.ops.load_library, not
+Python modules. What was built, and with which torch, is recorded in `torch_dnnl/_build.py`.
 
 Environment:
   TORCH_DNNL_CUDA=0|1   never, or by all means, build the CUDA kernels (default: if torch has CUDA

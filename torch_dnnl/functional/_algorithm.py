@@ -1,4 +1,4 @@
-"""The choice among Convolution's kernels."""
+"""The choice among the kernels of Convolution and of Reorder."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 ALGORITHMS = ("auto", "direct", "winograd", "reference")
+REORDER_ALGORITHMS = ("auto", "boxes", "reference")
 
 
 class _Choice(threading.local):
@@ -18,6 +19,7 @@ class _Choice(threading.local):
 
 
 _choice = _Choice()
+reorder_choice = _Choice()
 
 
 @contextmanager
@@ -73,3 +75,44 @@ def chosen(algorithm: str | None = None) -> dict[str, str]:
     """What to pass to an operator; `algorithm`: the choice of this call."""
     name = _choice.algorithm if algorithm is None else algorithm
     return {} if name == "auto" else {"algorithm": name}
+
+
+@contextmanager
+def reorder_algorithm(algorithm: str) -> Iterator[None]:
+    """Chooses how reorders and fake quantizations are computed within the context, in this thread.
+
+    It applies to every reorder called there, and to its derivatives wherever they are computed. The
+    results are the same to the bit.
+
+    Args:
+        algorithm: one of
+
+            - "auto", the default: the first of the others that supports a call.
+            - "boxes": boxes of memory, as wide as vectors or packs. It supports every call whose
+              blocks and groups of scales nest; on CUDA, fake quantization also needs aligned memory
+              in the order of the result.
+            - "reference": one element at a time, to compare with. Slow.
+
+    Raises:
+        TypeError, ValueError: not one of these.
+        NotImplementedError: from a call that the kernel does not support.
+
+    Example:
+        >>> with torch_dnnl.reorder_algorithm("reference"):
+        ...     y = torch_dnnl.functional.reorder(x, "nhwc")
+    """
+    if not isinstance(algorithm, str):
+        raise TypeError(
+            f"reorder_algorithm: expected algorithm to be a str, got {type(algorithm).__name__}"
+        )
+    if algorithm not in REORDER_ALGORITHMS:
+        raise ValueError(
+            f"reorder_algorithm: expected algorithm to be one of {REORDER_ALGORITHMS}, got "
+            f"{algorithm!r}"
+        )
+    before = reorder_choice.algorithm
+    reorder_choice.algorithm = algorithm
+    try:
+        yield
+    finally:
+        reorder_choice.algorithm = before
