@@ -52,7 +52,7 @@ def _load_libraries() -> None:
     cpu = os.environ.get("TORCH_DNNL_LIBRARY", here / f"_cpu_{_cpu_level()}.so")
     paths = [here / "_C.so", cpu]
     if _has_cuda():
-        paths.append(here / "_cuda.so")
+        paths += [here / "_cuda.so", here / "_cuda_exact.so"]
 
     built, running = _build.torch_version, torch.__version__
     problem = "" if built.split(".")[:2] == running.split(".")[:2] else "the versions differ"
@@ -73,7 +73,7 @@ _load_libraries()
 
 from torch_dnnl import _flops, functional, nn  # noqa: E402, F401
 from torch_dnnl.convert import convert  # noqa: E402
-from torch_dnnl.functional._algorithm import conv_algorithm  # noqa: E402
+from torch_dnnl.functional._algorithm import conv_algorithm, reorder_algorithm  # noqa: E402
 
 
 def _kernels() -> dict[str, dict[str, list[str]]]:
@@ -81,7 +81,7 @@ def _kernels() -> dict[str, dict[str, list[str]]]:
     return {
         device: {
             family: getattr(torch.ops.torch_dnnl, f"{family}_kernels_{device}")()
-            for family in ("convolution",)
+            for family in ("convolution", "reorder", "fake_reorder")
         }
         for device in ("cpu", "cuda")
         if device == "cpu" or _has_cuda()
@@ -105,4 +105,4 @@ def build_info() -> dict[str, Any]:
     }
 
 
-__all__ = ["build_info", "conv_algorithm", "convert", "functional", "nn"]
+__all__ = ["build_info", "conv_algorithm", "convert", "functional", "nn", "reorder_algorithm"]

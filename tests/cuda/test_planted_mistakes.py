@@ -211,7 +211,7 @@ CUT_OFFSETS = {
         "reorder, tiles",
     ),
     "fake_reorder": (
-        mistake_in(FAKE, "(steps.dst + position", "(steps.dst + (int)position"),
+        mistake_in(FAKE, "(args.dst + position", "(args.dst + (int)position"),
         "fake_reorder",
     ),
     "convolution, NXC": (

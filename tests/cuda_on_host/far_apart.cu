@@ -276,10 +276,10 @@ std::vector<float> fake_reorder() {
   p.dtype = c10::kChar;
   p.rows = 1, p.row_bytes = elements / 8 + 1, p.row_elements = elements;
   p.mask = mask.data();
-  reorder_cuda::quantize(p);
+  reorder_cuda::fake_quantize(p);
   r.dst = grad.data();
   p.saved_mask = mask.data();
-  reorder_cuda::mask(p);
+  reorder_cuda::mask_gradient(p);
   std::vector<float> results = values.elements();
   append(results, grad);
   return results;
