@@ -317,6 +317,7 @@ inline ResampleProblem resample_problem(
   p.dst_dtype = dst.scalar_type();
   p.src = src.const_data_ptr();
   p.dst = dst.mutable_data_ptr();
+  p.transposed = !forward;
   p.extrapolation_value = options.extrapolation_value;
   p.channels_innermost = p.c > 1 && dst.stride(channel) == 1;
   p.src_stride[0] = src.stride(0), p.dst_stride[0] = dst.stride(0);

@@ -8,14 +8,15 @@
 #include "resample/cpu/rows.h"
 #include "resample/host_table.h"
 #include "resample/reference.h"
+#include "resample/resample.h"
 
 namespace torch_dnnl {
 namespace {
 
-void run_reference(const ResampleProblem& p, bool transposed) {
+void run_reference(const ResampleProblem& p) {
   dispatch(ImageTypes{}, p.src_dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const auto tables = cached_tables<compute_t<T>>(p.axes, transposed);
+    const auto tables = cached_tables<compute_t<T>>(p.axes, p.transposed);
     ResampleForward<T> functor{p, {}};
     int64_t cost = 8;
     for (int a = 0; a < 3; a++) {
@@ -30,18 +31,18 @@ void run_reference(const ResampleProblem& p, bool transposed) {
 struct Kernel {
   const char* name;
   bool (*can_run)(const ResampleProblem&);
-  void (*run)(const ResampleProblem&, bool transposed);
+  void (*run)(const ResampleProblem&);
 };
 
 constexpr Kernel kernels[] = {
-    {"rows", can_run_rows, run_rows},
+    {"rows", supports_rows, run_rows},
     {"reference", [](const ResampleProblem&) { return true; }, run_reference},
 };
 
-void run(const ResampleProblem& p, bool transposed) {
+void run(const ResampleProblem& p) {
   for (const Kernel& kernel : kernels) {
     if (kernel.can_run(p))
-      return kernel.run(p, transposed);
+      return kernel.run(p);
   }
 }
 
@@ -54,10 +55,10 @@ void run(
   if (dst.numel() == 0)
     return;
   const ResampleProblem p = resample_problem(src, dst, options, forward);
-  if (can_run_rows(p))
-    return run(p, !forward);
+  if (supports_rows(p))
+    return run(p);
   const at::Tensor dense = with_dense_rows(src, dst, options); // lives as long as it is read
-  run(resample_problem(dense, dst, options, forward), !forward);
+  run(resample_problem(dense, dst, options, forward));
 }
 
 at::Tensor
