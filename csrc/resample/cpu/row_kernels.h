@@ -274,6 +274,18 @@ void with_window(Window window, const F& f) {
   f(std::integral_constant<Window, none>{}); // elements are fetched one by one
 }
 
+// A function of its own for each: inlined side by side, loops would lack registers.
+template <Window kWindow, int kTaps, class E, class U>
+C10_NOINLINE void gather_taps_of_line(
+    const E* line,
+    const Taps<WeightOf<E>>& taps,
+    int64_t begin,
+    int64_t n,
+    E empty,
+    Destination<U> to) {
+  gather_taps<kWindow, kTaps, E>(Line<E>{line}, taps, begin, n, empty, to);
+}
+
 template <class E, class U>
 void gather_line(
     const void* line,
@@ -282,15 +294,16 @@ void gather_line(
     int64_t n,
     const RowEnd& end) {
   const Destination<U> to{static_cast<U*>(end.to), end.target};
-  const Line<E> row{static_cast<const E*>(line)};
+  const auto* const row = static_cast<const E*>(line);
   const E empty = *static_cast<const E*>(end.empty);
   with_window<E>(taps.window, [&](auto kWindow) {
     // A window of its own for each tap: a loop for their number would gain nothing.
     if constexpr (kWindow >= Window::own_4 && LanesWindow<1, E>::is_loaded) {
-      gather_taps<kWindow, std::is_unsigned_v<E> ? 1 : 0, E>(row, taps, begin, n, empty, to);
+      constexpr int kTaps = std::is_unsigned_v<E> ? 1 : 0;
+      gather_taps_of_line<kWindow, kTaps, E>(row, taps, begin, n, empty, to);
     } else {
       with_taps<E>(taps.width, [&](auto kTaps) {
-        gather_taps<kWindow, kTaps, E>(row, taps, begin, n, empty, to);
+        gather_taps_of_line<kWindow, kTaps, E>(row, taps, begin, n, empty, to);
       });
     }
   });
