@@ -12,17 +12,18 @@ TORCH_LIBRARY(torch_dnnl, m) {
   // scale). `scales`: one factor per spatial dimension, or empty for the exact ratio
   // of the sizes. `coordinates` also takes ATen's variants: torch_linear,
   // torch_antialias_corners, torch_nearest, torch_nearest_exact, and these two with
-  // _direct.
+  // _direct. `algorithm`: auto, or the name of a kernel of the device.
   m.def("resample(Tensor src, SymInt[] size, float[] scales=[], str mode=\"linear\", "
         "str coordinates=\"half_pixel\", str nearest_mode=\"round_prefer_ceil\", "
         "bool antialias=False, float cubic_coeff_a=-0.75, bool exclude_outside=False, "
         "float[] roi=[], float extrapolation_value=0., str data_format=\"NCX\", "
-        "ScalarType? dtype=None) -> Tensor", tags);
+        "ScalarType? dtype=None, str algorithm=\"auto\") -> Tensor", tags);
   // The adjoint: `src_size` are the spatial sizes of the forward's source.
   m.def("resample_backward(Tensor grad, SymInt[] src_size, float[] scales=[], str mode=\"linear\", "
         "str coordinates=\"half_pixel\", str nearest_mode=\"round_prefer_ceil\", "
         "bool antialias=False, float cubic_coeff_a=-0.75, bool exclude_outside=False, "
-        "float[] roi=[], str data_format=\"NCX\", ScalarType? dtype=None) -> Tensor", tags);
+        "float[] roi=[], str data_format=\"NCX\", ScalarType? dtype=None, "
+        "str algorithm=\"auto\") -> Tensor", tags);
 
   // A scale or zero point is a tensor or, where that is None, a number. `algorithm`: auto or the
   // name of a kernel, here and below.

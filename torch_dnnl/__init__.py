@@ -73,15 +73,21 @@ _load_libraries()
 
 from torch_dnnl import _flops, functional, nn  # noqa: E402, F401
 from torch_dnnl.convert import convert  # noqa: E402
-from torch_dnnl.functional._algorithm import conv_algorithm, reorder_algorithm  # noqa: E402
+from torch_dnnl.functional import _algorithm  # noqa: E402
+from torch_dnnl.functional._algorithm import (  # noqa: E402
+    conv_algorithm,
+    reorder_algorithm,
+    resample_algorithm,
+)
 
 
 def _kernels() -> dict[str, dict[str, list[str]]]:
     """The names of each device's kernels, in order of preference, by operator family."""
     return {
         device: {
-            family: getattr(torch.ops.torch_dnnl, f"{family}_kernels_{device}")()
-            for family in ("convolution", "reorder", "fake_reorder")
+            family: names
+            for family in ("convolution", "reorder", "fake_reorder", "resample")
+            if (names := _algorithm.kernels(family, device))
         }
         for device in ("cpu", "cuda")
         if device == "cpu" or _has_cuda()
@@ -105,4 +111,12 @@ def build_info() -> dict[str, Any]:
     }
 
 
-__all__ = ["build_info", "conv_algorithm", "convert", "functional", "nn", "reorder_algorithm"]
+__all__ = [
+    "build_info",
+    "conv_algorithm",
+    "convert",
+    "functional",
+    "nn",
+    "reorder_algorithm",
+    "resample_algorithm",
+]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from torch_dnnl.functional._algorithm import chosen
+from torch_dnnl.functional import _algorithm
 from torch_dnnl.functional._errors import check_types, in_words_of, is_int
 
 _convolution = torch.ops.torch_dnnl.convolution.default
@@ -165,7 +165,7 @@ def _conv(
         src = input if batched else input.unsqueeze(0)
         dst = _convolution(
             *(src, weight, bias, strides, begin, end, dilations, auto_pad, groups, "NCX", "OIX"),
-            **chosen(),
+            **_algorithm.convolution.options(),
         )
         return dst if batched else dst.squeeze(0)  # type: ignore[no-any-return]
     except Exception as error:
@@ -300,8 +300,8 @@ def convolution(
         weights_format: "XIO" or "OIX".
         activation: None, "relu", "silu", "gelu" (exact), "sigmoid", "tanh" or "hardswish".
         residual: a tensor of the output's shape and type, added before the activation.
-        algorithm: "auto", "direct", "winograd" or "reference"; None takes that of
-            `torch_dnnl.conv_algorithm`, which says what they are.
+        algorithm: "auto", "direct", "winograd", "reference" or the name of a kernel; None takes
+            that of `torch_dnnl.conv_algorithm`, which says what they are.
 
     Returns:
         [N, *OX, O] in NXC or [N, O, *OX] in NCX.
@@ -337,7 +337,7 @@ def convolution(
             data_format,
             weights_format,
         )
-        options = chosen(algorithm)
+        options = _algorithm.convolution.options(algorithm)
         if activation is None and residual is None:
             return _convolution(*args, **options)  # type: ignore[no-any-return]
         dst, _ = _convolution_fused(*args, **options, residual=residual, activation=activation)
