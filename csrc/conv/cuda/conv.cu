@@ -4,7 +4,6 @@
 #include <ATen/Context.h>
 #include <torch/library.h>
 
-#include <limits>
 #include <vector>
 
 #include "conv/cuda/dense/dense.h"
@@ -38,9 +37,8 @@ void compute(const ConvProblem& p, std::string_view algorithm) {
 }
 
 struct Cuda {
-  // h as a whole: each launch has to fill the device.
-  static int64_t part_bytes(int64_t /*products*/) {
-    return std::numeric_limits<int64_t>::max() / 2;
+  static void fused_backward(const FusedBackward& call) {
+    fused_backward_at_once<Cuda>(call);
   }
 
   static void compute(const ConvProblem& p, std::string_view algorithm) {
