@@ -2,6 +2,9 @@
 // families below are closed under differentiation.
 #include <torch/library.h>
 
+#include <string>
+#include <vector>
+
 namespace {
 
 // clang-format off
@@ -54,40 +57,31 @@ TORCH_LIBRARY(torch_dnnl, m) {
   // blocks, outermost first.
   m.def("parse_format(str tag) -> (int[], int[], int[])", tags);
 
-  // List attributes have one entry per spatial dimension; an empty list stands for
-  // strides and dilations of 1, pads_begin of 0, pads_end as pads_begin. `algorithm`:
-  // auto, direct, winograd or reference, where the device has it.
-  m.def("convolution(Tensor src, Tensor weights, Tensor? bias=None, SymInt[] strides=[], "
-        "SymInt[] pads_begin=[], SymInt[] pads_end=[], SymInt[] dilations=[], str auto_pad=\"none\", "
-        "SymInt groups=1, str data_format=\"NXC\", str weights_format=\"XIO\", "
-        "str algorithm=\"auto\") -> Tensor", tags);
+  // The attributes of convolution. Lists have one entry per spatial dimension; an empty list stands
+  // for strides and dilations of 1, pads_begin of 0, pads_end as pads_begin. `algorithm`: auto,
+  // direct, winograd or the name of a kernel, where the device has it.
+  const std::string attributes =
+      "SymInt[] strides=[], SymInt[] pads_begin=[], SymInt[] pads_end=[], SymInt[] dilations=[], "
+      "str auto_pad=\"none\", SymInt groups=1, str data_format=\"NXC\", str weights_format=\"XIO\", "
+      "str algorithm=\"auto\"";
+  const auto def = [&](const std::string& schema) { m.def(schema.c_str(), tags); };
+  def("convolution(Tensor src, Tensor weights, Tensor? bias=None, " + attributes + ") -> Tensor");
   // activation(convolution + residual), and what the activation is applied to if that is kept, else
   // a tensor of no elements. `activation`: None, relu, silu, gelu, sigmoid, tanh or hardswish.
-  m.def("convolution_fused(Tensor src, Tensor weights, Tensor? bias=None, SymInt[] strides=[], "
-        "SymInt[] pads_begin=[], SymInt[] pads_end=[], SymInt[] dilations=[], str auto_pad=\"none\", "
-        "SymInt groups=1, str data_format=\"NXC\", str weights_format=\"XIO\", "
-        "str algorithm=\"auto\", Tensor? residual=None, str? activation=None, "
-        "bool keep_preactivation=False) -> (Tensor, Tensor)", tags);
+  def("convolution_fused(Tensor src, Tensor weights, Tensor? bias=None, " + attributes +
+      ", Tensor? residual=None, str? activation=None, bool keep_preactivation=False)"
+      " -> (Tensor, Tensor)");
   // `src_size`, `kernel_size`: spatial sizes of the gradient that is computed.
-  m.def("convolution_backward_data(Tensor grad, Tensor weights, SymInt[] src_size, "
-        "SymInt[] strides=[], SymInt[] pads_begin=[], SymInt[] pads_end=[], "
-        "SymInt[] dilations=[], "
-        "str auto_pad=\"none\", SymInt groups=1, str data_format=\"NXC\", "
-        "str weights_format=\"XIO\", str algorithm=\"auto\") -> Tensor", tags);
-  m.def("convolution_backward_weights(Tensor grad, Tensor src, SymInt[] kernel_size, "
-        "SymInt[] strides=[], SymInt[] pads_begin=[], SymInt[] pads_end=[], "
-        "SymInt[] dilations=[], "
-        "str auto_pad=\"none\", SymInt groups=1, str data_format=\"NXC\", "
-        "str weights_format=\"XIO\", str algorithm=\"auto\") -> Tensor", tags);
+  def("convolution_backward_data(Tensor grad, Tensor weights, SymInt[] src_size, " + attributes +
+      ") -> Tensor");
+  def("convolution_backward_weights(Tensor grad, Tensor src, SymInt[] kernel_size, " + attributes +
+      ") -> Tensor");
   // The gradients of the first output of convolution_fused: of src if there are `weights`, of weights
   // if there is `src`, of the bias and of the residual if these are asked for, else tensors of no
   // elements. `value`: that output or, of silu, gelu and hardswish, the second one.
-  m.def("convolution_fused_backward(Tensor grad, Tensor value, str activation, Tensor? src, "
-        "Tensor? weights, SymInt[] src_size, SymInt[] kernel_size, SymInt[] strides=[], "
-        "SymInt[] pads_begin=[], SymInt[] pads_end=[], SymInt[] dilations=[], "
-        "str auto_pad=\"none\", SymInt groups=1, str data_format=\"NXC\", "
-        "str weights_format=\"XIO\", str algorithm=\"auto\", bool bias=False, "
-        "bool residual=False) -> (Tensor, Tensor, Tensor, Tensor)", tags);
+  def("convolution_fused_backward(Tensor grad, Tensor value, str activation, Tensor? src, "
+      "Tensor? weights, SymInt[] src_size, SymInt[] kernel_size, " + attributes +
+      ", bool bias=False, bool residual=False) -> (Tensor, Tensor, Tensor, Tensor)");
 }
 // clang-format on
 

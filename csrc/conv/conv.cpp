@@ -2,7 +2,6 @@
 // three is bilinear in its two tensors, and its derivatives are the other two. The fused operator
 // adds a residual and a function of the sum, whose derivative is one more step. All steps together
 // are the fused backward operator, which takes less time and memory.
-#include "conv/fused_backward.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -16,6 +15,7 @@
 #include <ATen/ops/threshold_backward.h>
 #include <torch/library.h>
 
+#include "conv/on_device.h"
 #include "core/torch/autocast.h"
 #include "core/torch/autograd.h"
 #include "core/torch/vmap.h"
@@ -49,30 +49,11 @@ enum {
   preactivation
 };
 
-Tensor convolution(Stack args) {
-  static const Operator op("torch_dnnl::convolution");
-  return op(std::move(args));
-}
-
-Stack convolution_fused(Stack args) {
-  static const Operator op("torch_dnnl::convolution_fused");
-  return op.outputs(std::move(args));
-}
-
-Tensor backward_data(Stack args) {
-  static const Operator op("torch_dnnl::convolution_backward_data");
-  return op(std::move(args));
-}
-
-Stack fused_backward(Stack args) {
-  static const Operator op("torch_dnnl::convolution_fused_backward");
-  return op.outputs(std::move(args));
-}
-
-Tensor backward_weights(Stack args) {
-  static const Operator op("torch_dnnl::convolution_backward_weights");
-  return op(std::move(args));
-}
+constexpr auto convolution = call<"torch_dnnl::convolution">;
+constexpr auto convolution_fused = call_outputs<"torch_dnnl::convolution_fused">;
+constexpr auto backward_data = call<"torch_dnnl::convolution_backward_data">;
+constexpr auto backward_weights = call<"torch_dnnl::convolution_backward_weights">;
+constexpr auto fused_backward = call_outputs<"torch_dnnl::convolution_fused_backward">;
 
 conv_detail::Dims dims_of_images(const Stack& args, int64_t rank) {
   return conv_detail::image_dims(args[data_format].toStringRef() == "NXC", rank);
@@ -144,38 +125,13 @@ Tensor bias_gradient(const Tensor& grad, const Stack& saved) {
   return is_repeated ? sums.mul(c10::Scalar(repeats)) : sums;
 }
 
-// f(attributes), which are in `args` from their first one on.
-template <class F>
-auto with_options(const IValue* args, const F& f) {
-  const auto at = [&](size_t position) -> const IValue& { return args[position - strides]; };
-  const auto list = [&](size_t position) { return at(position).toSymIntVector(); };
-  const auto s = list(strides), b = list(pads_begin), e = list(pads_end), d = list(dilations);
-  return f(
-      ConvOptions{
-          s,
-          b,
-          e,
-          d,
-          at(auto_pad).toStringView(),
-          at(groups).toSymInt(),
-          at(data_format).toStringView(),
-          at(weights_format).toStringView(),
-          at(algorithm).toStringView()});
-}
-
-// A tangent of the bias, in the shape of the output.
+// A tangent of the bias, in a shape that broadcasts to the result.
 Tensor broadcast_bias(const Tensor& tangent, const Stack& args) {
-  return with_options(&args[strides], [&](const ConvOptions& options) {
-    const conv_detail::Call call("convolution", args[first].toTensor(), "src", options);
-    const auto sizes = conv_detail::forward_sizes(
-        call, args[first].toTensor(), args[second].toTensor(), std::nullopt);
-    Tensor result = tangent;
-    for (int64_t dim = 0; dim < call.rank; dim++) {
-      if (dim != call.image_at.channel)
-        result = result.unsqueeze(dim);
-    }
-    return result.expand_symint(sizes);
-  });
+  const int64_t rank = args[first].toTensor().dim();
+  Tensor result = tangent;
+  for (int64_t d = dims_of_images(args, rank).channel + 1; d < rank; d++)
+    result = result.unsqueeze(-1);
+  return result;
 }
 
 // The call on the tangent of one tensor: its partner is a constant there, and so without its own.
@@ -316,26 +272,32 @@ std::vector<Tensor> fused_gradients(
 
 // The same, one step after the other. The steps check src and weights.
 Stack fused_backward_steps(const Stack& args) {
-  const auto src_size = args[of_sizes].toSymIntVector();
-  const auto sizes_of_kernel = args[of_sizes + 1].toSymIntVector();
-  const int64_t channel = with_options(&args[of_sizes + 2], [&](const ConvOptions& options) {
-    const std::optional<Tensor> none;
-    const FusedGradients of{
-        args[0].toTensor(),
-        args[1].toTensor(),
-        args[2].toStringView(),
-        /*src=*/none,
-        /*weights=*/none,
-        src_size,
-        sizes_of_kernel,
-        args[of_bias].toBool(),
-        args[of_residual].toBool()};
-    return checked_fused_backward(of, options).image_at.channel;
-  });
+  const auto list = [&](size_t position) { return args[position].toSymIntVector(); };
+  const auto src_size = list(of_sizes), sizes_of_kernel = list(of_sizes + 1);
+  constexpr size_t shift = of_sizes + 2 - strides; // of the attributes
+  const auto of_strides = list(shift + strides), of_pads_begin = list(shift + pads_begin),
+             of_pads_end = list(shift + pads_end), of_dilations = list(shift + dilations);
+  const ConvArguments checked = fused_backward_arguments(
+      args[0].toTensor(),
+      args[1].toTensor(),
+      args[2].toStringView(),
+      /*src=*/std::nullopt,
+      /*weights=*/std::nullopt,
+      src_size,
+      sizes_of_kernel,
+      {of_strides,
+       of_pads_begin,
+       of_pads_end,
+       of_dilations,
+       args[shift + auto_pad].toStringView(),
+       args[shift + groups].toSymInt(),
+       args[shift + data_format].toStringView(),
+       args[shift + weights_format].toStringView(),
+       args[shift + algorithm].toStringView()});
   const Tensor grad = times_derivative(args[0].toTensor(), {args[1], args[2]});
-  const auto call = [&](Tensor (*backward)(Stack), size_t partner, size_t size) {
+  const auto gradient = [&](Tensor (*backward)(Stack), size_t partner, size_t size) {
     Stack of_call{grad, args[partner], args[size]};
-    of_call.insert(of_call.end(), args.begin() + of_sizes + 2, args.begin() + of_bias);
+    of_call.insert(of_call.end(), args.begin() + shift + strides, args.begin() + of_bias);
     return backward(std::move(of_call));
   };
   const auto output = [&](bool is_wanted, const auto& make) {
@@ -343,9 +305,13 @@ Stack fused_backward_steps(const Stack& args) {
   };
   return {
       output(
-          args[of_weights].isTensor(), [&] { return call(backward_data, of_weights, of_sizes); }),
-      output(args[of_src].isTensor(), [&] { return call(backward_weights, of_src, of_sizes + 1); }),
-      output(args[of_bias].toBool(), [&] { return bias_gradient(grad, {channel}); }),
+          args[of_weights].isTensor(),
+          [&] { return gradient(backward_data, of_weights, of_sizes); }),
+      output(
+          args[of_src].isTensor(),
+          [&] { return gradient(backward_weights, of_src, of_sizes + 1); }),
+      output(
+          args[of_bias].toBool(), [&] { return bias_gradient(grad, {checked.image_at.channel}); }),
       output(args[of_residual].toBool(), [&] { return grad; })};
 }
 
@@ -430,16 +396,7 @@ Tensor weights_batch(const BatchedCall& batched_call) {
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {
-  m.impl("convolution", convolution_kernel<convolution_output>);
-  m.impl("convolution_fused", convolution_fused_kernel<convolution_fused_outputs>);
-  m.impl(
-      "convolution_fused_backward",
-      convolution_fused_backward_kernel<convolution_fused_backward_outputs>);
-  m.impl(
-      "convolution_backward_data", convolution_backward_kernel<convolution_backward_data_output>);
-  m.impl(
-      "convolution_backward_weights",
-      convolution_backward_kernel<convolution_backward_weights_output>);
+  ConvOnDevice<Meta>::register_in(m);
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {

@@ -1,13 +1,21 @@
-// The operators of convolution on a device, made of what the device can compute.
+// The operators of convolution, made of what a device can compute.
 #pragma once
 
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+
 #include "conv/conv.h"
 #include "conv/fused_backward.h"
 
 namespace torch_dnnl {
+
+// Sizes alone.
+struct Meta {};
 
 // What a device registers: check, allocate, and Device::compute a problem that is not empty, by the
 // algorithm that is asked for.
@@ -18,8 +26,14 @@ struct ConvOnDevice {
       const at::Tensor& weights,
       const std::optional<at::Tensor>& bias,
       const ConvOptions& options) {
-    const at::Tensor dst = convolution_output(src, weights, bias, options);
-    return fill(dst, ConvPass::forward, src, weights, dst, bias, options);
+    const ConvArguments args = forward_arguments(src, weights, bias, options);
+    const at::Tensor dst = conv_detail::empty_image(args, args.dst, src);
+    compute(args, dst, [&] {
+      auto p = conv_problem(args, ConvPass::forward, src, weights, dst);
+      add_bias(p, bias);
+      return p;
+    });
+    return dst;
   }
 
   static std::tuple<at::Tensor, at::Tensor> fused(
@@ -27,24 +41,27 @@ struct ConvOnDevice {
       const at::Tensor& weights,
       const std::optional<at::Tensor>& bias,
       const ConvOptions& options,
-      const ConvEpilogue& epilogue) {
-    auto outputs = convolution_fused_outputs(src, weights, bias, options, epilogue);
-    const auto& [dst, preactivation] = outputs;
-    const c10::DeviceGuard guard(dst.device());
-    if (dst.numel() > 0) {
-      auto p = conv_problem(ConvPass::forward, src, weights, dst, bias, options);
-      const conv_detail::Call call("convolution", src, "src", options);
-      p.activation = call.activation_of(epilogue.activation);
-      if (epilogue.residual.has_value()) {
+      const std::optional<at::Tensor>& residual,
+      std::optional<std::string_view> activation,
+      bool keep_preactivation) {
+    const ConvArguments args = fused_arguments(src, weights, bias, options, residual, activation);
+    const auto make = [&] { return conv_detail::empty_image(args, args.dst, src); };
+    const at::Tensor dst = make();
+    const at::Tensor preactivation = keep_preactivation ? make() : empty({0}, src.options());
+    compute(args, dst, [&] {
+      auto p = conv_problem(args, ConvPass::forward, src, weights, dst);
+      add_bias(p, bias);
+      p.activation = args.activation;
+      if (residual.has_value()) {
         int64_t sizes[3];
-        conv_detail::copy_layout(*epilogue.residual, call.image_at, sizes, p.residual_stride);
-        p.residual = epilogue.residual->const_data_ptr();
+        conv_detail::copy_layout(*residual, args.image_at, sizes, p.residual_stride);
+        p.residual = residual->const_data_ptr();
       }
-      if (epilogue.keep_preactivation)
+      if (keep_preactivation)
         p.preactivation = preactivation.mutable_data_ptr();
-      Device::compute(p, options.algorithm);
-    }
-    return outputs;
+      return p;
+    });
+    return {dst, preactivation};
   }
 
   static at::Tensor backward_data(
@@ -52,8 +69,11 @@ struct ConvOnDevice {
       const at::Tensor& weights,
       c10::SymIntArrayRef src_size,
       const ConvOptions& options) {
-    const at::Tensor src = convolution_backward_data_output(grad, weights, src_size, options);
-    return fill(src, ConvPass::backward_data, src, weights, grad, std::nullopt, options);
+    const ConvArguments args = backward_data_arguments(grad, weights, src_size, options);
+    const at::Tensor src = conv_detail::empty_data_gradient(args, grad, weights);
+    compute(
+        args, src, [&] { return conv_problem(args, ConvPass::backward_data, src, weights, grad); });
+    return src;
   }
 
   static at::Tensor backward_weights(
@@ -61,33 +81,78 @@ struct ConvOnDevice {
       const at::Tensor& src,
       c10::SymIntArrayRef kernel_size,
       const ConvOptions& options) {
-    const at::Tensor weights = convolution_backward_weights_output(grad, src, kernel_size, options);
-    return fill(weights, ConvPass::backward_weights, src, weights, grad, std::nullopt, options);
+    const ConvArguments args = backward_weights_arguments(grad, src, kernel_size, options);
+    const at::Tensor weights = conv_detail::empty_weights_gradient(args, grad, src);
+    compute(args, weights, [&] {
+      return conv_problem(args, ConvPass::backward_weights, src, weights, grad);
+    });
+    return weights;
+  }
+
+  static FourTensors fused_backward(
+      const at::Tensor& grad,
+      const at::Tensor& value,
+      std::string_view activation,
+      const std::optional<at::Tensor>& src,
+      const std::optional<at::Tensor>& weights,
+      c10::SymIntArrayRef src_size,
+      c10::SymIntArrayRef kernel_size,
+      const ConvOptions& options,
+      bool bias,
+      bool residual) {
+    const ConvArguments args = fused_backward_arguments(
+        grad, value, activation, src, weights, src_size, kernel_size, options);
+    auto outputs = conv_detail::empty_gradients(args, value, src, weights, bias, residual);
+    if constexpr (!is_meta) {
+      const auto& [src_grad, weights_grad, bias_grad, residual_grad] = outputs;
+      const c10::DeviceGuard guard(grad.device());
+      Device::fused_backward(
+          {args,
+           grad,
+           value,
+           src,
+           weights,
+           src_size,
+           kernel_size,
+           bias,
+           residual,
+           src_grad,
+           weights_grad,
+           bias_grad,
+           residual_grad});
+    }
+    return outputs;
   }
 
   static void register_in(torch::Library& m) {
-    m.impl("convolution", convolution_kernel<forward>);
-    m.impl("convolution_fused", convolution_fused_kernel<fused>);
-    m.impl("convolution_backward_data", convolution_backward_kernel<backward_data>);
-    m.impl("convolution_backward_weights", convolution_backward_kernel<backward_weights>);
-    m.impl(
-        "convolution_fused_backward",
-        convolution_fused_backward_kernel<FusedBackward<Device>::run>);
+    m.impl("convolution", with_options<forward>);
+    m.impl("convolution_fused", with_options<fused>);
+    m.impl("convolution_backward_data", with_options<backward_data>);
+    m.impl("convolution_backward_weights", with_options<backward_weights>);
+    m.impl("convolution_fused_backward", with_options<fused_backward>);
   }
 
  private:
-  static at::Tensor fill(
-      const at::Tensor& out,
-      ConvPass pass,
-      const at::Tensor& src,
-      const at::Tensor& weights,
-      const at::Tensor& dst,
-      const std::optional<at::Tensor>& bias,
-      const ConvOptions& options) {
-    const c10::DeviceGuard guard(out.device());
-    if (out.numel() > 0)
-      Device::compute(conv_problem(pass, src, weights, dst, bias, options), options.algorithm);
-    return out;
+  static constexpr bool is_meta = std::is_same_v<Device, Meta>;
+
+  // The problem, if there is something to compute.
+  template <class F>
+  static void compute(
+      [[maybe_unused]] const ConvArguments& args,
+      [[maybe_unused]] const at::Tensor& out,
+      [[maybe_unused]] const F& problem) {
+    if constexpr (!is_meta) {
+      const c10::DeviceGuard guard(out.device());
+      if (out.numel() > 0)
+        Device::compute(problem(), args.algorithm);
+    }
+  }
+
+  static void add_bias(ConvProblem& p, const std::optional<at::Tensor>& bias) {
+    if (bias.has_value()) {
+      p.bias = bias->const_data_ptr();
+      p.bias_stride = bias->stride(0);
+    }
   }
 };
 

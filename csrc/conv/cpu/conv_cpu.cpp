@@ -6,12 +6,12 @@
 #include <iterator>
 #include <string_view>
 
-#include "conv/cpu/activation_gradient.h"
 #include "conv/cpu/channel_lanes/channel_lanes.h"
 #include "conv/cpu/choose.h"
 #include "conv/cpu/direct/blocked.h"
 #include "conv/cpu/direct/few_inputs.h"
 #include "conv/cpu/direct/few_outputs.h"
+#include "conv/cpu/fused_backward.h"
 #include "conv/cpu/gemm/gemm.h"
 #include "conv/cpu/pixel_lanes/pixel_lanes.h"
 #include "conv/cpu/shared/canonical.h"
@@ -96,22 +96,11 @@ void compute(const ConvProblem& p, std::string_view algorithm) {
 }
 
 struct Cpu {
-  // A part of h and what is made of it stay in the second- and third-level cache. Where products
-  // take most of the time, what is done once for a part, such as Winograd's transforms of weights,
-  // weighs more.
-  static int64_t part_bytes(int64_t products) {
-    return int64_t(products < 64 ? 4 : 6) << 20;
-  }
-
   static void compute(const ConvProblem& p, std::string_view algorithm) {
     torch_dnnl::compute(p, algorithm);
   }
-  static void compute(
-      const ActivationGradient& p,
-      const at::Tensor& /*h*/,
-      int64_t /*channel*/,
-      const at::Tensor& sums) {
-    activation_gradient(p, sums.defined() ? sums.mutable_data_ptr<double>() : nullptr);
+  static void fused_backward(const FusedBackward& call) {
+    fused_backward_in_parts(call, torch_dnnl::compute);
   }
 };
 

@@ -3,7 +3,6 @@
 #include <ATen/Context.h>
 #include <torch/library.h>
 
-#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -37,9 +36,8 @@ const Kernel<ConvProblem>& kernel_of(std::string_view algorithm, const ConvProbl
 }
 
 struct Cuda {
-  // h as a whole: each launch has to fill the device.
-  static int64_t part_bytes(int64_t /*products*/) {
-    return std::numeric_limits<int64_t>::max() / 2;
+  static void fused_backward(const FusedBackward& call) {
+    fused_backward_at_once<Cuda>(call);
   }
 
   static void compute(const ConvProblem& p, std::string_view algorithm) {

@@ -347,6 +347,9 @@ struct AutogradKernel : c10::OperatorKernel {
     }
     if (!total.defined())
       return;
+    const auto sizes = results[0].sym_sizes();
+    if (total.dim() < results[0].dim() || total.sym_sizes() != sizes)
+      total = total.expand_symint(sizes);
     const Tensor of_result =
         derivative.apply != nullptr ? derivative.apply(total, derivative.saved) : total;
     // Each has a tangent of its own, which may be changed in place.

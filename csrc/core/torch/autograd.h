@@ -14,6 +14,8 @@
 #include <ATen/core/stack.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace torch_dnnl {
@@ -56,7 +58,8 @@ struct Derivatives {
   // there is no gradient. `args` is the call, in the order of the schema, and
   // then its outputs but the first, which is the one that is differentiated.
   Pullback (*pullback)(size_t argument, const Stack& args);
-  // The tangent of the output for a tangent of that argument.
+  // The tangent of the output for a tangent of that argument; it may have fewer elements, and is
+  // broadcast.
   at::Tensor (*pushforward)(size_t argument, const at::Tensor& tangent, const Stack& args);
   // If the operator has an ending, the two above are those of its inner value.
   const Ending* ending = nullptr;
@@ -83,5 +86,28 @@ class Operator {
  private:
   c10::OperatorHandle handle_;
 };
+
+template <size_t n>
+struct OperatorName {
+  char text[n];
+  constexpr OperatorName(const char (&name)[n]) {
+    std::copy(name, name + n, text);
+  }
+};
+
+// Functions that call one operator, which is looked up once: the first output; all of them.
+template <OperatorName name>
+const Operator& operator_of() {
+  static const Operator op(name.text);
+  return op;
+}
+template <OperatorName name>
+at::Tensor call(Stack args) {
+  return operator_of<name>()(std::move(args));
+}
+template <OperatorName name>
+Stack call_outputs(Stack args) {
+  return operator_of<name>().outputs(std::move(args));
+}
 
 } // namespace torch_dnnl

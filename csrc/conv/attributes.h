@@ -1,0 +1,277 @@
+// The attributes of a convolution, checked and laid out, in SymInt: what they mean for sizes.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "conv/algorithms.h"
+#include "conv/problem.h"
+#include "core/checks.h"
+
+namespace torch_dnnl {
+
+// The attributes of all operators, as they are passed. An empty list stands for strides and
+// dilations of 1, for pads_begin of 0 and for pads_end as pads_begin.
+struct ConvOptions {
+  c10::SymIntArrayRef strides, pads_begin, pads_end, dilations;
+  std::string_view auto_pad;
+  c10::SymInt groups;
+  std::string_view data_format, weights_format, algorithm;
+};
+
+namespace conv_detail {
+
+using Sizes = c10::SmallVector<c10::SymInt, 5>;
+
+// Products of two of these do not overflow.
+inline constexpr int64_t kMaxAttribute = std::numeric_limits<int32_t>::max();
+inline constexpr int64_t kMaxSize = int64_t(1) << 48;
+
+// Where a tensor has its dimensions: (N, C, spatial...) of an image, (OC, IC, spatial...) of
+// weights.
+struct Dims {
+  int64_t outer, channel, spatial;
+};
+
+inline Dims image_dims(bool nxc, int64_t rank) {
+  return nxc ? Dims{0, rank - 1, 1} : Dims{0, 1, 2};
+}
+
+inline Dims weights_dims(bool xio, int64_t rank) {
+  return xio ? Dims{rank - 1, rank - 2, 0} : Dims{0, 1, 2};
+}
+
+// The sizes of a tensor.
+inline Sizes make_sizes(
+    Dims at,
+    const c10::SymInt& outer,
+    const c10::SymInt& channel,
+    c10::SymIntArrayRef spatial) {
+  Sizes sizes(spatial.size() + 2);
+  sizes[at.outer] = outer;
+  sizes[at.channel] = channel;
+  std::copy(spatial.begin(), spatial.end(), sizes.begin() + at.spatial);
+  return sizes;
+}
+
+inline Activation activation_of(const char* op, std::optional<std::string_view> name) {
+  if (!name.has_value())
+    return Activation::none;
+  constexpr std::pair<std::string_view, Activation> names[] = {
+      {"relu", Activation::relu},
+      {"silu", Activation::silu},
+      {"gelu", Activation::gelu},
+      {"sigmoid", Activation::sigmoid},
+      {"tanh", Activation::tanh},
+      {"hardswish", Activation::hardswish},
+  };
+  for (const auto& [known, activation] : names) {
+    if (*name == known)
+      return activation;
+  }
+  TORCH_CHECK_VALUE(
+      false,
+      op,
+      ": expected activation to be None, \"relu\", \"silu\", \"gelu\", \"sigmoid\", \"tanh\" or ",
+      "\"hardswish\", got \"",
+      *name,
+      "\"");
+}
+
+// `what` and `argument` name the list: "the spatial sizes of " "src", or "" "strides".
+inline void check_within(
+    const char* op,
+    const char* what,
+    const char* argument,
+    c10::SymIntArrayRef list,
+    int64_t least,
+    int64_t most) {
+  for (const auto& value : list) {
+    TORCH_CHECK_VALUE(
+        holds(value.sym_ge(least)) && holds(value.sym_le(most)),
+        op,
+        ": expected every entry of ",
+        what,
+        argument,
+        " to be from ",
+        least,
+        " to ",
+        most,
+        ", got ",
+        list);
+  }
+}
+
+enum class AutoPad { none, same_upper, same_lower };
+
+} // namespace conv_detail
+
+// The arguments of a call, checked and laid out: outputs and Problems are made of this.
+struct ConvArguments {
+  using Sizes = conv_detail::Sizes;
+
+  const char* op;
+  int64_t rank;
+  conv_detail::Dims image_at, weights_at;
+  Sizes strides, pads_begin, pads_end, dilations; // of each spatial dimension
+  conv_detail::AutoPad auto_pad;                  // "valid" is none, with pads of 0
+  c10::SymInt groups;
+  std::string_view algorithm;
+  Activation activation = Activation::none;
+  Sizes src, weights, dst; // the sizes of the tensors that the call computes
+
+  size_t spatial() const {
+    return rank - 2;
+  }
+  bool is_nxc() const {
+    return image_at.spatial == 1;
+  }
+  bool is_xio() const {
+    return weights_at.spatial == 0;
+  }
+  c10::SymIntArrayRef spatial_of(const at::Tensor& image) const {
+    return image.sym_sizes().slice(image_at.spatial, spatial());
+  }
+  c10::SymIntArrayRef kernel_of(const at::Tensor& weights) const {
+    return weights.sym_sizes().slice(weights_at.spatial, spatial());
+  }
+  c10::SymInt channels(const at::Tensor& image) const {
+    return image.sym_size(image_at.channel);
+  }
+  c10::SymInt oc(const at::Tensor& weights) const {
+    return weights.sym_size(weights_at.outer);
+  }
+  c10::SymInt ic_per_group(const at::Tensor& weights) const {
+    return weights.sym_size(weights_at.channel);
+  }
+
+  // How many elements of src a kernel covers along spatial dimension d.
+  c10::SymInt reach(size_t d, const c10::SymInt& kernel) const {
+    return (kernel - 1) * dilations[d] + 1;
+  }
+
+  // The padding at the beginning of spatial dimension d.
+  c10::SymInt pad(size_t d, const c10::SymInt& in, const c10::SymInt& kernel) const {
+    if (auto_pad == conv_detail::AutoPad::none)
+      return pads_begin[d];
+    const c10::SymInt last = (in + strides[d] - 1) / strides[d] - 1;
+    const c10::SymInt total = (last * strides[d] + reach(d, kernel) - in).max(0);
+    return auto_pad == conv_detail::AutoPad::same_lower ? (total + 1) / 2 : total / 2;
+  }
+
+  // The spatial sizes of dst; ValueError where the kernel does not fit.
+  Sizes dst_size(c10::SymIntArrayRef src_size, c10::SymIntArrayRef kernel) const {
+    Sizes result(spatial());
+    for (size_t d = 0; d < spatial(); d++) {
+      const c10::SymInt in = src_size[d], stride = strides[d];
+      if (auto_pad != conv_detail::AutoPad::none) {
+        result[d] = (in + stride - 1) / stride;
+        continue;
+      }
+      const c10::SymInt padded = in + pads_begin[d] + pads_end[d], covered = reach(d, kernel[d]);
+      TORCH_CHECK_VALUE(
+          holds(padded.sym_ge(covered)),
+          op,
+          ": expected the kernel to fit into the padded src, ",
+          "got a kernel that covers ",
+          covered,
+          " and a padded size of ",
+          padded,
+          " in spatial dimension ",
+          d,
+          " (sizes ",
+          src_size,
+          ", kernel sizes ",
+          kernel,
+          ", dilation ",
+          dilations[d],
+          ")");
+      result[d] = (padded - covered) / stride + 1;
+    }
+    return result;
+  }
+};
+
+namespace conv_detail {
+
+// A list attribute, checked, or `otherwise` for each spatial dimension.
+inline Sizes attribute_list(
+    const ConvArguments& a,
+    const char* argument,
+    c10::SymIntArrayRef list,
+    int64_t least,
+    c10::SymIntArrayRef otherwise) {
+  if (list.empty())
+    return {otherwise.begin(), otherwise.end()};
+  check_length(a.op, argument, list, a.spatial());
+  check_within(a.op, "", argument, list, least, kMaxAttribute);
+  return {list.begin(), list.end()};
+}
+
+// The attributes, and the rank of `image`, the first tensor, whose name is `argument`.
+inline ConvArguments attributes(
+    const char* op,
+    const at::Tensor& image,
+    const char* argument,
+    const ConvOptions& options) {
+  ConvArguments a{.op = op, .rank = image.dim(), .algorithm = options.algorithm};
+  const bool is_nxc = is_channels_innermost(op, options.data_format);
+  const bool is_xio = options.weights_format == "XIO";
+  TORCH_CHECK_VALUE(
+      is_xio || options.weights_format == "OIX",
+      op,
+      ": expected weights_format to be \"OIX\" or \"XIO\", got \"",
+      options.weights_format,
+      "\"");
+  const bool is_valid = options.auto_pad == "valid";
+  a.auto_pad = options.auto_pad == "same_upper" ? AutoPad::same_upper
+      : options.auto_pad == "same_lower"        ? AutoPad::same_lower
+                                                : AutoPad::none;
+  TORCH_CHECK_VALUE(
+      is_valid || a.auto_pad != AutoPad::none || options.auto_pad == "none",
+      op,
+      ": expected auto_pad to be one of \"none\", \"same_upper\", \"same_lower\", \"valid\", ",
+      "got \"",
+      options.auto_pad,
+      "\"");
+  check_algorithm(op, options.algorithm, kConvAlgorithms);
+  TORCH_CHECK_VALUE(
+      a.rank >= 3 && a.rank <= 5,
+      op,
+      ": expected ",
+      argument,
+      " to be 3-D to 5-D (",
+      is_nxc ? "N, spatial..., C" : "N, C, spatial...",
+      "), got ",
+      a.rank,
+      "-D with sizes ",
+      image.sym_sizes());
+  a.image_at = image_dims(is_nxc, a.rank);
+  a.weights_at = weights_dims(is_xio, a.rank);
+  const Sizes zeros(a.spatial(), 0), ones(a.spatial(), 1);
+  a.strides = attribute_list(a, "strides", options.strides, 1, ones);
+  a.pads_begin = attribute_list(a, "pads_begin", options.pads_begin, 0, zeros);
+  a.pads_end = attribute_list(a, "pads_end", options.pads_end, 0, a.pads_begin);
+  a.dilations = attribute_list(a, "dilations", options.dilations, 1, ones);
+  if (is_valid)
+    a.pads_begin = a.pads_end = zeros;
+  TORCH_CHECK_VALUE(
+      holds(options.groups.sym_ge(1)) && holds(options.groups.sym_le(kMaxAttribute)),
+      op,
+      ": expected groups to be from 1 to ",
+      kMaxAttribute,
+      ", got ",
+      options.groups);
+  a.groups = options.groups;
+  return a;
+}
+
+} // namespace conv_detail
+
+} // namespace torch_dnnl
