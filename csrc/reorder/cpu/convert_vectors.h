@@ -3,6 +3,8 @@
 // types; a handful of instructions have names of their own.
 #pragma once
 
+#include <c10/macros/Macros.h>
+
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -251,7 +253,7 @@ inline Floats canonical_nan(Floats x) {
 }
 
 template <class T>
-inline Floats widen(const T* from) {
+C10_ALWAYS_INLINE Floats widen(const T* from) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(from);
   if constexpr (std::is_same_v<T, float>) {
     return load_vector<Floats>(from);
@@ -287,7 +289,7 @@ inline Ints to_limited_ints(Floats x, float high) {
 
 // kCount: 2 or, for types of one byte, 4 vectors make whole registers.
 template <class T, int kCount>
-inline void narrow(const Floats (&x)[kCount], T* to, bool streamed) {
+C10_ALWAYS_INLINE void narrow(const Floats (&x)[kCount], T* to, bool streamed) {
   if constexpr (std::is_same_v<T, float>) {
     for (int k = 0; k < kCount; k++) {
       store_all(canonical_nan(x[k]), to + k * kWidth, streamed);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "core/cpu/stream.h"
 #include "core/dispatch.h"
@@ -16,6 +17,7 @@ namespace {
 // What is computed in float32 comes from these.
 using Integers = TypeList<int32_t, int8_t, uint8_t>;
 using Floats32 = TypeList<float, c10::BFloat16, c10::Half, c10::Float8_e4m3fn, c10::Float8_e5m2>;
+using OftenComputedWith = TypeList<float, c10::BFloat16, c10::Half, int8_t, uint8_t>;
 using Sources = TypeList<
     float,
     c10::BFloat16,
@@ -30,16 +32,24 @@ using Sources = TypeList<
 constexpr int64_t kShortRow = 4 * kWidth;
 static_assert(kShortRow <= kShortestRun);
 
+// Vectors are named by constants: of an array that a loop runs over the compiler keeps a copy in
+// memory wherever it does not know which operands there are.
 template <int kVectors>
 struct Block {
   Floats vector[kVectors];
 
   template <class F>
   C10_ALWAYS_INLINE void update(const F& f) {
-#pragma GCC unroll 4
-    for (int k = 0; k < kVectors; k++) {
-      vector[k] = f(vector[k], k);
-    }
+    [&]<int... k>(std::integer_sequence<int, k...>) __attribute__((always_inline)) {
+      ((vector[k] = f(vector[k], k)), ...);
+    }(std::make_integer_sequence<int, kVectors>());
+  }
+  template <class T>
+  C10_ALWAYS_INLINE void store(T* to, bool streamed) const {
+    [&]<int... k>(std::integer_sequence<int, k...>) __attribute__((always_inline)) {
+      const Floats copy[] = {vector[k]...};
+      narrow(copy, to, streamed);
+    }(std::make_integer_sequence<int, kVectors>());
   }
 };
 
@@ -162,33 +172,47 @@ struct Typed {
   }
 };
 
-// The same of a type that is looked up for each block, which the processor predicts. Where there is
-// arithmetic in memory's operands, that costs less than code for every pair of types.
-struct Untyped {
-  const char* from;
-  c10::ScalarType dtype;
+// The same of a type that is seldom computed with. It is looked up for each block, which costs a
+// few cycles, but less code than each type with each type of a destination.
+class Untyped {
+ public:
+  Untyped(const char* source, c10::ScalarType type) : from_(source), dtype_(type) {}
 
   template <class B>
   C10_ALWAYS_INLINE void load(int64_t begin, B& x) const {
-    dispatch(Sources{}, dtype, [&](auto tag) __attribute__((always_inline)) {
-      using Src = typename decltype(tag)::type;
-      Typed<Src>{reinterpret_cast<const Src*>(from)}.load(begin, x);
-    });
+    switch (dtype_) { // a call of dispatch() would not be inlined
+      case c10::kFloat8_e4m3fn:
+        return load_as<c10::Float8_e4m3fn>(begin, x);
+      case c10::kFloat8_e5m2:
+        return load_as<c10::Float8_e5m2>(begin, x);
+      default:
+        return load_as<int32_t>(begin, x);
+    }
   }
+
+ private:
+  template <class Src, class B>
+  C10_ALWAYS_INLINE void load_as(int64_t begin, B& x) const {
+    Typed<Src>{reinterpret_cast<const Src*>(from_)}.load(begin, x);
+  }
+
+  const char* from_;
+  c10::ScalarType dtype_;
 };
 
 // A row of at least a block; the last block overlaps the one before it.
 template <int kVectors, class Arithmetic, class Src, class Dst>
-void run_row(const Arithmetic& arithmetic, const Src& src, Dst* to, const RowArgs<float>& rows) {
+C10_ALWAYS_INLINE void
+run_row(const Arithmetic& arithmetic, const Src& src, Dst* to, const RowArgs<float>& rows) {
   constexpr int64_t kBlock = kVectors * kWidth;
   const int64_t run = rows.run;
   // The last block may begin anywhere.
   const bool is_streamed = rows.is_streamed && is_line(to) && run % kBlock == 0;
-  const auto run_block = [&](int64_t i) {
+  const auto run_block = [&](int64_t i) __attribute__((always_inline)) {
     Block<kVectors> x;
     src.load(i, x);
     arithmetic.compute(i, x);
-    narrow(x.vector, to + i, is_streamed);
+    x.store(to + i, is_streamed);
   };
   for (int64_t i = 0; i < run; i += kBlock) {
     run_block(std::min(i, run - kBlock));
@@ -197,7 +221,7 @@ void run_row(const Arithmetic& arithmetic, const Src& src, Dst* to, const RowArg
 
 // f(row, from, to) for each row.
 template <class Dst, class F>
-void for_each_row(const RowArgs<float>& rows, const F& f) {
+C10_ALWAYS_INLINE void for_each_row(const RowArgs<float>& rows, const F& f) {
   const int64_t src_step = rows.src_row_step * c10::elementSize(rows.src_dtype);
   for (int64_t row = 0; row < rows.rows; row++) {
     const char* from = rows.src + row * src_step;
@@ -229,9 +253,10 @@ void convert_rows(const RowArgs<float>& rows) {
     constexpr bool is_moved = std::is_same_v<Src, Dst> && !std::is_same_v<Src, float> &&
         !std::is_same_v<Src, c10::Float8_e5m2>;
     if constexpr (!is_moved && !(std::is_integral_v<Src> && std::is_integral_v<Dst>)) {
-      for_each_row<Dst>(rows, [&](int64_t, const char* from, Dst* to) {
-        run_row<kVectors>(Nothing{}, Typed<Src>{reinterpret_cast<const Src*>(from)}, to, rows);
-      });
+      for_each_row<Dst>(
+          rows, [&](int64_t, const char* from, Dst* to) __attribute__((always_inline)) {
+            run_row<kVectors>(Nothing{}, Typed<Src>{reinterpret_cast<const Src*>(from)}, to, rows);
+          });
     } else {
       TORCH_INTERNAL_ASSERT(false, "conversion of ", rows.src_dtype, " to ", rows.dst_dtype);
     }
@@ -245,11 +270,12 @@ template <class Dst>
 void dequantize_rows(const RowArgs<float>& rows) {
   dispatch(Integers{}, rows.src_dtype, [&](auto tag) {
     using Src = typename decltype(tag)::type;
-    for_each_row<Dst>(rows, [&](int64_t row, const char* from, Dst* to) {
-      const Dequantize arithmetic{
-          number(rows.src_zero_point, row, 0.0f), number(rows.scale, row, 1.0f)};
-      run_row<kVectors>(arithmetic, Typed<Src>{reinterpret_cast<const Src*>(from)}, to, rows);
-    });
+    for_each_row<Dst>(
+        rows, [&](int64_t row, const char* from, Dst* to) __attribute__((always_inline)) {
+          const Dequantize arithmetic{
+              number(rows.src_zero_point, row, 0.0f), number(rows.scale, row, 1.0f)};
+          run_row<kVectors>(arithmetic, Typed<Src>{reinterpret_cast<const Src*>(from)}, to, rows);
+        });
   });
 }
 
@@ -257,14 +283,24 @@ template <class Dst>
 void quantize_rows_by_numbers(const RowArgs<float>& rows) {
   dispatch(Floats32{}, rows.src_dtype, [&](auto tag) {
     using Src = typename decltype(tag)::type;
-    for_each_row<Dst>(rows, [&](int64_t row, const char* from, Dst* to) {
-      const Quantize arithmetic{
-          number(rows.dst_scale, row, 1.0f),
-          number(rows.dst_zero_point, row, -0.0f),
-          rows.round_before_zero_point};
-      run_row<kVectors>(arithmetic, Typed<Src>{reinterpret_cast<const Src*>(from)}, to, rows);
-    });
+    for_each_row<Dst>(
+        rows, [&](int64_t row, const char* from, Dst* to) __attribute__((always_inline)) {
+          const Quantize arithmetic{
+              number(rows.dst_scale, row, 1.0f),
+              number(rows.dst_zero_point, row, -0.0f),
+              rows.round_before_zero_point};
+          run_row<kVectors>(arithmetic, Typed<Src>{reinterpret_cast<const Src*>(from)}, to, rows);
+        });
   });
+}
+
+// Any arithmetic. source(from): a row that begins there.
+template <class Dst, class Source>
+void compute_rows(const RowArgs<float>& rows, const Source& source) {
+  for_each_row<Dst>(
+      rows, [&](int64_t row, const char* from, Dst* to) __attribute__((always_inline)) {
+        run_row<kVectors>(FloatRow(rows, row), source(from), to, rows);
+      });
 }
 
 template <class Dst>
@@ -286,8 +322,13 @@ void run_rows(const RowArgs<float>& s) {
       return dequantize_rows<Dst>(s);
     }
   }
-  for_each_row<Dst>(s, [&](int64_t row, const char* from, Dst* to) {
-    run_row<kVectors>(FloatRow(s, row), Untyped{from, s.src_dtype}, to, s);
+  if (!contains(OftenComputedWith{}, s.src_dtype)) {
+    return compute_rows<Dst>(s, [&](const char* from) { return Untyped(from, s.src_dtype); });
+  }
+  dispatch(OftenComputedWith{}, s.src_dtype, [&](auto tag) {
+    using Src = typename decltype(tag)::type;
+    compute_rows<Dst>(
+        s, [](const char* from) { return Typed<Src>{reinterpret_cast<const Src*>(from)}; });
   });
 }
 
@@ -335,13 +376,17 @@ Ints is_in_range(Floats x) {
   }
 }
 
-// What is fake-quantized in float32 becomes one of these.
-using Results = TypeList<float, c10::BFloat16, c10::Half>;
-
-C10_ALWAYS_INLINE void narrow_results(const Block<kVectors>& x, char* to, c10::ScalarType dtype) {
-  dispatch(Results{}, dtype, [&](auto tag) __attribute__((always_inline)) {
-    narrow(x.vector, reinterpret_cast<typename decltype(tag)::type*>(to), /*streamed=*/false);
-  });
+// What is fake-quantized in float32 becomes one of these types.
+template <class B>
+C10_ALWAYS_INLINE void store_result(const B& x, char* to, c10::ScalarType dtype) {
+  switch (dtype) {
+    case c10::kBFloat16:
+      return x.store(reinterpret_cast<c10::BFloat16*>(to), /*streamed=*/false);
+    case c10::kHalf:
+      return x.store(reinterpret_cast<c10::Half*>(to), /*streamed=*/false);
+    default:
+      return x.store(reinterpret_cast<float*>(to), /*streamed=*/false);
+  }
 }
 
 template <class T>
@@ -358,13 +403,13 @@ void fake_quantize_row(const RowArgs<float>& s, uint8_t* mask) {
     quantize.compute(i, x);
     uint64_t bits = 0;
     alignas(64) T codes[kBlock];
-    narrow(x.vector, codes, /*streamed=*/false);
+    x.store(codes, /*streamed=*/false);
     x.update([&](Floats v, int k) {
       bits |= static_cast<uint64_t>(bits_of(is_in_range<T>(v))) << (k * kWidth);
       return widen(codes + k * kWidth);
     });
     dequantize.compute(i, x);
-    narrow_results(x, to, s.dst_dtype);
+    store_result(x, to, s.dst_dtype);
     return bits;
   };
   const float* src = reinterpret_cast<const float*>(s.src);
