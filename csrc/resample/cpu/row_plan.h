@@ -41,7 +41,7 @@ struct RowPlan {
   RowSteps src_steps, dst_steps;
   int64_t n, images, planes, rows; // of dst; images of a sample, planes of an image
   int64_t channels;                // of a pixel of a row: 1, or all
-  Tables<C> tables;                // D, H, W
+  SharedTable<C> d, h, w;          // the tables of the axes
 
   RowOrder order;
   std::shared_ptr<const Taps<C>> taps;  // null: pixels have many channels, which share the table
@@ -54,19 +54,9 @@ struct RowPlan {
   C empty;               // what outputs give that read nothing
   uint64_t empty_in_dst; // the same as its first bytes, in the type of dst
 
-  const HostTable<C>& d() const {
-    return *tables[0];
-  }
-  const HostTable<C>& h() const {
-    return *tables[1];
-  }
-  const HostTable<C>& w() const {
-    return *tables[2];
-  }
   // Whether output row o is made of the same source rows as the one above it.
   bool repeats_row(int64_t o) const {
-    const HostTable<C>& table = h();
-    return o > 0 && table.start[o] == table.start[o - 1] && table.count[o] == table.count[o - 1];
+    return o > 0 && h->start[o] == h->start[o - 1] && h->count[o] == h->count[o - 1];
   }
   // Whether the taps are applied to a row of bytes.
   bool takes_bytes() const {

@@ -157,7 +157,7 @@ class RowMaker {
     if (plan_.taps == nullptr) {
       if (src.sum_rows == nullptr)
         return false;
-      src.sum_rows(whole, plan_.w(), channels, piece.begin, piece.size, end);
+      src.sum_rows(whole, *plan_.w, channels, piece.begin, piece.size, end);
       return true;
     }
     if (src.gather_rows == nullptr || list.count != 2 ||
@@ -188,7 +188,7 @@ class RowMaker {
     if (plan_.taps != nullptr) {
       to.gather(from, *plan_.taps, piece.begin * channels, piece.size * channels, end);
     } else {
-      to.sum(from, plan_.w(), channels, piece.begin, piece.size, end);
+      to.sum(from, *plan_.w, channels, piece.begin, piece.size, end);
     }
   }
 
@@ -209,7 +209,7 @@ class AddFirst {
     char* const dst = plane.dst + h * to.h + piece.begin * to.w;
     if (repeats && plan_.target != Target::stream)
       return copy_row(dst - to.h, dst, piece.size * plan_.channels * to.element);
-    const HostTable<C>& table = plan_.h();
+    const HostTable<C>& table = *plan_.h;
     const Grid grid{
         plane.src + table.start[h] * from.h + piece.low * from.w,
         plane.count,
@@ -284,14 +284,14 @@ class TapsFirst {
         maker_(maker),
         memory_(memory),
         line_(round_up(plan.pieces[0].size * plan.channels, kLanes<C>)),
-        slots_d_(std::bit_ceil(static_cast<uint64_t>(plan.d().width))),
-        slots_h_(std::bit_ceil(static_cast<uint64_t>(plan.h().width))) {
+        slots_d_(std::bit_ceil(static_cast<uint64_t>(plan.d->width))),
+        slots_h_(std::bit_ceil(static_cast<uint64_t>(plan.h->width))) {
     memory.slots.resize(line_ * slots_d_ * slots_h_);
   }
 
   // Rows [begin, end) of a plane.
   void make(const Plane<C>& plane, int64_t begin, int64_t end) const {
-    const HostTable<C>& table = plan_.h();
+    const HostTable<C>& table = *plan_.h;
     const RowPiece& piece = plan_.pieces[0];
     const void* rows[kMaxRows];
     C weights[kMaxRows];
@@ -322,7 +322,7 @@ class TapsFirst {
   // The source rows of output row h with the taps applied. Rows that are needed together have slots
   // of their own, where they stay for the next output rows.
   void find_rows(const Plane<C>& plane, int64_t h, const void** rows) const {
-    const HostTable<C>& table = plan_.h();
+    const HostTable<C>& table = *plan_.h;
     const RowSteps& step = plan_.src_steps;
     for (int64_t i = plane.start; i < plane.start + plane.count; i++) {
       for (int64_t j = table.start[h]; j < table.start[h] + table.count[h]; j++) {
@@ -360,7 +360,7 @@ class TapsFirst {
 template <class C>
 Plane<C> plane_of(const RowPlan<C>& plan, int64_t n, int64_t c, int64_t d) {
   const RowSteps &src = plan.src_steps, &dst = plan.dst_steps;
-  const HostTable<C>& table = plan.d();
+  const HostTable<C>& table = *plan.d;
   return {
       plan.src + n * src.n + c * src.c + table.start[d] * src.d,
       plan.dst + n * dst.n + c * dst.c + d * dst.d,
@@ -412,7 +412,7 @@ void run_plan(const RowPlan<C>& plan, const RowPasses<C>& passes) {
   const int64_t tasks =
       plan.n * plan.images * plan.planes * plan.rows * static_cast<int64_t>(plan.pieces.size());
   const int64_t operations =
-      plan.pieces[0].size * plan.channels * (plan.d().width * plan.h().width + plan.w().width + 2);
+      plan.pieces[0].size * plan.channels * (plan.d->width * plan.h->width + plan.w->width + 2);
   at::parallel_for(0, tasks, kLeastOperations / operations + 1, [&](int64_t begin, int64_t end) {
     run_tasks(plan, passes, begin, end);
   });
@@ -433,21 +433,23 @@ bool is_moved(const ResampleProblem& p, const Tables<C>& tables) {
 
 // Elements are moved as integers of their size.
 template <class E>
-void run_moves(const ResampleProblem& p, const Tables<WeightOf<E>>& tables) {
-  const auto& passes = moves_of<E>();
-  run_plan<WeightOf<E>>(plan_rows(p, tables, true), {passes, passes, passes});
+void run_moves(const ResampleProblem& p) {
+  using C = WeightOf<E>;
+  const ImagePasses<C>& passes = moves_of<E>();
+  run_plan<C>(plan_rows(p, cached_tables<C>(p.axes, p.transposed), true), {passes, passes, passes});
 }
 
-template <class T>
-void run_moves_of(const ResampleProblem& p) {
-  using E = std::conditional_t<
-      sizeof(T) == 1,
-      uint8_t,
-      std::conditional_t<
-          sizeof(T) == 2,
-          uint16_t,
-          std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>>;
-  run_moves<E>(p, cached_tables<WeightOf<E>>(p.axes, p.transposed)); // float, of int32 too
+void run_moves(const ResampleProblem& p) {
+  switch (c10::elementSize(p.src_dtype)) {
+    case 1:
+      return run_moves<uint8_t>(p);
+    case 2:
+      return run_moves<uint16_t>(p);
+    case 4:
+      return run_moves<uint32_t>(p);
+    default:
+      return run_moves<uint64_t>(p);
+  }
 }
 
 } // namespace
@@ -468,7 +470,7 @@ void run_rows(const ResampleProblem& p) {
     using C = compute_t<T>;
     const auto tables = cached_tables<C>(p.axes, p.transposed);
     if (is_moved(p, tables))
-      return run_moves_of<T>(p);
+      return run_moves(p);
     const auto plan = plan_rows(p, tables, false);
     dispatch(ImageTypes{}, p.dst_dtype, [&](auto dst) {
       using U = typename decltype(dst)::type;

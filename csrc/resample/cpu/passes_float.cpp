@@ -1,4 +1,4 @@
-// The passes of the rows kernel for float32 images, and for lines of float32.
+// The passes of the rows kernel for images and lines of float32 and float64.
 #include "resample/cpu/row_kernels.h"
 
 namespace torch_dnnl {
@@ -6,6 +6,10 @@ namespace torch_dnnl {
 template <>
 const ImagePasses<float>& passes_of<float, float>() {
   return kPasses<float>;
+}
+template <>
+const ImagePasses<double>& passes_of<double, double>() {
+  return kPasses<double>;
 }
 
 } // namespace torch_dnnl

@@ -1,7 +1,12 @@
-// The passes of the rows kernel that move elements of 1, 2, 4 and 8 bytes.
+// The passes of the rows kernel for images of uint8, and those that move elements of 1 to 8 bytes.
 #include "resample/cpu/row_kernels.h"
 
 namespace torch_dnnl {
+
+template <>
+const ImagePasses<float>& passes_of<uint8_t, float>() {
+  return kPasses<uint8_t>;
+}
 
 template <class E>
 const ImagePasses<WeightOf<E>>& moves_of() {
