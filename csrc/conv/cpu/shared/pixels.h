@@ -57,9 +57,10 @@ void store_strided(T* to, int64_t stride, const Lanes<C>& lanes, int64_t count) 
     to[i * stride] = convert<T>(values[i]);
 }
 
-// to(column, row) = from(row, column), and 0 in rows that `from` has not.
+// to(column, row) = from(row, column), and 0 in rows that `from` has not. `flatten` inlines ATen's
+// transposes, which are several times faster where their sizes are constants.
 template <class C, class T>
-void load_transposed(
+[[gnu::noinline, gnu::flatten]] void load_transposed(
     const T* from,
     int64_t row_stride,
     int64_t rows,
@@ -85,7 +86,7 @@ void load_transposed(
 
 // to(row, column) = from(column, row).
 template <class C, class T>
-void store_transposed(
+[[gnu::noinline, gnu::flatten]] void store_transposed(
     const C* from,
     int64_t from_stride,
     T* to,
