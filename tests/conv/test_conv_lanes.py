@@ -49,9 +49,9 @@ def test_groups_of_any_size(algorithm: str, dtype: torch.dtype, rank: int) -> No
         kernel, strides, dilations = pick(1, 2, 3, 5, 8), pick(1, 1, 2, 3, 5), pick(1, 1, 2, 3)
         before, after = pick(0, 1, 6), pick(0, 2, 5)
         least = [(k - 1) * d + 1 - b for k, d, b in zip(kernel, dilations, before)]
-        size = [max(n, m) for n, m in zip(pick(6, 9, 13), least)]
+        size = [max(n, m) for n, m in zip(pick(6, 9, 13 if rank < 3 else 7), least)]
         groups = choose.choice((1, 2, 5))
-        ic, oc = choose.choice((1, 3, 17, 40)), choose.choice((1, 9, 23))
+        ic, oc = choose.choice((1, 3, 17)), choose.choice((1, 9, 23))
         attributes = (strides, before, after, dilations, "none", groups, "NCX", "OIX")
         src = in_random_order(choose, torch.randn(2, groups * ic, *size).to(dtype))
         weights = in_random_order(choose, torch.randn(groups * oc, ic, *kernel).to(dtype))

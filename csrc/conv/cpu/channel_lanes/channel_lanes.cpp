@@ -3,7 +3,6 @@
 
 #include "conv/cpu/channel_lanes/tap_kernels.h"
 #include "conv/cpu/channel_lanes/units.h"
-#include "conv/cpu/channel_lanes/weights_gradient.h"
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/reference.h"
 #include "core/cpu/parallel.h"
@@ -91,10 +90,10 @@ class Gather {
   static constexpr int64_t n = kLanes<C>;
 
   void compute(const Unit& unit, UnitWorker<T>& worker) const {
-    const int64_t size = plan_.vector_weights, first = worker.first();
-    T* const image = static_cast<T*>(plan_.p.out) + plan_.out_offset(unit, worker.channel());
+    const int64_t size = plan_.vector_weights, first = worker.first;
+    T* const image = static_cast<T*>(plan_.p.out) + plan_.out_offset(unit, worker.channel);
     const UnitOutputs<C> out = worker.outputs(unit, image);
-    const bool by_pixels = worker.vectors() * size * sizeof(C) <= kCachedWeights;
+    const bool by_pixels = worker.vectors * size * sizeof(C) <= kCachedWeights;
     const auto gather = [&](const TapOperands<C>& operands,
                             int64_t row,
                             const PixelBlock& block,
@@ -113,7 +112,7 @@ class Gather {
   // Completes what lies in scratch memory.
   void
   store(const Unit& unit, const UnitOutputs<C>& out, const UnitWorker<T>& worker, T* image) const {
-    const int64_t channels = worker.channels();
+    const int64_t channels = worker.channels;
     if (epilogue_.is_empty()) {
       plan_.for_each_run(unit, [&](int64_t first, int64_t pixels, int64_t offset) {
         store_pixels(
@@ -126,7 +125,7 @@ class Gather {
     const int64_t rows = epilogue_.has_joined_rows(unit.width) ? unit.rows : 1; // at once
     for (int64_t r = 0; r < unit.rows; r += rows) {
       const OutputRun run{
-          unit.n, worker.channel(), unit.d, unit.h + r, unit.first, channels, rows * unit.width};
+          unit.n, worker.channel, unit.d, unit.h + r, unit.first, channels, rows * unit.width};
       epilogue_.store_pixels(out.at(0, r), out.vector_stride, n, run);
     }
   }

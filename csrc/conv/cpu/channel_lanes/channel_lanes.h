@@ -13,4 +13,7 @@ bool supports_channel_lanes(const ConvProblem& p);
 
 void run_channel_lanes(const ConvProblem& p);
 
+// What run_channel_lanes does for backward weights.
+void channel_lanes_weights_gradient(const ConvProblem& p);
+
 } // namespace torch_dnnl

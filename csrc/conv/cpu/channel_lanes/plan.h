@@ -88,7 +88,6 @@ inline int64_t choose_block(const LaneImages& images, int64_t element_size) {
   return ceil_div(images.vectors, ceil_div(images.vectors, most)); // of equal size
 }
 
-// may_use_images: vectors of a channels-last image of inputs, or of outputs, need not be copied.
 inline LanePlaces choose_places(
     const LaneImages& images,
     int64_t element_size,
@@ -214,10 +213,10 @@ struct ChannelLanesPlan : LaneImages, LanePlaces {
     // In an image the same rows of all planes follow one another: the next plane meets most of the
     // same planes, of which only so many rows need to stay in the cache. In scratch memory all do.
     Digits digits{index};
-    const int64_t outer_digit = digits.next(reads_image ? out_size[0] : row_blocks);
-    const int64_t inner_digit = digits.next(reads_image ? row_blocks : out_size[0]);
-    const int64_t d = reads_image ? outer_digit : inner_digit;
-    const int64_t h = (reads_image ? inner_digit : outer_digit) * tile.rows;
+    const int64_t fast = digits.next(reads_image ? out_size[0] : row_blocks);
+    const int64_t slow = digits.next(reads_image ? row_blocks : out_size[0]);
+    const int64_t d = reads_image ? fast : slow;
+    const int64_t h = (reads_image ? slow : fast) * tile.rows;
     const int64_t t = digits.next(tiles), first = t * tile.width;
     return {
         digits.rest,

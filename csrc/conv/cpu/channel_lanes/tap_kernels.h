@@ -129,11 +129,12 @@ template <size_t taps, size_t stride, class C, size_t outputs>
 template <class C, size_t outputs, size_t stride>
 void gather_taps(
     const PixelBlock& b,
-    TapOperands<C> o,
+    const TapOperands<C>& operands,
     const VectorRun& vectors,
     const C* bias,
     C* out,
     bool is_streamed) {
+  TapOperands<C> o = operands;
   out += b.first_out;
   for (int64_t v = 0; v < vectors.count; v++) {
     Vector<C> sums[outputs];

@@ -74,23 +74,13 @@ class UnitWorker {
 
   void select_block(int64_t block) {
     input_.select_block(block);
-    first_ = block * plan_.cache.block;
-    vectors_ = std::min(plan_.cache.block, plan_.vectors - first_);
+    first = block * plan_.cache.block;
+    vectors = std::min(plan_.cache.block, plan_.vectors - first);
+    channel = first * n;
+    channels = std::min(vectors * n, plan_.channels() - channel);
   }
-  // The vectors of the block.
-  int64_t first() const {
-    return first_;
-  }
-  int64_t vectors() const {
-    return vectors_;
-  }
-  // Their channels: the first one, and how many the image has.
-  int64_t channel() const {
-    return first_ * n;
-  }
-  int64_t channels() const {
-    return std::min(vectors_ * n, plan_.channels() - channel());
-  }
+  int64_t first = 0, vectors = 0;    // of the block
+  int64_t channel = 0, channels = 0; // of the block: the first one, and how many the image has
 
   // In scratch memory: [vector][row][pixel][lane]. `image`: the outputs of the unit.
   template <class Image>
@@ -113,12 +103,12 @@ class UnitWorker {
   void for_each_block(const Unit& unit, C* weights, bool by_pixels, const F& f) {
     blocks_.select_tile(unit);
     input_.list(unit, weights, rows_);
-    const int64_t regular = std::min(vectors_, plan_.overlap_from - first_);
+    const int64_t regular = std::min(vectors, plan_.overlap_from - first);
     const auto call = [&](int64_t r, const PixelBlock& block, int64_t v, int64_t count) {
-      const int64_t shift = plan_.first_channel(first_ + v) - channel();
+      const int64_t shift = plan_.first_channel(first + v) - channel;
       f(blocks_.operands(rows_[r], shift, v * plan_.vector_weights), r, block, shift, v, count);
     };
-    blocks_.for_each(unit, vectors_, regular, by_pixels, call);
+    blocks_.for_each(unit, vectors, regular, by_pixels, call);
   }
 
  private:
@@ -129,7 +119,6 @@ class UnitWorker {
   TapRows<C> rows_;
   RowBlocks blocks_;
   const Scratch<C> scratch_;
-  int64_t first_ = 0, vectors_ = 0;
 };
 
 } // namespace torch_dnnl

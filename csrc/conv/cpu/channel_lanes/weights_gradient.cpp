@@ -1,6 +1,6 @@
-// Each tap's products, summed over the pixels of a chunk and then over chunks. The chunks, and with
-// them the order of the sums, depend on the problem alone.
-#include "conv/cpu/channel_lanes/weights_gradient.h"
+// The gradient of weights: each tap's products, summed over the pixels of a chunk and then over
+// chunks. The chunks, and with them the order of the sums, depend on the problem alone.
+#include "conv/cpu/channel_lanes/channel_lanes.h"
 
 #include "conv/cpu/channel_lanes/tap_kernels.h"
 #include "conv/cpu/channel_lanes/units.h"
@@ -54,8 +54,8 @@ class WeightsGradient {
   }
 
   void accumulate(int64_t chunk, UnitWorker<T>& worker) const {
-    const int64_t size = worker.vectors() * plan_.vector_weights;
-    C* const total = sums(chunk, worker.first());
+    const int64_t size = worker.vectors * plan_.vector_weights;
+    C* const total = sums(chunk, worker.first);
     std::fill(total, total + size, C(0));
     const bool by_pixels = size * sizeof(C) <= channel_lanes_detail::kCachedSums;
     for (int64_t i = plan_.units * chunk / chunks_; i < plan_.units * (chunk + 1) / chunks_; i++) {
@@ -80,12 +80,12 @@ class WeightsGradient {
   UnitOutputs<const C> load_grads(const Unit& unit, const UnitWorker<T>& worker) const {
     const int64_t* stride = plan_.out_stride;
     const T* const image =
-        static_cast<const T*>(plan_.p.dst) + plan_.out_offset(unit, worker.channel());
+        static_cast<const T*>(plan_.p.dst) + plan_.out_offset(unit, worker.channel);
     const UnitOutputs<const C> grads = worker.outputs(unit, image);
     if (!plan_.uses_outputs) {
       plan_.for_each_run(unit, [&](int64_t first, int64_t pixels, int64_t offset) {
         load_pixels(
-            ImageRun<const T>{image + offset, worker.channels(), pixels, stride[1], stride[4]},
+            ImageRun<const T>{image + offset, worker.channels, pixels, stride[1], stride[4]},
             LaneRun<C>{worker.scratch() + first * n, grads.vector_stride, n});
       });
     }

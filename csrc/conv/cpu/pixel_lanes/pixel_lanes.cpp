@@ -4,7 +4,6 @@
 #include "conv/cpu/pixel_lanes/images.h"
 #include "conv/cpu/pixel_lanes/kernels.h"
 #include "conv/cpu/pixel_lanes/parts.h"
-#include "conv/cpu/pixel_lanes/weights_gradient.h"
 #include "conv/cpu/shared/epilogue.h"
 #include "core/cpu/parallel.h"
 #include "core/dispatch.h"
@@ -12,7 +11,9 @@
 namespace torch_dnnl {
 namespace {
 
-constexpr double kMostScratch = 1 << 20; // elements
+// Elements of scratch memory: rows of inputs, or sums of weights; and outputs.
+constexpr double kMostScratch = 1 << 20;
+constexpr int64_t kMostOutputs = 1 << 24;
 
 // packed: for_each_weight for each group.
 template <class T, class C>
@@ -38,6 +39,34 @@ void pack_bias(const PixelLanesPlan& plan, C* packed) {
     packed[c] = bias == nullptr ? C(0) : static_cast<C>(bias[c * plan.p.bias_stride]);
 }
 
+// The rows of taps of a part, for a unit. `weights`: of the unit's group.
+template <class T, class C>
+void list_rows(
+    const PixelLanesPlan& plan,
+    const PixelLanesPlan::Unit& unit,
+    const Part& part,
+    PlaneImages<T, C>& images,
+    const C* weights,
+    std::vector<PlaneRow<C>>& rows) {
+  rows.clear();
+  const Phase& f = *part.row;
+  const int64_t first = f.in + unit.row * f.in_step - images.rows().begin;
+  const int64_t of_plane = part.weights_of_plane(plan.inner);
+  for_each_tap(plan.phases[0], unit.d, plan.in_size[0], [&](int64_t d, int64_t tap) {
+    const C* w = weights + part.weights + tap * of_plane;
+    for (int64_t i = 0; i < plan.inner; i++) {
+      for (int64_t run = 0; run < part.runs; run++) {
+        rows.push_back(
+            {images.plane(d, i),
+             w,
+             first + run * (part.slides ? 1 : f.tap_in_step),
+             part.meets_first(run)});
+        w += static_cast<int64_t>(part.taps.size()) * part.outputs;
+      }
+    }
+  });
+}
+
 // The steps of a single row are whole blocks of its pixels.
 template <class C>
 void make_line(std::vector<PlaneRow<C>>& rows, PlaneOperands<C>& o, int64_t steps, int64_t pixels) {
@@ -52,7 +81,7 @@ void make_line(std::vector<PlaneRow<C>>& rows, PlaneOperands<C>& o, int64_t step
   o.row_pitch = o.out_row = pixels;
 }
 
-// A row of a channel, whose phases lie one after the other, `pitch` apart.
+// A row of a channel, whose phases lie one after the other.
 template <class T, class C>
 void store_row(
     const PixelLanesPlan& plan,
@@ -60,9 +89,9 @@ void store_row(
     int64_t image,
     int64_t channel,
     int64_t row,
-    const C* sums,
-    int64_t pitch) {
+    const C* sums) {
   constexpr int64_t n = kLanes<C>;
+  const int64_t pitch = plan.out_pitch();
   const size_t phases = plan.phases[2].size();
   const int64_t h = unit.row * plan.phases[1][0].out_step + row;
   const int64_t step = plan.phases[2][0].out_step, w = unit.first * step;
@@ -97,6 +126,30 @@ void store_row(
   }
 }
 
+// Completes a unit whose sums lie in scratch memory.
+template <class T, class C>
+void store_unit(
+    const PixelLanesPlan& plan,
+    const Epilogue<T>& epilogue,
+    const PixelLanesPlan::Unit& unit,
+    const C* sums) {
+  const int64_t out_pitch = plan.out_pitch();
+  const int64_t step = plan.phases[1][0].out_step, pitch = plan.phases[2].size() * out_pitch;
+  const int64_t count = std::min(unit.rows * step, plan.out_size[1] - unit.row * step);
+  for (int64_t i = 0; i < unit.images * plan.outer; i++, sums += plan.out_rows() * pitch) {
+    const int64_t image = i / plan.outer, channel = i % plan.outer;
+    if (epilogue.is_empty()) {
+      for (int64_t r = 0; r < count; r++)
+        store_row<T>(plan, unit, image, channel, r, sums + r * pitch);
+    } else { // of the forward pass, which has no phases
+      const int64_t c = unit.group * plan.outer + channel;
+      const int64_t pixels = std::min(unit.width, plan.out_size[2] - unit.first);
+      const OutputRun run{unit.n + image, c, unit.d, unit.row, unit.first, 1, pixels};
+      epilogue.store_lines(sums, out_pitch, count, run);
+    }
+  }
+}
+
 template <class T>
 class Gather {
  public:
@@ -110,7 +163,7 @@ class Gather {
         stores_(
             std::is_same_v<T, C> && phases_ == 1 && plan_.out_stride[4] == 1 &&
             epilogue_.is_empty()),
-        out_pitch_(plan_.vectors * n) {}
+        out_pitch_(plan_.out_pitch()) {}
 
   // False: values are not finite, see run_pixel_lanes.
   bool run() {
@@ -119,11 +172,10 @@ class Gather {
     if (!all_finite(weights_.data(), plan_.p.groups * parts_.weights))
       return false;
     pack_bias<T>(plan_, bias_.data());
-    const int64_t size = plan_.block * plan_.outer * out_rows() * phases_ * out_pitch_;
     parallel_tasks(plan_.units(), plan_.operations(), [&](int64_t begin, int64_t end) {
       PlaneImages<T, C> images(plan_);
       std::vector<PlaneRow<C>> rows;
-      const Scratch<C> out(stores_ ? 0 : size);
+      const Scratch<C> out(stores_ ? 0 : plan_.out_elements());
       for (int64_t i = begin; i < end; i++)
         compute(plan_.unit(i), images, rows, out.data());
     });
@@ -135,66 +187,19 @@ class Gather {
   using Unit = PixelLanesPlan::Unit;
   static constexpr int64_t n = kLanes<C>;
 
-  // Rows of outputs of a unit.
-  int64_t out_rows() const {
-    return plan_.rows * plan_.phases[1][0].out_step;
-  }
-
   void compute(
       const Unit& unit,
       PlaneImages<T, C>& images,
       std::vector<PlaneRow<C>>& rows,
       C* scratch) const {
     images.select(unit);
+    const C* const weights = weights_.data() + unit.group * parts_.weights;
     for (const Part& part : parts_.list) {
-      list_rows(unit, part, images, rows);
+      list_rows(plan_, unit, part, images, weights, rows);
       compute_part(unit, part, images, rows, scratch);
     }
     if (!stores_)
-      store(unit, scratch);
-  }
-
-  // Completes what lies in scratch memory: [image][channel][row][phase][pixel].
-  void store(const Unit& unit, const C* sums) const {
-    const int64_t step = plan_.phases[1][0].out_step, pitch = phases_ * out_pitch_;
-    const int64_t count = std::min(unit.rows * step, plan_.out_size[1] - unit.row * step);
-    for (int64_t i = 0; i < unit.images * plan_.outer; i++, sums += out_rows() * pitch) {
-      const int64_t image = i / plan_.outer, channel = i % plan_.outer;
-      if (epilogue_.is_empty()) {
-        for (int64_t r = 0; r < count; r++)
-          store_row<T>(plan_, unit, image, channel, r, sums + r * pitch, out_pitch_);
-      } else { // of the forward pass, which has no phases
-        const int64_t c = unit.group * plan_.outer + channel;
-        const int64_t pixels = std::min(unit.width, plan_.out_size[2] - unit.first);
-        const OutputRun run{unit.n + image, c, unit.d, unit.row, unit.first, 1, pixels};
-        epilogue_.store_lines(sums, out_pitch_, count, run);
-      }
-    }
-  }
-
-  void list_rows(
-      const Unit& unit,
-      const Part& part,
-      PlaneImages<T, C>& images,
-      std::vector<PlaneRow<C>>& rows) const {
-    rows.clear();
-    const Phase& f = *part.row;
-    const int64_t first = f.in + unit.row * f.in_step - images.rows().begin;
-    const C* const weights = weights_.data() + unit.group * parts_.weights + part.weights;
-    const int64_t of_plane = part.weights_of_plane(plan_.inner);
-    for_each_tap(plan_.phases[0], unit.d, plan_.in_size[0], [&](int64_t d, int64_t tap) {
-      const C* w = weights + tap * of_plane;
-      for (int64_t i = 0; i < plan_.inner; i++) {
-        for (int64_t run = 0; run < part.runs; run++) {
-          rows.push_back(
-              {images.plane(d, i),
-               w,
-               first + run * (part.slides ? 1 : f.tap_in_step),
-               part.meets_first(run)});
-          w += static_cast<int64_t>(part.taps.size()) * part.outputs;
-        }
-      }
-    });
+      store_unit(plan_, epilogue_, unit, scratch);
   }
 
   void compute_part(
@@ -262,9 +267,9 @@ class Gather {
       o.out_step = is_narrow ? ys[0] : n;
     } else {
       const int64_t row = phases_ * out_pitch_;
-      o.out = scratch + (part.channel * out_rows() + f.out) * row + g.out * out_pitch_;
+      o.out = scratch + (part.channel * plan_.out_rows() + f.out) * row + g.out * out_pitch_;
       o.out_row = f.out_step * row;
-      o.out_channel = out_rows() * row;
+      o.out_channel = plan_.out_rows() * row;
       o.out_step = is_narrow ? plan_.outer * o.out_channel : n;
     }
     return o;
@@ -286,7 +291,7 @@ bool supports_pixel_lanes(const ConvProblem& problem) {
   const int64_t lanes = p.dtype == c10::ScalarType::Double ? kLanes<double> : kLanes<float>;
   const PixelLanesPlan plan = plan_pixel_lanes(p, lanes);
   const double sums = 1.0 * plan.inner * plan.outer * product(p.kernel) * lanes; // of a gradient
-  return std::max(plan.scratch, sums) <= kMostScratch;
+  return std::max(plan.scratch, sums) <= kMostScratch && plan.out_elements() <= kMostOutputs;
 }
 
 bool run_pixel_lanes(const ConvProblem& problem) {

@@ -7,11 +7,14 @@
 
 namespace torch_dnnl {
 
-// Where rows and sums fit into the scratch memory.
+// Where rows, sums and the outputs of a task fit into the scratch memory.
 bool supports_pixel_lanes(const ConvProblem& p);
 
 // False, and nothing is computed, if values are not finite that are multiplied with the zeros
 // around an image.
 bool run_pixel_lanes(const ConvProblem& p);
+
+// What run_pixel_lanes does for backward weights.
+bool pixel_lanes_weights_gradient(const ConvProblem& p);
 
 } // namespace torch_dnnl

@@ -130,6 +130,16 @@ struct PixelLanesPlan : PlanePhases, PlaneColumns, PlaneUnits {
   int64_t row_pitch() const {
     return classes * pitch;
   }
+  // The outputs of a unit in scratch memory: [image][channel][row][phase of columns][pixel].
+  int64_t out_rows() const {
+    return rows * phases[1][0].out_step;
+  }
+  int64_t out_pitch() const {
+    return vectors * lanes;
+  }
+  int64_t out_elements() const {
+    return block * outer * out_rows() * static_cast<int64_t>(phases[2].size()) * out_pitch();
+  }
   // Multiply-adds of a unit.
   int64_t operations() const {
     return block * rows * tile * outer * inner * product(p.kernel);

@@ -1,5 +1,5 @@
-// Backward weights of pixel_lanes.h.
-#include "conv/cpu/pixel_lanes/weights_gradient.h"
+// The gradient of weights: products of pixels and gradients, summed in parts.
+#include "conv/cpu/pixel_lanes/pixel_lanes.h"
 
 #include "conv/cpu/pixel_lanes/images.h"
 #include "conv/cpu/pixel_lanes/kernels.h"

@@ -25,9 +25,10 @@ struct LaneRun {
 
 namespace pixels_detail {
 
-// to(column, row) = from(row, column), and 0 in rows that `from` does not have.
+// to(column, row) = from(row, column), and 0 in rows that `from` does not have. `flatten` inlines
+// ATen's transposes, which are several times faster where their sizes are constants.
 template <class C, class T>
-void load_transposed(
+[[gnu::noinline, gnu::flatten]] void load_transposed(
     const T* from,
     int64_t row_stride,
     int64_t rows,
@@ -53,7 +54,7 @@ void load_transposed(
 
 // to(row, column) = from(column, row).
 template <class C, class T>
-void store_transposed(
+[[gnu::noinline, gnu::flatten]] void store_transposed(
     const C* from,
     int64_t from_stride,
     T* to,
