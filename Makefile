@@ -3,6 +3,8 @@
 #   make             build in place          make test    the tests (ARGS= for pytest)
 #   make demo        train on photographs    make lint    style and types
 #   make cuda-build  compile for CUDA        make bench   timings (ARGS= for benchmarks/run.py)
+#   make bench-choices  where another kernel than the chosen one is faster
+#   make bench-summary  README's table and picture of speed-ups, from benchmarks/results
 #   make sanitize    the CUDA kernels, run on the CPU under AddressSanitizer and ThreadSanitizer, and
 #                    with planted mistakes
 #   make clean       remove build products   make help    this text
@@ -21,7 +23,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -e -o pipefail -c
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build demo test sanitize lint bench cuda-build clean help
+.PHONY: build build-native demo test sanitize lint cuda-build clean help
+.PHONY: bench bench-choices bench-summary
 .PHONY: gpu gpu-build gpu-test gpu-memcheck gpu-bench
 
 TORCH := torch==2.13.0
@@ -39,23 +42,36 @@ CUDA_PY := $(CUDA_VENV)/bin/python
 # What benchmarks/run.py times on a GPU, each in a run of its own.
 GPU_BENCHES := $(addprefix gpu-bench-,overhead resample deterministic images reorder conv)
 
+NATIVE := TORCH_DNNL_CPU=$${TORCH_DNNL_CPU:-native}
+
 # ninja's verbose lines are shortened to [3/12] csrc/...
 BRIEF := 2>&1 | sed -uE 's:^(\[[0-9]+/[0-9]+\]) .* -c [^ ]*/(csrc/[^ ]+) .*:\1 \2:'
 
 build: $(VENV)/.torch
 	$(PY) setup.py -q build_ext --inplace $(BRIEF)
 
-demo: $(VENV)/.packages
+# Of the CPU libraries, only the one that this machine uses.
+build-native: $(VENV)/.torch
+	$(NATIVE) $(PY) setup.py -q build_ext --inplace $(BRIEF)
+
+demo: $(VENV)/.examples
 	$(PY) examples/train_super_resolution.py $(ARGS)
 
 test: $(VENV)/.packages
-	$(PY) -m pytest tests $(ARGS)
+	$(PY) -m pytest tests --durations=10 $(ARGS)
 
 sanitize: $(VENV)/.packages
 	$(PY) -m pytest tests -m sanitizer $(ARGS)
 
 bench: $(VENV)/.packages
 	$(PY) benchmarks/run.py $(ARGS)
+
+bench-choices: $(VENV)/.packages
+	$(PY) benchmarks/run.py --kernel all --few --seconds 0.2 $(ARGS)
+
+# README's table and picture of speed-ups, from benchmarks/results.
+bench-summary: $(VENV)/.examples
+	$(PY) benchmarks/summary.py --write
 
 lint: $(VENV)/.lint-tools
 	$(PY) -m ruff check .
@@ -151,11 +167,15 @@ $(VENV)/.gpu-tools: $(VENV)/.torch
 	$(PIP) install $(PIP_ARGS) pytest
 	touch $@
 
-# An editable install, whose build finds everything just built. The build itself is always run, as
-# only ninja knows what is out of date.
+# Editable installs, each after the build whose environment it repeats, so that it compiles nothing.
+# The build itself is always run, as only ninja knows what is out of date.
+$(VENV)/.examples: pyproject.toml | build-native
+	$(NATIVE) $(PIP) install $(PIP_ARGS) --no-build-isolation -e '.[examples]'
+	touch $@
+
 $(VENV)/.packages: pyproject.toml | build
 	$(PIP) install $(PIP_ARGS) --no-build-isolation -e '.[examples,test]'
-	touch $@
+	touch $@ $(VENV)/.examples
 
 $(VENV)/.lint-tools: $(VENV)/.packages
 	$(PIP) install $(PIP_ARGS) --no-build-isolation -e '.[dev]'

@@ -1,13 +1,13 @@
 """Builds the libraries of torch_dnnl with the torch that is installed.
 
 `_C` holds the schemas and everything above the kernels. The CPU kernels are compiled once per
-instruction set (`_cpu_default`, `_cpu_avx2`, `_cpu_avx512`), the CUDA kernels into `_cuda`. All are
-plain shared libraries, loaded with torch.ops.load_library, not Python modules. What was built, and
-with which torch, is recorded in `torch_dnnl/_build.py`.
+instruction set (`_cpu_default`, `_cpu_avx2`, `_cpu_avx512`). The CUDA kernels are in `_cuda`, those
+of reorder in `_cuda_exact`. All are plain shared libraries, loaded with torch.ops.load_library, not
+Python modules. What was built, and with which torch, is recorded in `torch_dnnl/_build.py`.
 
 Environment:
-  TORCH_DNNL_CUDA=0|1   never, or by all means, build `_cuda` (default: if torch has CUDA and there
-                        is an nvcc for it)
+  TORCH_DNNL_CUDA=0|1   never, or by all means, build the CUDA kernels (default: if torch has CUDA
+                        and there is an nvcc for it)
   TORCH_DNNL_CPU        instruction sets, such as default,avx2, or `native` for the one that this
                         machine uses (default: all)
   TORCH_CUDA_ARCH_LIST  GPU architectures (default: see DEFAULT_ARCHS)
@@ -98,7 +98,7 @@ def why_no_cuda() -> str | None:
 
 
 def choose_cuda() -> tuple[bool, str]:
-    """Whether `_cuda` is built, and the reason in words."""
+    """Whether the CUDA kernels are built, and the reason in words."""
     wish = os.environ.get("TORCH_DNNL_CUDA", "")
     if wish not in ("", "0", "1"):
         fail(f"TORCH_DNNL_CUDA is 0, 1 or unset, not {wish!r}")
@@ -145,7 +145,7 @@ def sources(suffix: str, device: str | None = None) -> list[str]:
 
 def library(name: str, sources: list[str], flags: list[str]) -> Extension:
     """One library of C++ or CUDA sources."""
-    cuda = name == "_cuda"
+    cuda = name.startswith("_cuda")
     # Contraction is off so that a formula rounds alike in every library; where a kernel wants FMA
     # it says so.
     host = ["-g0", "-fvisibility=hidden", "-ffp-contract=off"]
@@ -153,6 +153,8 @@ def library(name: str, sources: list[str], flags: list[str]) -> Extension:
         # Both warnings come from ATen's vector headers and from GCC's intrinsics, in hundreds.
         host += ["-fopenmp", "-Wno-unknown-pragmas", "-Wno-maybe-uninitialized"]
     nvcc = [f"-Xcompiler={','.join(host)}"]
+    if name == "_cuda_exact":
+        nvcc.append("-fmad=false")
     common = ["-std=c++20", "-DNDEBUG", *flags]
     extension = (CUDAExtension if cuda else CppExtension)(
         f"torch_dnnl.{name}",
@@ -170,6 +172,22 @@ def library(name: str, sources: list[str], flags: list[str]) -> Extension:
     return extension
 
 
+def still_current(record: Path) -> list[str]:
+    """The CPU libraries that an earlier build for this torch left, no older than any source."""
+    before: dict[str, object] = {}
+    if record.exists():
+        exec(record.read_text(), before)
+    if before.get("torch_version") != str(torch.__version__):
+        return []
+    newest = max(path.stat().st_mtime for path in (ROOT / "csrc").rglob("*.*"))
+    built = {name: record.with_name(f"_cpu_{name}.so") for name in CPU_FLAGS}
+    return [
+        path.stem
+        for path in built.values()
+        if path.stem in before["libraries"] and path.exists() and path.stat().st_mtime >= newest
+    ]
+
+
 cpu_names = choose_cpu()
 cuda, cuda_reason = choose_cuda()
 
@@ -180,7 +198,12 @@ for name in cpu_names:
         library(f"_cpu_{name}", sources(".cpp", "cpu"), ["-O3", *capability, *CPU_FLAGS[name]])
     )
 if cuda:
-    libraries.append(library("_cuda", sources(".cu", "cuda") + sources(".cpp", "cuda"), ["-O3"]))
+    kernels = sources(".cu", "cuda")
+    # Reorder's kernels agree with the CPU's to the bit, so that they must not fuse a * b + c.
+    exact = [source for source in kernels if "/reorder/" in source]
+    others = [source for source in kernels if source not in exact]
+    libraries.append(library("_cuda", others + sources(".cpp", "cuda"), ["-O3"]))
+    libraries.append(library("_cuda_exact", exact, ["-O3"]))
 
 
 class BuildLibraries(BuildExtension):
@@ -202,37 +225,23 @@ class BuildLibraries(BuildExtension):
         # pip may choose, and is not shared with another torch, so objects can be reused.
         name = ext.name.split(".")[1]
         self.build_temp = str(ROOT / "build" / f"torch-{torch.__version__}" / name)
-        if name == "_cuda":
-            self.compile_without_fma(ext)
         super().build_extension(ext)
-
-    def compile_without_fma(self, ext: Extension) -> None:
-        """Reorder's CUDA kernels agree with the CPU's to the bit, so they get -fmad=false."""
-        exact = [source for source in ext.sources if "/reorder/" in source]
-        ext.sources = [source for source in ext.sources if source not in exact]
-        flags = ext.extra_compile_args
-        ext.extra_objects += self.compiler.compile(
-            exact,
-            output_dir=f"{self.build_temp}_exact",
-            include_dirs=ext.include_dirs,
-            extra_postargs={**flags, "nvcc": [*flags["nvcc"], "-fmad=false"]},
-            depends=ext.depends,
-        )
 
     def get_ext_filename(self, ext_name: str) -> str:
         return f"{ext_name.replace('.', os.sep)}.so"
 
     def write_facts(self) -> None:
         """Writes _build.py beside the libraries, be that in the source tree or in a wheel."""
+        path = Path(self.get_ext_fullpath(libraries[0].name)).with_name("_build.py")
         archs = re.split("[; ]+", os.environ["TORCH_CUDA_ARCH_LIST"]) if cuda else None
+        names = [extension.name.split(".")[1] for extension in libraries]
         facts = {
             "version": self.distribution.get_version(),
             "torch_version": str(torch.__version__),
             "cuda_version": torch.version.cuda if cuda else None,
             "cuda_archs": archs,
-            "libraries": [extension.name.split(".")[1] for extension in libraries],
+            "libraries": names + [name for name in still_current(path) if name not in names],
         }
-        path = Path(self.get_ext_fullpath(libraries[0].name)).with_name("_build.py")
         lines = ['"""Written by setup.py: what was built, and with what."""\n']
         lines += [f"{key} = {value!r}" for key, value in facts.items()]
         path.write_text("\n".join(lines) + "\n")

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import torch_dnnl.functional as D
+from torch_dnnl.functional._algorithm import chosen
 
 
 @dataclass
@@ -510,8 +511,8 @@ def layer_passes(
     convolve = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
     ours = (D.conv1d, D.conv2d, D.conv3d)[dims - 1]
     options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    y = convolve(x, w, **options)
-    operations = y.numel() * w[0].numel()
+    sizes = convolve(x.to("meta"), w.to("meta"), **options).shape
+    operations = prod(sizes) * w[0].numel()
     yield Case(
         f"{name} result",
         lambda x, w: ours(x, w, **options),
@@ -519,7 +520,7 @@ def layer_passes(
         (x, w),
         operations,
     )
-    grad = torch.randn_like(y)
+    grad = torch.randn(sizes, device=device, dtype=dtype)
     if layout == "nxc":
         grad = grad.movedim(1, -1).contiguous().movedim(-1, 1)
     given = {"strides": attributes[0], "pads_begin": attributes[1], "dilations": attributes[2]}
@@ -534,14 +535,14 @@ def layer_passes(
 
     yield Case(
         f"{name} data gradient",
-        lambda grad, w: ops.convolution_backward_data(grad, w, spatial, **given),
+        lambda grad, w: ops.convolution_backward_data(grad, w, spatial, **given, **chosen()),
         lambda grad, w: torchs(grad, x, w, 0),
         (grad, w),
         operations,
     )
     yield Case(
         f"{name} weights gradient",
-        lambda grad, x: ops.convolution_backward_weights(grad, x, kernel, **given),
+        lambda grad, x: ops.convolution_backward_weights(grad, x, kernel, **given, **chosen()),
         lambda grad, x: torchs(grad, x, w, 1),
         (grad, x),
         operations,
@@ -554,4 +555,26 @@ OPERATORS = {
     "images": images,
     "reorder": reorder,
     "conv": conv,
+}
+
+# Beginnings of the names of a few cases, of every kind, with which choices of kernels are checked.
+FEW = {
+    "resample": (
+        *("nearest x2 nchw f32", "nearest x2 nhwc f32", "bilinear x2 n", "bicubic x2 nchw bf16"),
+        *("bilinear x0.5 n", "bicubic antialias nhwc", "area nchw f32"),
+    ),
+    "images": ("256 to 224 antialias n", "1080p x0.5 nhwc", "1080p x2 nchw"),
+    "reorder": (
+        *("nchw to n", "nhwc to nchw u8", "f32 to bf16", "f32 nchw to bf16 nhwc", "nChw16c to"),
+        *("oihw to O", "quantize per channel", "dequantize", "sum nchw to", "fake quantize"),
+    ),
+    "conv": tuple(
+        f"{layer} {layout} "
+        for layout in ("ncx", "nxc")
+        for layer in (
+            *("rn50.conv1", "rn50.3x3.56", "rn50.3x3.7", "rn50.1x1.56", "rn50.3x3s2.56"),
+            *("resnext.g32", "mbv2.dw14", "effnet.dw5s2", "convnext.dw7.7", "x3d.dw", "aspp.d12"),
+            *("wavenet.d512", "vit.patch"),
+        )
+    ),
 }

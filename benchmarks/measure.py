@@ -24,6 +24,20 @@ CACHES = 4  # how many times the GPU's last cache the buffers in rotation are
 MAX_COPIES = 32
 
 
+def timed(function: Callable, tensors: tuple[Tensor, ...], what: str) -> Callable[[], object]:
+    """A call that makes one pass: "forward", "backward" alone, or "both"."""
+    if what == "forward":
+        return lambda: function(*tensors)
+    leaves = [t.detach().requires_grad_() for t in tensors]
+    result = function(*leaves)
+    # Small integers, which are the same in every type.
+    values = torch.arange(result.numel(), device=result.device) % 7 - 3
+    grad = torch.empty_like(result).copy_(values.view(result.shape))
+    if what == "backward":
+        return lambda: torch.autograd.grad(result, leaves, grad, retain_graph=True)
+    return lambda: torch.autograd.grad(function(*leaves), leaves, grad)
+
+
 def seconds(function: Function, calls: int, device: str) -> float:
     """The mean seconds of a call, after as many calls that are not timed."""
     for _ in range(calls):

@@ -4,6 +4,7 @@
     python benchmarks/run.py --op resample --pass forward --pass backward --plot resample.png
     python benchmarks/run.py --op conv --pass both --csv conv.csv
     python benchmarks/run.py --device cuda
+    python benchmarks/run.py --op conv --kernel all    # our kernels beside each other
 
 Each row: milliseconds of both, peer / ours, GB/s (inputs read once, outputs written once, in either
 direction), their share of what a copy into a fresh tensor reaches in the same run, GFLOP/s where
@@ -21,13 +22,13 @@ import ctypes
 import math
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
 import torch
 from cases import OPERATORS, Case
-from measure import GRAPH_CALLS, captured, interleaved, matrix_rate, rotating
+from kernels import compare_kernels
+from measure import GRAPH_CALLS, captured, interleaved, matrix_rate, rotating, timed
 from torch import Tensor
 
 COLUMNS = (
@@ -46,20 +47,6 @@ COLUMNS = (
 
 # A result this far from float64's, and further than the peer's, is wrong: its time means nothing.
 WRONG = 1e-2
-
-
-def timed(function: Callable, tensors: tuple[Tensor, ...], what: str) -> Callable[[], object]:
-    """A call that makes one pass: "forward", "backward" alone, or "both"."""
-    if what == "forward":
-        return lambda: function(*tensors)
-    leaves = [t.detach().requires_grad_() for t in tensors]
-    result = function(*leaves)
-    # Small integers, which are the same in every type.
-    values = torch.arange(result.numel(), device=result.device) % 7 - 3
-    grad = torch.empty_like(result).copy_(values.view(result.shape))
-    if what == "backward":
-        return lambda: torch.autograd.grad(result, leaves, grad, retain_graph=True)
-    return lambda: torch.autograd.grad(function(*leaves), leaves, grad)
 
 
 def flat(result: object) -> Tensor:
@@ -185,6 +172,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="for each row")
     parser.add_argument("--csv", help="also write the rows to this file")
     parser.add_argument("--plot", help="also draw the ratios into this file")
+    parser.add_argument(
+        "--kernel", action="append", metavar="NAME",
+        help='time this kernel beside the chosen one; "all": every kernel that supports a case',
+    )  # fmt: skip
+    parser.add_argument("--reference", action="store_true", help='with "--kernel all", it too')
+    parser.add_argument("--few", action="store_true", help="with --kernel, a fixed set of cases")
     args = parser.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error(f"--device cuda: torch {torch.__version__} sees no GPU")
@@ -205,6 +198,19 @@ def main() -> None:
     commit = args.commit or commit_here()
     run = {"device": name, "commit": commit}
     print(f"torch {torch.__version__}, {args.device}, {name}, commit {commit}")
+    if args.kernel:
+        compare_kernels(
+            args.op or ["resample", "images", "reorder", "conv"],
+            args.device,
+            args.passes or ["forward"],
+            args.seconds,
+            wanted=args.kernel,
+            reference=args.reference,
+            few=args.few,
+            match=args.match,
+            table=args.csv,
+        )
+        return
     rows, failures = [], []
     matrix_rates: dict[torch.dtype, float] = {}
     for op in args.op or OPERATORS:

@@ -12,29 +12,32 @@ TORCH_LIBRARY(torch_dnnl, m) {
   // scale). `scales`: one factor per spatial dimension, or empty for the exact ratio
   // of the sizes. `coordinates` also takes ATen's variants: torch_linear,
   // torch_antialias_corners, torch_nearest, torch_nearest_exact, and these two with
-  // _direct.
+  // _direct. `algorithm`: auto, or the name of a kernel of the device.
   m.def("resample(Tensor src, SymInt[] size, float[] scales=[], str mode=\"linear\", "
         "str coordinates=\"half_pixel\", str nearest_mode=\"round_prefer_ceil\", "
         "bool antialias=False, float cubic_coeff_a=-0.75, bool exclude_outside=False, "
         "float[] roi=[], float extrapolation_value=0., str data_format=\"NCX\", "
-        "ScalarType? dtype=None) -> Tensor", tags);
+        "ScalarType? dtype=None, str algorithm=\"auto\") -> Tensor", tags);
   // The adjoint: `src_size` are the spatial sizes of the forward's source.
   m.def("resample_backward(Tensor grad, SymInt[] src_size, float[] scales=[], str mode=\"linear\", "
         "str coordinates=\"half_pixel\", str nearest_mode=\"round_prefer_ceil\", "
         "bool antialias=False, float cubic_coeff_a=-0.75, bool exclude_outside=False, "
-        "float[] roi=[], str data_format=\"NCX\", ScalarType? dtype=None) -> Tensor", tags);
+        "float[] roi=[], str data_format=\"NCX\", ScalarType? dtype=None, "
+        "str algorithm=\"auto\") -> Tensor", tags);
 
-  // A scale or zero point is a tensor or, where that is None, a number.
+  // A scale or zero point is a tensor or, where that is None, a number. `algorithm`: auto or the
+  // name of a kernel, here and below.
   m.def("reorder(Tensor src, str? dst_format=None, str? src_format=None, SymInt[]? size=None, "
         "ScalarType? dtype=None, Tensor? scale=None, Tensor? dst_scale=None, "
         "Tensor? src_zero_point=None, Tensor? dst_zero_point=None, Tensor? accumulate=None, "
         "float scale_value=1., float dst_scale_value=1., float src_zero_point_value=0., "
-        "float dst_zero_point_value=0., float beta=1., "
-        "bool round_before_zero_point=False) -> Tensor", tags);
+        "float dst_zero_point_value=0., float beta=1., bool round_before_zero_point=False, "
+        "str algorithm=\"auto\") -> Tensor", tags);
   // The gradient with respect to src; `size` are src's logical sizes.
   m.def("reorder_backward(Tensor grad, SymInt[] size, str? dst_format=None, str? src_format=None, "
         "ScalarType? dtype=None, Tensor? scale=None, Tensor? dst_scale=None, "
-        "float scale_value=1., float dst_scale_value=1.) -> Tensor", tags);
+        "float scale_value=1., float dst_scale_value=1., "
+        "str algorithm=\"auto\") -> Tensor", tags);
   // Quantized to `dtype` and dequantized; and, as bits, what did not saturate: in the order of the
   // first output in memory, with the first `batch_dims` dimensions of that as dimensions.
   // `dst_format` is a plain tag, None for a contiguous result. `step_gradient`: instead of the
@@ -42,9 +45,14 @@ TORCH_LIBRARY(torch_dnnl, m) {
   m.def("fake_reorder(Tensor src, ScalarType dtype, str? dst_format=None, "
         "Tensor? dst_scale=None, Tensor? dst_zero_point=None, float dst_scale_value=1., "
         "float dst_zero_point_value=0., bool round_before_zero_point=False, int batch_dims=0, "
-        "bool step_gradient=False) -> (Tensor, Tensor)", tags);
+        "bool step_gradient=False, str algorithm=\"auto\") -> (Tensor, Tensor)", tags);
   // `grad` where `mask` has a bit for it, else 0; `format` is the forward's `dst_format`.
-  m.def("fake_reorder_backward(Tensor grad, Tensor mask, str? format=None) -> Tensor", tags);
+  m.def("fake_reorder_backward(Tensor grad, Tensor mask, str? format=None, "
+        "str algorithm=\"auto\") -> Tensor", tags);
+
+  // What a format tag says: the dimensions, outermost first; the dimensions and the sizes of the
+  // blocks, outermost first.
+  m.def("parse_format(str tag) -> (int[], int[], int[])", tags);
 
   // List attributes have one entry per spatial dimension; an empty list stands for
   // strides and dilations of 1, pads_begin of 0, pads_end as pads_begin. `algorithm`:

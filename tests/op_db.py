@@ -259,6 +259,8 @@ CASES = [
         roi=[0.2, 1.1, 0.9, -0.2],
         extrapolation_value=0.5,
     ),
+    _resample("nearest-smaller", (2, 3, 7, 6), size=(3, 4), mode="nearest"),
+    _resample("wide-antialias", (1, 2, 5, 128), size=(3, 64), **_AA),
     _resample("nearest-ceil", (2, 2, 3, 4, 2), size=(4, 3, 3), mode="nearest", nearest_mode="ceil"),
     _resample("area-nxc", (2, 7, 3), size=3, mode="area", data_format="NXC"),
     # reorder: float to float, with every operand

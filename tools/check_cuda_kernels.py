@@ -8,7 +8,12 @@ import torch_dnnl
 
 print(torch_dnnl.build_info())
 
-names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("torch_dnnl::")]
+# What takes no tensor, such as a list of kernels, runs on no device.
+names = {
+    schema.name
+    for schema in torch._C._jit_get_all_schemas()
+    if schema.name.startswith("torch_dnnl::") and "Tensor" in str(schema.arguments)
+}
 has_kernel = {
     name: torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, "CUDA")
     for name in sorted(names)

@@ -52,7 +52,7 @@ def _load_libraries() -> None:
     cpu = os.environ.get("TORCH_DNNL_LIBRARY", here / f"_cpu_{_cpu_level()}.so")
     paths = [here / "_C.so", cpu]
     if _has_cuda():
-        paths.append(here / "_cuda.so")
+        paths += [here / "_cuda.so", here / "_cuda_exact.so"]
 
     built, running = _build.torch_version, torch.__version__
     problem = "" if built.split(".")[:2] == running.split(".")[:2] else "the versions differ"
@@ -73,15 +73,21 @@ _load_libraries()
 
 from torch_dnnl import _flops, functional, nn  # noqa: E402, F401
 from torch_dnnl.convert import convert  # noqa: E402
-from torch_dnnl.functional._algorithm import conv_algorithm  # noqa: E402
+from torch_dnnl.functional import _algorithm  # noqa: E402
+from torch_dnnl.functional._algorithm import (  # noqa: E402
+    conv_algorithm,
+    reorder_algorithm,
+    resample_algorithm,
+)
 
 
 def _kernels() -> dict[str, dict[str, list[str]]]:
     """The names of each device's kernels, in order of preference, by operator family."""
     return {
         device: {
-            family: getattr(torch.ops.torch_dnnl, f"{family}_kernels_{device}")()
-            for family in ("convolution",)
+            family: names
+            for family in ("convolution", "reorder", "fake_reorder", "resample")
+            if (names := _algorithm.kernels(family, device))
         }
         for device in ("cpu", "cuda")
         if device == "cpu" or _has_cuda()
@@ -92,8 +98,8 @@ def build_info() -> dict[str, Any]:
     """What was built, with what, and what of it is in use.
 
     `kernels` has, for each device and family of operators, the names of the kernels in order of
-    preference. `algorithm=` and the context managers take them; torch.profiler shows the one that
-    ran below its operator.
+    preference. `algorithm=` and the context managers take these names. torch.profiler shows the
+    kernel that ran below the operator that ran it.
     """
     return {
         "version": __version__,
@@ -105,4 +111,12 @@ def build_info() -> dict[str, Any]:
     }
 
 
-__all__ = ["build_info", "conv_algorithm", "convert", "functional", "nn"]
+__all__ = [
+    "build_info",
+    "conv_algorithm",
+    "convert",
+    "functional",
+    "nn",
+    "reorder_algorithm",
+    "resample_algorithm",
+]

@@ -31,18 +31,19 @@ def convert(
     """Replaces torch's convolution and upsampling layers in a model by ours.
 
     The layers are `torch.nn.Conv1d`, `Conv2d`, `Conv3d`, `Upsample`, `UpsamplingNearest2d` and
-    `UpsamplingBilinear2d`, wherever they are in the model and as the model itself. The new layers
-    share the parameters, buffers and hooks of the old ones, so that an optimizer made before goes
-    on working and `state_dict` stays the same. Subclasses of these layers (lazy, parametrized,
-    quantization-aware, ...), complex convolutions and modules compiled by TorchScript are left
-    alone.
+    `UpsamplingBilinear2d`, anywhere in the model or as the model itself. The new layers share the
+    parameters, buffers and hooks of the old layers. So `state_dict` stays the same, and an
+    optimizer that was made before the conversion goes on working. These modules stay as they are:
+    subclasses of the layers (lazy, parametrized, quantization-aware, ...), complex convolutions,
+    and modules compiled by TorchScript.
 
     Args:
         module: the model.
-        inplace: change the modules of `module` themselves. Otherwise `module` stays as it is, and
-            its copy has copies of the modules and of the lists and dicts they hold, and shares
-            everything else.
-        verbose: print each layer that was replaced, and each that was left alone with the reason.
+        inplace: change the modules of `module` themselves. Otherwise `module` stays as it is. Its
+            copy has copies of the modules, and of the lists and dicts that the modules hold. The
+            copy shares everything else with `module`.
+        verbose: print each layer that was replaced, and each layer that was left alone, with the
+            reason.
 
     Returns:
         The converted model; `module` itself with `inplace=True`.
@@ -94,8 +95,8 @@ def _looks_convertible(layer: torch.nn.Module) -> bool:
 class _StructuralCopy:
     """Copies the modules of a model and the containers they hold; all else is shared.
 
-    Shared modules stay shared, cycles stay cycles. What refers to a module of the model, such as
-    a bound method that serves as a hook, refers to its copy afterwards.
+    Modules that are shared within the model stay shared, and cycles stay cycles. A reference to a
+    module of the model, such as a bound method that serves as a hook, becomes one to its copy.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -124,7 +125,7 @@ class _StructuralCopy:
         if isinstance(value, types.MethodType):
             return types.MethodType(value.__func__, self._of(value.__self__))
         if isinstance(value, RemovableHandle) and id(value.hooks_dict_ref()) in self._dicts:
-            # Lazy modules remove their own hooks: the copy those of the copy.
+            # Lazy modules remove their own hooks; the copy has to remove the hooks of the copy.
             extra = [self._of(ref()) for ref in value.extra_dict_ref]
             handle = RemovableHandle(self._of(value.hooks_dict_ref()), extra_dict=extra)
             handle.id = value.id
@@ -137,10 +138,10 @@ class _StructuralCopy:
     def _module(self, module: torch.nn.Module) -> torch.nn.Module:
         if isinstance(module, torch.jit.ScriptModule):
             return module
-        # Neither __init__ nor __setattr__, which may do more than copy.
+        # __init__ and __setattr__ may do more than copy, so neither is called.
         result: torch.nn.Module = self._remember(module, object.__new__(type(module)))
         vars(result).update({name: self._of(item) for name, item in vars(module).items()})
-        # What torch.compile made calls the original.
+        # The call that torch.compile has compiled calls the original.
         vars(result).pop("_compiled_call_impl", None)
         dynamo = sys.modules.get("torch._dynamo.eval_frame")
         if dynamo is not None and isinstance(result, dynamo.OptimizedModule):

@@ -16,20 +16,9 @@ import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 __all__ = ["Format", "canonical", "parse", "physical_shape"]
-
-_MAX_DIMS = 12
-_MAX_BLOCKS = 12
-_MAX_BLOCK = 2**31 - 1
-_GENERIC = string.ascii_lowercase[:_MAX_DIMS]
-
-# The dimensions of a tensor in logical order, for each kind of tensor that has named tags:
-# activations, weights (with groups), and those of recurrent networks.
-_NAMED = (
-    *("x", "nc", "ncw", "nchw", "ncdhw"),
-    *("oi", "oiw", "oihw", "oidhw", "goiw", "goihw", "goidhw"),
-    *("tn", "tnc", "ldnc", "ldigo", "ldio", "ldgo"),
-)
 
 
 @dataclass(frozen=True)
@@ -92,8 +81,9 @@ class Format:
     def __str__(self) -> str:
         """The generic spelling."""
         blocked = {dim for dim, _ in self.blocks}
-        outer = (_GENERIC[dim].upper() if dim in blocked else _GENERIC[dim] for dim in self.order)
-        return "".join(outer) + "".join(f"{size}{_GENERIC[dim]}" for dim, size in self.blocks)
+        lower, upper = string.ascii_lowercase, string.ascii_uppercase
+        outer = (upper[dim] if dim in blocked else lower[dim] for dim in self.order)
+        return "".join(outer) + "".join(f"{size}{lower[dim]}" for dim, size in self.blocks)
 
 
 def parse(tag: str) -> Format:
@@ -113,23 +103,8 @@ def parse(tag: str) -> Format:
         raise TypeError(
             f"parse: expected tag to be a str, got {tag!r} of type {type(tag).__name__}"
         )
-    rank = next((at for at, char in enumerate(tag) if char in string.digits), len(tag))
-    logical = _logical_order(tag, rank)
-    order = tuple(map(logical.index, tag[:rank].lower()))
-    blocks: list[tuple[int, int]] = []
-    at = rank
-    while at < len(tag):
-        block, at = _block(tag, at, rank, logical)
-        blocks.append(block)
-    for at, (char, dim) in enumerate(zip(tag, order, strict=False)):
-        size = Format(order, tuple(blocks)).block_size(dim)
-        if char.isupper() and not any(dim == blocked for blocked, _ in blocks):
-            raise _malformed(tag, at, "is upper case, but no block of that dimension follows")
-        if size > _MAX_BLOCK:
-            raise _malformed(tag, at, "has blocks that multiply to more than an int32")
-    if len(blocks) > _MAX_BLOCKS:
-        raise _malformed(tag, len(tag) - 1, f"ends more than {_MAX_BLOCKS} blocks")
-    return Format(order, tuple(blocks))
+    order, dims, sizes = torch.ops.torch_dnnl.parse_format(tag)
+    return Format(tuple(order), tuple(zip(dims, sizes, strict=True)))
 
 
 def canonical(tag: str) -> str:
@@ -150,55 +125,3 @@ def physical_shape(tag: str, size: Sequence[int]) -> tuple[int, ...]:
         (2, 1, 3, 3, 4, 16, 4)
     """
     return parse(tag).physical_shape(size)
-
-
-def _logical_order(tag: str, rank: int) -> str:
-    """The letters of the dimensions in logical order, from those in front of a tag."""
-    for at, char in enumerate(tag[:rank]):
-        if char not in string.ascii_letters:
-            raise _malformed(tag, at, "is neither a letter nor a digit")
-    letters = tag[:rank].lower()
-    for at, char in enumerate(letters):
-        if char in letters[:at]:
-            raise _malformed(tag, at, "stands for a dimension that was there before")
-    if not 0 < rank <= _MAX_DIMS:
-        raise ValueError(
-            f"parse: expected tag to start with 1 to {_MAX_DIMS} letters, got {tag!r} with {rank}"
-        )
-    if any(char in letters for char in "abef"):  # in no name, and every generic tag has an a
-        for at, char in enumerate(letters):
-            if char not in _GENERIC[:rank]:
-                raise _malformed(tag, at, f"is not one of the dimensions {_GENERIC[:rank]!r}")
-        return _GENERIC[:rank]
-    for logical in _NAMED:
-        if sorted(logical) == sorted(letters):
-            return logical
-    for at in range(rank):
-        if not any(set(letters[: at + 1]) <= set(logical) for logical in _NAMED):
-            raise _malformed(tag, at, "names no dimension that goes with the ones before it")
-    raise ValueError(f"parse: expected tag to name all dimensions of a tensor, got {tag!r}")
-
-
-def _block(tag: str, at: int, rank: int, logical: str) -> tuple[tuple[int, int], int]:
-    """The block (dimension, size) at a position of a tag, and the position after it."""
-    start = at
-    while at < len(tag) and tag[at] in string.digits:
-        at += 1
-    if start == at:
-        raise _malformed(tag, at, "has no block size before it")
-    if tag[start] == "0":
-        raise _malformed(tag, start, "does not start a block size")
-    if at == len(tag):
-        raise _malformed(tag, at - 1, "is not followed by the dimension of the block")
-    if tag[at] not in logical:
-        raise _malformed(tag, at, "is not one of the dimensions in front, in lower case")
-    if tag[at].upper() not in tag[:rank]:
-        raise _malformed(tag, at, "is blocked, so it must be upper case in front")
-    return (logical.index(tag[at]), int(tag[start:at])), at + 1
-
-
-def _malformed(tag: str, at: int, problem: str) -> ValueError:
-    return ValueError(
-        "parse: expected tag to be a oneDNN format tag such as 'nhwc', 'acdb' or 'aBcd16b', got "
-        f"{tag!r}: {tag[at]!r} (character {at + 1}) {problem}"
-    )

@@ -24,6 +24,11 @@ TORCH_DNNL_HD inline int64_t product(const int64_t* size) {
 // Half-open: [begin, end).
 struct Range {
   int64_t begin, end;
+
+  TORCH_DNNL_HD int64_t count() const {
+    return end - begin;
+  }
+  bool operator==(const Range&) const = default;
 };
 
 // The k in [0, count) with 0 <= first + k * step < limit.

@@ -12,16 +12,16 @@ namespace detail {
 // More boxes than this do not come from formats that anybody uses; the reference is good enough.
 inline constexpr size_t kMaxBoxes = 64;
 
-struct Digit {
+struct SegmentDigit {
   int64_t step, extent;
 };
 // A part of one dimension: the coordinates begin + sum of digit * step.
-struct Piece {
+struct Segment {
   int64_t begin;
-  c10::SmallVector<Digit, 4> digits;
+  c10::SmallVector<SegmentDigit, 4> digits;
 };
-using Steps = c10::SmallVector<int64_t, 8>; // ascending, of one dimension
-using Pieces = c10::SmallVector<Piece, 4>;
+using StepSizes = c10::SmallVector<int64_t, 8>; // of the digits of one dimension, ascending
+using Segments = c10::SmallVector<Segment, 4>;
 
 inline constexpr std::pair<Array, ReorderProblem::Operand ReorderProblem::*> operands[] = {
     {kSrcZeroPoint, &ReorderProblem::src_zero_point},
@@ -29,15 +29,15 @@ inline constexpr std::pair<Array, ReorderProblem::Operand ReorderProblem::*> ope
     {kDstScale, &ReorderProblem::dst_scale},
     {kDstZeroPoint, &ReorderProblem::dst_zero_point}};
 
-inline Steps sorted(Steps steps) {
+inline StepSizes sorted(StepSizes steps) {
   std::sort(steps.begin(), steps.end());
   steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
   return steps;
 }
 
 // The steps of the common digits.
-inline Steps common_steps(const ReorderProblem& p, int64_t dim) {
-  Steps steps{1};
+inline StepSizes common_steps(const ReorderProblem& p, int64_t dim) {
+  StepSizes steps{1};
   const auto add = [&](int64_t step) {
     if (step < p.size[dim]) {
       steps.push_back(step);
@@ -62,7 +62,7 @@ inline Steps common_steps(const ReorderProblem& p, int64_t dim) {
   return steps.size() == 1 ? steps : sorted(std::move(steps));
 }
 
-inline bool is_chain(const Steps& steps) {
+inline bool is_chain(const StepSizes& steps) {
   for (size_t i = 1; i < steps.size(); i++) {
     if (steps[i] % steps[i - 1] != 0) {
       return false;
@@ -72,32 +72,32 @@ inline bool is_chain(const Steps& steps) {
 }
 
 // `count` steps of size steps[level], and the whole digits below.
-inline Piece piece_of(const Steps& steps, int64_t begin, size_t level, int64_t count) {
-  Piece piece{begin, {}};
-  piece.digits.push_back({steps[level], count});
+inline Segment segment_of(const StepSizes& steps, int64_t begin, size_t level, int64_t count) {
+  Segment segment{begin, {}};
+  segment.digits.push_back({steps[level], count});
   for (; level > 0; level--) {
-    piece.digits.push_back({steps[level - 1], steps[level] / steps[level - 1]});
+    segment.digits.push_back({steps[level - 1], steps[level] / steps[level - 1]});
   }
-  return piece;
+  return segment;
 }
 
 // [0, size): as many of the largest step as fit, then of the next one, and so on.
-inline Pieces value_pieces(const Steps& steps, int64_t size) {
-  Pieces pieces;
+inline Segments value_segments(const StepSizes& steps, int64_t size) {
+  Segments segments;
   int64_t begin = 0;
   for (size_t level = steps.size(); begin < size;) {
     level--;
     if (const int64_t count = (size - begin) / steps[level]; count > 0) {
-      pieces.push_back(piece_of(steps, begin, level, count));
+      segments.push_back(segment_of(steps, begin, level, count));
       begin += count * steps[level];
     }
   }
-  return pieces;
+  return segments;
 }
 
 // The padding that follows `size` elements: from the smallest step of dst up.
-inline Pieces padding_pieces(const ReorderProblem& p, int64_t dim) {
-  Steps steps{1};
+inline Segments padding_segments(const ReorderProblem& p, int64_t dim) {
+  StepSizes steps{1};
   int64_t padded = 1;
   for (int64_t k = 0; k < p.dst_digits; k++) {
     if (p.dst_digit[k].dim == dim) {
@@ -105,7 +105,7 @@ inline Pieces padding_pieces(const ReorderProblem& p, int64_t dim) {
       padded *= p.dst_digit[k].extent;
     }
   }
-  Pieces pieces;
+  Segments segments;
   if (padded > p.size[dim]) {
     steps = sorted(std::move(steps));
     steps.push_back(padded);
@@ -115,14 +115,14 @@ inline Pieces padding_pieces(const ReorderProblem& p, int64_t dim) {
         level++;
       }
       const int64_t count = (steps[level + 1] - begin % steps[level + 1]) / steps[level];
-      pieces.push_back(piece_of(steps, begin, level, count));
+      segments.push_back(segment_of(steps, begin, level, count));
       begin += count * steps[level];
     }
   }
-  return pieces;
+  return segments;
 }
 
-inline Axis axis_of(const ReorderProblem& p, int64_t dim, const Digit& digit) {
+inline Axis axis_of(const ReorderProblem& p, int64_t dim, const SegmentDigit& digit) {
   Axis axis{digit.extent, {}};
   const auto is_part = [&](const ReorderProblem::Digit& whole) {
     return whole.dim == dim && whole.step <= digit.step && digit.step < whole.step * whole.extent;
@@ -172,9 +172,9 @@ inline Offsets offset_of(const ReorderProblem& p, int64_t dim, int64_t begin) {
   return offset;
 }
 
-inline void append(const ReorderProblem& p, int64_t dim, const Piece& piece, Box& box) {
-  advance(box.offset, offset_of(p, dim, piece.begin), 1);
-  for (const Digit& digit : piece.digits) {
+inline void append(const ReorderProblem& p, int64_t dim, const Segment& segment, Box& box) {
+  advance(box.offset, offset_of(p, dim, segment.begin), 1);
+  for (const SegmentDigit& digit : segment.digits) {
     if (digit.extent > 1) {
       box.axes.push_back(axis_of(p, dim, digit));
     }
@@ -188,10 +188,10 @@ inline void sort_and_merge(Box& box) {
   merge(box.axes);
 }
 
-// A piece of the padding of `dim`, over the whole of every other dimension.
-inline Box padding_box(const ReorderProblem& p, int64_t dim, const Piece& piece) {
+// A segment of the padding of `dim`, over the whole of every other dimension.
+inline Box padding_box(const ReorderProblem& p, int64_t dim, const Segment& segment) {
   Box box;
-  append(p, dim, piece, box);
+  append(p, dim, segment, box);
   for (int64_t k = 0; k < p.dst_digits; k++) {
     const ReorderProblem::Digit& digit = p.dst_digit[k];
     if (digit.dim != dim && digit.extent > 1) {
@@ -219,36 +219,36 @@ inline bool has_boxes(const ReorderProblem& p) {
   using namespace detail;
   size_t boxes = 1;
   for (int64_t dim = 0; dim < p.dims; dim++) {
-    const Steps steps = common_steps(p, dim);
+    const StepSizes steps = common_steps(p, dim);
     if (!is_chain(steps)) {
       return false;
     }
     if (steps.size() > 1) {
-      boxes *= value_pieces(steps, p.size[dim]).size();
+      boxes *= value_segments(steps, p.size[dim]).size();
     }
   }
   return boxes <= kMaxBoxes;
 }
 
 // The axes are in the order of dst's memory.
-inline Boxes boxes_of(const ReorderProblem& p) {
+inline Boxes decompose(const ReorderProblem& p) {
   using namespace detail;
   Boxes boxes;
   boxes.values.emplace_back();
   for (int64_t dim = 0; dim < p.dims; dim++) {
-    const Pieces pieces = value_pieces(common_steps(p, dim), p.size[dim]);
+    const Segments segments = value_segments(common_steps(p, dim), p.size[dim]);
     const size_t before = boxes.values.size();
-    for (size_t i = 1; i < pieces.size(); i++) {
+    for (size_t i = 1; i < segments.size(); i++) {
       for (size_t b = 0; b < before; b++) {
         boxes.values.push_back(Box(boxes.values[b]));
-        append(p, dim, pieces[i], boxes.values.back());
+        append(p, dim, segments[i], boxes.values.back());
       }
     }
     for (size_t b = 0; b < before; b++) {
-      append(p, dim, pieces[0], boxes.values[b]);
+      append(p, dim, segments[0], boxes.values[b]);
     }
-    for (const Piece& piece : padding_pieces(p, dim)) {
-      boxes.padding.push_back(padding_box(p, dim, piece));
+    for (const Segment& segment : padding_segments(p, dim)) {
+      boxes.padding.push_back(padding_box(p, dim, segment));
     }
   }
   for (Box& box : boxes.values) {

@@ -31,6 +31,7 @@ enum {
   dst_zero_point_value,
   beta,
   round_before_zero_point,
+  algorithm,
   count
 };
 }
@@ -43,7 +44,8 @@ Stack plain_call(
     c10::IValue dst_format,
     c10::IValue src_format,
     c10::IValue size,
-    c10::IValue dtype);
+    c10::IValue dtype,
+    c10::IValue algorithm);
 
 inline c10::IValue as_ivalue(c10::ScalarType type) {
   return static_cast<int64_t>(type);

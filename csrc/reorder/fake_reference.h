@@ -77,7 +77,7 @@ TORCH_DNNL_HD inline uint32_t quantize_and_back(
     }
   }
   for (int k = 0; k < n; k++) {
-    value[k] = canonical(value[k]);
+    value[k] = canonical_nan(value[k]);
   }
   return bits;
 }

@@ -31,6 +31,7 @@ enum {
   round_before_zero_point,
   batch_dims,
   step_gradient,
+  algorithm,
   count,
   mask = count
 };
@@ -41,9 +42,15 @@ Stack call_fake_reorder(Stack args) {
   return op.outputs(std::move(args));
 }
 
-Tensor masked(const Tensor& tensor, const IValue& mask, const IValue& format) {
+// `rest`: the arguments after the gradient, in the order of the schema.
+Tensor masked(const Tensor& tensor, const Stack& rest) {
   static const Operator op("torch_dnnl::fake_reorder_backward");
-  return op({tensor, mask, format});
+  return op({tensor, rest[0], rest[1], rest[2]});
+}
+
+// What fake_reorder_backward takes after the gradient, of a call of fake_reorder.
+Stack mask_of(const Stack& args) {
+  return {args[arg::mask], args[arg::dst_format], args[arg::algorithm]};
 }
 
 // The derivative by dst_scale, in the type of sums.
@@ -56,7 +63,7 @@ Tensor step_gradient(const Stack& args) {
 // A call of reorder that multiplies by t: the result, but not its derivative by dst_scale, has it
 // as a factor.
 Stack times_scale(const Tensor& tensor, const Stack& args, IValue dtype) {
-  Stack call = plain_call(tensor, {}, {}, {}, std::move(dtype));
+  Stack call = plain_call(tensor, {}, {}, {}, std::move(dtype), args[arg::algorithm]);
   if (!args[arg::step_gradient].toBool()) {
     call[reorder_arg::scale] = args[arg::dst_scale];
     call[reorder_arg::scale_value] = args[arg::dst_scale_value];
@@ -71,7 +78,7 @@ IValue sum_dtype(const Tensor& src) {
 // Pullbacks. Those of scale and zero point save the call, its mask, and the operand's sizes and
 // type.
 Tensor pull_src(const Tensor& grad, const Stack& saved) {
-  return masked(grad, saved[0], saved[1]);
+  return masked(grad, saved);
 }
 
 Tensor sum_to_saved_operand(const Tensor& tensor, const Stack& saved) {
@@ -84,7 +91,7 @@ Tensor pull_dst_scale(const Tensor& grad, const Stack& saved) {
 }
 
 Tensor pull_dst_zero_point(const Tensor& grad, const Stack& saved) {
-  const Tensor inside = masked(grad, saved[arg::mask], saved[arg::dst_format]);
+  const Tensor inside = masked(grad, mask_of(saved));
   const auto dtype = sum_dtype(saved[arg::src].toTensor());
   return sum_to_saved_operand(
       call_reorder(times_scale(at::sub(inside, grad), saved, dtype)), saved);
@@ -98,8 +105,7 @@ Pullback pullback(size_t argument, const Stack& args) {
   const bool is_step_gradient = args[arg::step_gradient].toBool();
   switch (argument) {
     case arg::src:
-      return is_step_gradient ? Pullback{}
-                              : Pullback{pull_src, {args[arg::mask], args[arg::dst_format]}};
+      return is_step_gradient ? Pullback{} : Pullback{pull_src, mask_of(args)};
     case arg::dst_scale:
       return is_step_gradient ? Pullback{} : Pullback{pull_dst_scale, std::move(saved)};
     case arg::dst_zero_point:
@@ -114,12 +120,12 @@ Tensor pushforward(size_t argument, const Tensor& tangent, const Stack& args) {
   const auto dtype = is_step_gradient ? sum_dtype(src) : as_ivalue(src.scalar_type());
   switch (argument) {
     case arg::src:
-      return is_step_gradient ? Tensor() : masked(tangent, args[arg::mask], args[arg::dst_format]);
+      return is_step_gradient ? Tensor() : masked(tangent, mask_of(args));
     case arg::dst_scale: {
       if (is_step_gradient) {
         return {};
       }
-      Stack call = plain_call(step_gradient(args), {}, {}, {}, dtype);
+      Stack call = plain_call(step_gradient(args), {}, {}, {}, dtype, args[arg::algorithm]);
       call[reorder_arg::scale] = tangent;
       return call_reorder(std::move(call));
     }
@@ -127,7 +133,7 @@ Tensor pushforward(size_t argument, const Tensor& tangent, const Stack& args) {
       Stack call = times_scale(at::zeros_like(src), args, dtype);
       call[reorder_arg::src_zero_point] = tangent;
       const Tensor shift = call_reorder(std::move(call));
-      return at::sub(shift, masked(shift, args[arg::mask], args[arg::dst_format]));
+      return at::sub(shift, masked(shift, mask_of(args)));
     }
   }
   return {};
@@ -137,10 +143,10 @@ const Derivatives forward_derivatives{pullback, pushforward};
 // A linear map that is its own adjoint.
 const Derivatives backward_derivatives{
     [](size_t argument, const Stack& args) {
-      return argument == 0 ? Pullback{pull_src, {args[1], args[2]}} : Pullback{};
+      return argument == 0 ? Pullback{pull_src, Stack(args.begin() + 1, args.end())} : Pullback{};
     },
     [](size_t argument, const Tensor& tangent, const Stack& args) {
-      return argument == 0 ? masked(tangent, args[1], args[2]) : Tensor();
+      return argument == 0 ? masked(tangent, Stack(args.begin() + 1, args.end())) : Tensor();
     }};
 
 // The batch becomes the first dimension, outermost in memory, of the result and of the mask.
@@ -164,12 +170,21 @@ Stack batch_fake_reorder(const BatchedCall& call) {
 
 Tensor batch_fake_reorder_backward(const BatchedCall& call) {
   return masked(
-      call.with_batch_at(0, 0), call.with_batch_at(1, 0), batched_format("format", call.args[2]));
+      call.with_batch_at(0, 0),
+      {call.with_batch_at(1, 0), batched_format("format", call.args[2]), call.args[3]});
+}
+
+FakeReorderOutputs meta_outputs(const Tensor& src, const FakeReorderOptions& options) {
+  return fake_reorder_outputs(fake_reorder_arguments(src, options));
+}
+
+Tensor meta_backward_output(const Tensor& grad, const Tensor& mask, const ReorderOptions& options) {
+  return fake_reorder_backward_output(fake_reorder_backward_arguments(grad, mask, options));
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {
-  m.impl("fake_reorder", fake_reorder_kernel<fake_reorder_outputs>);
-  m.impl("fake_reorder_backward", fake_reorder_backward_kernel<fake_reorder_backward_output>);
+  m.impl("fake_reorder", fake_reorder_kernel<meta_outputs>);
+  m.impl("fake_reorder_backward", fake_reorder_backward_kernel<meta_backward_output>);
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {

@@ -8,9 +8,8 @@
 #pragma once
 
 #include <ATen/ops/empty.h>
-#include <c10/core/DeviceGuard.h>
-#include <torch/library.h>
 
+#include <algorithm>
 #include <tuple>
 
 #include "reorder/fake_reference.h"
@@ -31,126 +30,125 @@ struct FakeReorderOptions {
   bool step_gradient;
 };
 
-namespace fake_reorder_detail {
+// A checked call of fake_reorder or of its backward.
+struct FakeReorderArguments {
+  ReorderArguments reorder;
+  c10::ScalarType result_dtype;
+  SymSizes mask_size;
+};
 
-using reorder_detail::Sides;
-using reorder_detail::SymSizes;
+struct FakeReorderOutputs {
+  at::Tensor values, mask;
+};
+
+namespace fake_reorder_detail {
 
 // A tag that was left out; a tensor without dimensions has none.
 inline std::optional<std::string>
 plain_format(const at::Tensor& tensor, std::optional<std::string_view> format) {
-  if (format || tensor.dim() == 0) {
+  if (format || tensor.dim() == 0)
     return std::optional<std::string>(format);
-  }
   return contiguous_tag(tensor.dim());
 }
 
-// Checks what both operators share.
-inline Sides check(const at::Tensor& src, const ReorderOptions& options) {
+// Reads and checks what both operators share.
+inline FakeReorderArguments arguments(const at::Tensor& src, const ReorderOptions& options) {
+  const ReorderNames& names = options.names;
   TORCH_CHECK_TYPE(
       contains(FloatingTypes{}, src.scalar_type()),
-      options.names.op,
+      names.op,
       ": expected ",
-      options.names.src,
+      names.src,
       " to be float64, float32, bfloat16 or float16, got ",
       dtype_name(src.scalar_type()));
-  Sides sides = check_reorder(src, options);
+  FakeReorderArguments call{reorder_arguments(src, options), src.scalar_type(), {}};
   TORCH_CHECK_VALUE(
-      !reorder_detail::is_blocked(sides.dst),
-      options.names.op,
+      !call.reorder.is_dst_blocked(),
+      names.op,
       ": expected ",
-      options.names.dst_format,
+      names.dst_format,
       " to be a plain tag, got \"",
       options.dst_format.value_or(""),
       "\"");
-  return sides;
+  return call;
 }
 
 // Of a result of this size and format.
-inline SymSizes mask_sizes(const Sides& sides, int64_t batch_dims) {
+inline SymSizes mask_sizes(const ReorderArguments& call, int64_t batch_dims) {
   SymSizes sizes;
   c10::SymInt rest = 1;
-  for (int64_t i = 0; i < static_cast<int64_t>(sides.size.size()); i++) {
-    const c10::SymInt& size = sides.size[sides.dst->outer[i]];
-    if (i < batch_dims) {
+  for (int64_t i = 0; i < static_cast<int64_t>(call.size.size()); i++) {
+    const c10::SymInt& size = call.size[call.dst_format->outer[i]];
+    if (i < batch_dims)
       sizes.push_back(size);
-    } else {
+    else
       rest = rest * size;
-    }
   }
   // With a byte of zeros at the end: tracing would make a special case of a size of 1.
   sizes.push_back((rest + 7) / 8 + 1);
   return sizes;
 }
 
-// The problem of `reorder`, whose destination has any type, and a mask for it.
-inline FakeReorderProblem problem(
-    const at::Tensor& src,
-    const at::Tensor& dst,
-    const at::Tensor& mask,
-    const ReorderOptions& options) {
+// The problem of a call with these outputs, without what only one operator has.
+inline FakeReorderProblem
+problem(const FakeReorderArguments& call, const at::Tensor& dst, const at::Tensor& mask) {
   FakeReorderProblem p{};
-  p.reorder = reorder_problem(src, dst, options);
-  p.reorder.compute_dtype = options.compute_dtype;
-  p.reorder.src_dtype = src.scalar_type();
-  p.reorder.dst_dtype = dst.scalar_type();
+  p.reorder = reorder_detail::unreduced_problem(call.reorder, dst);
+  p.dtype = call.reorder.dtype;
   p.row_bytes = mask.size(-1);
   p.rows = 1;
-  for (int64_t d = 0; d < mask.dim() - 1; d++) {
+  for (int64_t d = 0; d < mask.dim() - 1; d++)
     p.rows *= mask.size(d);
-  }
   p.row_elements = dst.numel() / std::max<int64_t>(p.rows, 1);
   return p;
 }
 
 } // namespace fake_reorder_detail
 
-struct FakeReorderOutputs {
-  at::Tensor values, mask;
-};
-
-// Checks a call and returns its empty outputs.
-inline FakeReorderOutputs
-fake_reorder_outputs(const at::Tensor& src, const FakeReorderOptions& options) {
-  using namespace fake_reorder_detail;
+// Reads and checks a call.
+inline FakeReorderArguments
+fake_reorder_arguments(const at::Tensor& src, const FakeReorderOptions& options) {
   TORCH_CHECK_VALUE(
       contains(FakeReorderTypes{}, *options.reorder.dtype),
       "fake_reorder: expected dtype to be float8_e4m3fn, float8_e5m2, int32, int8 or uint8, got ",
       dtype_name(*options.reorder.dtype));
-  const Sides sides = check(src, options.reorder);
+  FakeReorderArguments call = fake_reorder_detail::arguments(src, options.reorder);
   TORCH_CHECK_VALUE(
       options.batch_dims >= 0 && options.batch_dims <= src.dim(),
       "fake_reorder: expected batch_dims to be from 0 to the ",
       src.dim(),
       " dimensions of src, got ",
       options.batch_dims);
-  const auto dtype = options.step_gradient ? options.reorder.compute_dtype : src.scalar_type();
-  return {
-      reorder_detail::empty_destination(src, sides, dtype),
-      empty(mask_sizes(sides, options.batch_dims), src.options().dtype(c10::kByte))};
+  if (options.step_gradient)
+    call.result_dtype = options.reorder.compute_dtype;
+  call.mask_size = fake_reorder_detail::mask_sizes(call.reorder, options.batch_dims);
+  return call;
 }
 
-// The problem of a checked call.
+// The empty outputs of a call.
+inline FakeReorderOutputs fake_reorder_outputs(const FakeReorderArguments& call) {
+  return {
+      reorder_detail::empty_destination(call.reorder, call.result_dtype),
+      empty(call.mask_size, call.reorder.src.options().dtype(c10::kByte))};
+}
+
+// The problem of a call.
 inline FakeReorderProblem fake_reorder_problem(
-    const at::Tensor& src,
+    const FakeReorderArguments& call,
     const FakeReorderOutputs& outputs,
-    const FakeReorderOptions& options) {
-  auto p = fake_reorder_detail::problem(src, outputs.values, outputs.mask, options.reorder);
+    bool step_gradient) {
+  auto p = fake_reorder_detail::problem(call, outputs.values, outputs.mask);
   p.mask = outputs.mask.mutable_data_ptr<uint8_t>();
-  p.dtype = *options.reorder.dtype;
-  p.reorder.round_before_zero_point = options.reorder.round_before_zero_point &&
-      c10::isIntegralType(p.dtype, /*includeBool=*/false);
-  p.step_gradient = options.step_gradient;
+  p.step_gradient = step_gradient;
   return p;
 }
 
-// Checks a call and returns its empty output.
-inline at::Tensor fake_reorder_backward_output(
+// Reads and checks a call.
+inline FakeReorderArguments fake_reorder_backward_arguments(
     const at::Tensor& grad,
     const at::Tensor& mask,
     const ReorderOptions& options) {
-  using namespace fake_reorder_detail;
-  const Sides sides = check(grad, options);
+  FakeReorderArguments call = fake_reorder_detail::arguments(grad, options);
   const char* op = options.names.op;
   check_strided(op, "mask", mask);
   check_same_device(op, "mask", mask, "grad", grad);
@@ -166,18 +164,22 @@ inline at::Tensor fake_reorder_backward_output(
       grad.dim() + 1,
       " dimensions, got sizes ",
       mask.sym_sizes());
-  reorder_detail::check_sizes(
-      op, "mask", mask, "the bits of grad", mask_sizes(sides, mask.dim() - 1));
-  return reorder_detail::empty_destination(grad, sides, grad.scalar_type());
+  call.mask_size = fake_reorder_detail::mask_sizes(call.reorder, mask.dim() - 1);
+  reorder_detail::check_sizes(op, "mask", mask, "the bits of grad", call.mask_size);
+  return call;
 }
 
-// The problem of a checked call; `mask` is contiguous.
+// The empty output of a call of the backward.
+inline at::Tensor fake_reorder_backward_output(const FakeReorderArguments& call) {
+  return reorder_detail::empty_destination(call.reorder, call.result_dtype);
+}
+
+// The problem of a call; `mask` is contiguous.
 inline FakeReorderProblem fake_reorder_backward_problem(
-    const at::Tensor& grad,
+    const FakeReorderArguments& call,
     const at::Tensor& mask,
-    const at::Tensor& dst,
-    const ReorderOptions& options) {
-  auto p = fake_reorder_detail::problem(grad, dst, mask, options);
+    const at::Tensor& dst) {
+  auto p = fake_reorder_detail::problem(call, dst, mask);
   p.saved_mask = mask.const_data_ptr<uint8_t>();
   return p;
 }
@@ -194,17 +196,16 @@ std::tuple<at::Tensor, at::Tensor> fake_reorder_kernel(
     double dst_zero_point_value,
     bool round_before_zero_point,
     int64_t batch_dims,
-    bool step_gradient) {
-  ReorderOptions options{};
-  options.names = fake_reorder_names;
-  options.compute_dtype = compute_dtype_of(src.scalar_type() == c10::kDouble);
-  options.dst_format = fake_reorder_detail::plain_format(src, dst_format);
+    bool step_gradient,
+    std::string_view algorithm) {
+  const auto format = fake_reorder_detail::plain_format(src, dst_format);
+  ReorderOptions options{
+      fake_reorder_names, compute_dtype_of(src.scalar_type() == c10::kDouble), format};
   options.dtype = dtype;
-  options.scale = {std::nullopt, 1};
   options.dst_scale = {dst_scale, dst_scale_value};
-  options.src_zero_point = {std::nullopt, 0};
   options.dst_zero_point = {dst_zero_point, dst_zero_point_value};
   options.round_before_zero_point = round_before_zero_point;
+  options.algorithm = algorithm;
   auto outputs = run(src, {std::move(options), batch_dims, step_gradient});
   return {std::move(outputs.values), std::move(outputs.mask)};
 }
@@ -213,44 +214,13 @@ template <at::Tensor (*run)(const at::Tensor&, const at::Tensor&, const ReorderO
 at::Tensor fake_reorder_backward_kernel(
     const at::Tensor& grad,
     const at::Tensor& mask,
-    std::optional<std::string_view> format) {
-  ReorderOptions options{};
-  options.names = fake_reorder_backward_names;
-  options.compute_dtype = compute_dtype_of(grad.scalar_type() == c10::kDouble);
-  options.dst_format = fake_reorder_detail::plain_format(grad, format);
-  options.scale = options.dst_scale = {std::nullopt, 1};
-  options.src_zero_point = options.dst_zero_point = {std::nullopt, 0};
+    std::optional<std::string_view> dst_format,
+    std::string_view algorithm) {
+  const auto format = fake_reorder_detail::plain_format(grad, dst_format);
+  ReorderOptions options{
+      fake_reorder_backward_names, compute_dtype_of(grad.scalar_type() == c10::kDouble), format};
+  options.algorithm = algorithm;
   return run(grad, mask, options);
 }
-
-// The operators of a device whose kernels are `quantize` and `mask`.
-template <void (*quantize)(const FakeReorderProblem&), void (*mask)(const FakeReorderProblem&)>
-struct FakeReorderOnDevice {
-  static FakeReorderOutputs forward(const at::Tensor& src, const FakeReorderOptions& options) {
-    const c10::DeviceGuard guard(src.device());
-    auto outputs = fake_reorder_outputs(src, options);
-    if (src.numel() > 0) {
-      quantize(fake_reorder_problem(src, outputs, options));
-    } else {
-      outputs.mask.zero_();
-    }
-    return outputs;
-  }
-
-  static at::Tensor
-  backward(const at::Tensor& grad, const at::Tensor& saved_mask, const ReorderOptions& options) {
-    const c10::DeviceGuard guard(grad.device());
-    at::Tensor dst = fake_reorder_backward_output(grad, saved_mask, options);
-    if (grad.numel() > 0) {
-      mask(fake_reorder_backward_problem(grad, saved_mask.contiguous(), dst, options));
-    }
-    return dst;
-  }
-
-  static void register_in(torch::Library& m) {
-    m.impl("fake_reorder", fake_reorder_kernel<forward>);
-    m.impl("fake_reorder_backward", fake_reorder_backward_kernel<backward>);
-  }
-};
 
 } // namespace torch_dnnl

@@ -8,7 +8,24 @@
 
 #include <cstdint>
 
+#include "core/dispatch.h"
+
 namespace torch_dnnl {
+
+using ReorderTypes = TypeList<
+    double,
+    float,
+    c10::BFloat16,
+    c10::Half,
+    c10::Float8_e4m3fn,
+    c10::Float8_e5m2,
+    int32_t,
+    int8_t,
+    uint8_t>;
+using ReorderFloatingTypes =
+    TypeList<double, float, c10::BFloat16, c10::Half, c10::Float8_e4m3fn, c10::Float8_e5m2>;
+// What values are computed in. int64_t: they are only moved and converted, exactly.
+using ReorderComputeTypes = TypeList<double, float, int64_t>;
 
 inline constexpr int kMaxDims = 12;   // logical dimensions
 inline constexpr int kMaxDigits = 24; // dimensions of a physical tensor

@@ -34,7 +34,8 @@ Stack plain_call(
     IValue dst_format,
     IValue src_format,
     IValue size,
-    IValue dtype) {
+    IValue dtype,
+    IValue algorithm) {
   Stack args(reorder_arg::count);
   args[reorder_arg::src] = src;
   args[reorder_arg::dst_format] = std::move(dst_format);
@@ -45,6 +46,7 @@ Stack plain_call(
   args[reorder_arg::src_zero_point_value] = args[reorder_arg::dst_zero_point_value] = 0.0;
   args[reorder_arg::beta] = 1.0;
   args[reorder_arg::round_before_zero_point] = false;
+  args[reorder_arg::algorithm] = std::move(algorithm);
   return args;
 }
 
@@ -89,6 +91,7 @@ enum {
   dst_scale,
   scale_value,
   dst_scale_value,
+  algorithm,
   count
 };
 }
@@ -98,8 +101,8 @@ Tensor call_reorder_backward(Stack args) {
   return op(std::move(args));
 }
 
-std::optional<std::string> as_text(const IValue& value) {
-  return value.isNone() ? std::nullopt : std::optional(value.toStringRef());
+std::optional<std::string_view> as_text(const IValue& value) {
+  return value.isNone() ? std::nullopt : std::optional(value.toStringView());
 }
 
 // A call of reorder, what its arguments imply, and the calls that its derivatives consist of.
@@ -117,13 +120,13 @@ struct ReorderCall {
       dtype = as_ivalue(src().scalar_type());
     }
     c10::SymIntArrayRef sizes = src().sym_sizes();
-    reorder_detail::SymSizes padded;
+    SymSizes padded;
     if (const auto tag = as_text(args[reorder_arg::src_format])) {
       const Format format = parse_format("reorder", "src_format", *tag);
       if (format.blocked()) {
         sizes = padded = reorder_detail::padded_sizes(format, sizes);
         if (dst_format.isNone()) {
-          dst_format = *tag;
+          dst_format = std::string(*tag);
         }
       }
     }
@@ -134,6 +137,10 @@ struct ReorderCall {
 
   const Tensor& src() const {
     return args[reorder_arg::src].toTensor();
+  }
+
+  const IValue& algorithm() const {
+    return args[reorder_arg::algorithm];
   }
 
   // The type that sums over elements are computed in.
@@ -167,17 +174,23 @@ struct ReorderCall {
   // From the format of src to that of dst.
   Stack plain(const Tensor& from) const {
     return plain_call(
-        from, args[reorder_arg::dst_format], args[reorder_arg::src_format], size, dtype);
+        from,
+        args[reorder_arg::dst_format],
+        args[reorder_arg::src_format],
+        size,
+        dtype,
+        algorithm());
   }
 
   // From the format of dst to that of dst.
   Stack plain_in_dst(const Tensor& from) const {
-    return plain_call(from, dst_format, dst_format, size, dtype);
+    return plain_call(from, dst_format, dst_format, size, dtype, algorithm());
   }
 
   // From the format of src to a contiguous tensor, in the type of sums.
   Stack plain_for_sum() const {
-    return plain_call(src(), contiguous(), args[reorder_arg::src_format], size, sum_dtype());
+    return plain_call(
+        src(), contiguous(), args[reorder_arg::src_format], size, sum_dtype(), algorithm());
   }
 
   // `call` with some of the arguments of this one.
@@ -208,6 +221,7 @@ struct ReorderCall {
     rest[backward_arg::dst_scale - 1] = args[reorder_arg::dst_scale];
     rest[backward_arg::scale_value - 1] = 1.0;
     rest[backward_arg::dst_scale_value - 1] = args[reorder_arg::dst_scale_value];
+    rest[backward_arg::algorithm - 1] = algorithm();
     return rest;
   }
 
@@ -266,7 +280,8 @@ Tensor pull_scale(const Tensor& grad, const Stack& saved) {
         call.dst_format,
         saved[backward_arg::dst_format - 1],
         call.size,
-        call.dtype));
+        call.dtype,
+        call.algorithm()));
   }
   const Tensor factor = call_reorder(std::move(args));
   return sum_to_saved_operand<negative>(at::mul(pull_linear(grad, saved), factor), saved);
@@ -355,7 +370,7 @@ Tensor pushforward(size_t argument, const Tensor& tangent, const Stack& args) {
 
 // reorder_backward's call as the reorder that it is, and where its tensors are in that.
 Stack as_reorder(const Stack& args) {
-  auto formats = backward_formats(
+  const BackwardFormats formats = backward_formats(
       as_text(args[backward_arg::dst_format]),
       as_text(args[backward_arg::src_format]),
       args[backward_arg::size].toSymIntVector().size());
@@ -364,7 +379,8 @@ Stack as_reorder(const Stack& args) {
       as_ivalue(formats.to),
       as_ivalue(formats.from),
       args[backward_arg::size],
-      args[backward_arg::dtype]);
+      args[backward_arg::dtype],
+      args[backward_arg::algorithm]);
   call[reorder_arg::scale] = args[backward_arg::scale];
   call[reorder_arg::dst_scale] = args[backward_arg::dst_scale];
   call[reorder_arg::scale_value] = args[backward_arg::scale_value];
@@ -446,9 +462,31 @@ Tensor batch_reorder_backward(const BatchedCall& call) {
       "reorder_backward", call, dst_format, src_format, size, {scale, dst_scale}));
 }
 
+Tensor meta_output(const Tensor& src, const ReorderOptions& options) {
+  return reorder_output(reorder_arguments(src, options));
+}
+
+using Ints = std::vector<int64_t>;
+
+std::tuple<Ints, Ints, Ints> parsed_format(std::string_view tag) {
+  const Format format = parse_format("parse", "tag", tag);
+  std::tuple<Ints, Ints, Ints> parsed;
+  auto& [outer, dims, sizes] = parsed;
+  outer.assign(format.outer.begin(), format.outer.end());
+  for (const Format::Block& block : format.inner) {
+    dims.push_back(block.dim);
+    sizes.push_back(block.size);
+  }
+  return parsed;
+}
+
+TORCH_LIBRARY_IMPL(torch_dnnl, CompositeImplicitAutograd, m) {
+  m.impl("parse_format", parsed_format);
+}
+
 TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {
-  m.impl("reorder", reorder_kernel<reorder_output>);
-  m.impl("reorder_backward", reorder_backward_kernel<reorder_output>);
+  m.impl("reorder", reorder_kernel<meta_output>);
+  m.impl("reorder_backward", reorder_backward_kernel<meta_output>);
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {

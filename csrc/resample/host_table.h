@@ -118,19 +118,19 @@ template <class W>
 using Tables = std::array<SharedTable<W>, 3>;
 
 template <class W>
-Tables<W> cached_tables(const AxisSpec (&axes)[3], bool transposed) {
+SharedTable<W> cached_table(const AxisSpec& axis, bool transposed) {
   static Cache<HostTableKey, HostTable<W>> cache;
   static const auto missing_axis = std::make_shared<const HostTable<W>>(HostTableKey{{}, false});
+  return axis == AxisSpec{} ? missing_axis : cache.get({axis, transposed});
+}
+
+template <class W>
+Tables<W> cached_tables(const AxisSpec (&axes)[3], bool transposed) {
   Tables<W> tables;
   for (int a = 0; a < 3; a++) {
     // Lookups take a lock: most images have equal axes, or lack some.
-    if (axes[a] == AxisSpec{}) {
-      tables[a] = missing_axis;
-    } else if (a > 0 && axes[a] == axes[a - 1]) {
-      tables[a] = tables[a - 1];
-    } else {
-      tables[a] = cache.get({axes[a], transposed});
-    }
+    const bool is_equal = a > 0 && axes[a] == axes[a - 1];
+    tables[a] = is_equal ? tables[a - 1] : cached_table<W>(axes[a], transposed);
   }
   return tables;
 }

@@ -18,6 +18,7 @@ struct ResampleProblem {
   const void* src;
   void* dst;
   AxisSpec axes[3];        // from the forward's source to its destination
+  bool transposed;         // dst is the gradient of the forward's source
   bool channels_innermost; // how the elements of dst are best visited
   double extrapolation_value;
 };

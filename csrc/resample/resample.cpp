@@ -27,7 +27,8 @@ enum {
   roi,
   extrapolation_value,
   data_format,
-  dtype
+  dtype,
+  algorithm
 };
 }
 namespace backward_arg {
@@ -43,7 +44,8 @@ enum {
   exclude_outside,
   roi,
   data_format,
-  dtype
+  dtype,
+  algorithm
 };
 }
 
@@ -133,7 +135,7 @@ Tensor fold_into_n(const BatchedCall& batched_call) {
 
 TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {
   m.impl("resample", resample_kernel<resample_output>);
-  m.impl("resample_backward", resample_backward_kernel<resample_backward_output>);
+  m.impl("resample_backward", resample_backward_kernel<resample_output>);
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {

@@ -22,7 +22,7 @@ WRONG = r"AssertionError"
 OVERRUN = r"AddressSanitizer: (heap-buffer-overflow|SEGV)"
 RACE = r"ThreadSanitizer: data race(.*\n){1,12}.*"  # and the file
 
-WINDOW, OPEN_SUMS = "resample/cuda/sliding_window.cu", "resample/cuda/sum_rows.cu"
+WINDOW, SUM_ROWS = "resample/cuda/sliding_window.cu", "resample/cuda/sum_rows.cu"
 PIXELS, PACKS = "resample/cuda/sum_pixels.cu", "reorder/cuda/straight.cu"
 TILES, FAKE = "reorder/cuda/transpose.cu", "reorder/cuda/fake_reorder.cu"
 DENSE, DENSE_KERNELS = "conv/cuda/dense/bfloat16.cu", "conv/cuda/dense/kernels.h"
@@ -43,7 +43,7 @@ def mistake_in(file: str, right: str, wrong: str) -> Mistake:
 
 def one_worker_more(file: str, then: str = "") -> Mistake:
     """`then`: what sets the kernel apart from others of the file."""
-    test = "worker {} job.workers)\n    return;\n  const Place at = place(job, worker);\n" + then
+    test = "worker {} args.workers)\n    return;\n  const Place at = place(args, worker);\n" + then
     return mistake_in(file, test.format(">="), test.format(">"))
 
 
@@ -54,7 +54,7 @@ MISTAKES = {
         *("address", OVERRUN, RESAMPLE_TESTS),
     ),
     "resample, sliding window: the column behind the row": (
-        mistake_in(WINDOW, "job.src_row - 1);", "job.src_row);"),
+        mistake_in(WINDOW, "args.src_row - 1);", "args.src_row);"),
         *(None, WRONG, RESAMPLE_TESTS),
     ),
     "resample, copy: one worker more": (
@@ -66,14 +66,14 @@ MISTAKES = {
         *("address", OVERRUN, RESAMPLE_TESTS),
     ),
     "resample, sums of rows: without the barrier": (
-        mistake_in(OPEN_SUMS, "    __syncthreads();\n", ""),
+        mistake_in(SUM_ROWS, "    __syncthreads();\n", ""),
         *("thread", RACE + "sum_rows.cu", RESAMPLE_TESTS),
     ),
     "resample, sums of rows: one element more in a tile": (
         mistake_in(
-            OPEN_SUMS,
-            "job.elements_per_tile, job.row);",
-            "job.elements_per_tile, job.row) + 1;",
+            SUM_ROWS,
+            "args.elements_per_tile, args.row);",
+            "args.elements_per_tile, args.row) + 1;",
         ),
         *("address", OVERRUN, RESAMPLE_TESTS),
     ),
@@ -197,8 +197,8 @@ CUT_OFFSETS = {
     "resample, sliding window": (
         mistake_in(
             WINDOW,
-            "(dst + y * job.dst_stride[3], out);",
-            "(dst + static_cast<int>(y * job.dst_stride[3]), out);",
+            "(dst + y * args.dst_stride[3], out);",
+            "(dst + static_cast<int>(y * args.dst_stride[3]), out);",
         ),
         "resample, window",
     ),
@@ -211,7 +211,7 @@ CUT_OFFSETS = {
         "reorder, tiles",
     ),
     "fake_reorder": (
-        mistake_in(FAKE, "(steps.dst + position", "(steps.dst + (int)position"),
+        mistake_in(FAKE, "(args.dst + position", "(args.dst + (int)position"),
         "fake_reorder",
     ),
     "convolution, NXC": (

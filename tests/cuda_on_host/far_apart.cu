@@ -276,10 +276,10 @@ std::vector<float> fake_reorder() {
   p.dtype = c10::kChar;
   p.rows = 1, p.row_bytes = elements / 8 + 1, p.row_elements = elements;
   p.mask = mask.data();
-  reorder_cuda::quantize(p);
+  reorder_cuda::fake_quantize(p);
   r.dst = grad.data();
   p.saved_mask = mask.data();
-  reorder_cuda::mask(p);
+  reorder_cuda::mask_gradient(p);
   std::vector<float> results = values.elements();
   append(results, grad);
   return results;
@@ -322,15 +322,12 @@ void resample(
       p.axes[a].filter = filter;
     }
     const Tables<float> tables = cached_tables<float>(p.axes, false);
-    run(cuda::Plan<float>{p, false, tables, cuda::row_images(p, tables)});
+    run(cuda::ResamplePlan<float>{p, tables, cuda::row_images(p, tables)});
     return dst.elements();
   });
 }
 
 void resamples() {
-  const auto readers = [](const cuda::Plan<float>& plan) {
-    return cached_tables<float>(plan.problem.axes, true)[1];
-  };
   const std::vector<int> nxc{0, 2, 3, 4, 1}, ncx{0, 1, 2, 3, 4};
   const std::vector<int64_t> small{2, 8, 2, 5, 64}, large{2, 8, 2, 11, 128};
   for (const bool channels_innermost : {false, true}) {
@@ -339,13 +336,10 @@ void resamples() {
     resample("resample, copy", small, large, order, near, Filter::nearest, cuda::copy_elements);
     resample(
         "resample, window", small, large, order, near, Filter::linear, cuda::slide_window<float>);
-    resample("resample, pixels", large, small, order, near, Filter::linear, [&](const auto& plan) {
-      cuda::sum_pixels(plan, readers(plan));
-    });
+    resample(
+        "resample, pixels", large, small, order, near, Filter::linear, cuda::sum_pixels<float>);
   }
-  resample("resample, rows", large, small, ncx, 1, Filter::linear, [&](const auto& plan) {
-    cuda::sum_rows(plan, readers(plan));
-  });
+  resample("resample, rows", large, small, ncx, 1, Filter::linear, cuda::sum_rows<float>);
 }
 
 } // namespace

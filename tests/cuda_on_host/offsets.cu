@@ -53,30 +53,30 @@ void divisions() {
 }
 
 void places_of_resample() {
-  cuda::Job<float> job{};
+  cuda::KernelArguments<float> args{};
   const int64_t columns = 1023, strips = 57, d = 3, c = 5, n = 511;
-  job.height = strips * 16 - 5;
-  job.rows_per_strip = 16;
-  job.by_columns = cuda::Divisor(columns);
-  job.by_strips = cuda::Divisor(strips);
-  job.by_d = cuda::Divisor(d);
-  job.by_c = cuda::Divisor(c);
+  args.height = strips * 16 - 5;
+  args.rows_per_strip = 16;
+  args.by_columns = cuda::Divisor(columns);
+  args.by_strips = cuda::Divisor(strips);
+  args.by_d = cuda::Divisor(d);
+  args.by_c = cuda::Divisor(c);
   for (int i = 0; i < 4; i++)
-    job.src_stride[i] = far_stride(), job.dst_stride[i] = far_stride();
+    args.src_stride[i] = far_stride(), args.dst_stride[i] = far_stride();
   for (int i = 0; i < 10'000; i++) {
     const int64_t worker = below(columns * strips * d * c * n);
-    const cuda::Place at = cuda::place(job, static_cast<uint32_t>(worker));
+    const cuda::Place at = cuda::place(args, static_cast<uint32_t>(worker));
     const int64_t strip = worker / columns % strips, plane = worker / columns / strips;
     const int64_t channel = plane / d % c, image = plane / d / c;
     expect("column", at.column, worker % columns);
     expect("first row", at.begin, strip * 16);
-    expect("last row", at.end, std::min<int64_t>(strip * 16 + 16, job.height));
+    expect("last row", at.end, std::min<int64_t>(strip * 16 + 16, args.height));
     expect("plane", at.d, plane % d);
-    expect("offset in src", at.src, image * job.src_stride[0] + channel * job.src_stride[1]);
+    expect("offset in src", at.src, image * args.src_stride[0] + channel * args.src_stride[1]);
     expect(
         "offset in dst",
         at.dst,
-        image * job.dst_stride[0] + channel * job.dst_stride[1] + plane % d * job.dst_stride[2]);
+        image * args.dst_stride[0] + channel * args.dst_stride[1] + plane % d * args.dst_stride[2]);
   }
 }
 

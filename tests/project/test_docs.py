@@ -57,6 +57,12 @@ def test_support_table_is_current():
     assert with_table(text) == text, "run: python tests/support_table.py --write"
 
 
+def test_speed_table_is_current():
+    result = python(str(ROOT / "benchmarks" / "summary.py"))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout in README.read_text(), "run: make bench-summary"
+
+
 def call(name, dtype):
     if name == "fake_reorder":
         return D.fake_reorder(torch.ones(2, 3, 4).to(dtype), dtype=torch.int8, dst_scale=0.1)
@@ -147,6 +153,20 @@ def test_benchmarks_run(tmp_path):
     assert result.returncode == 0, result.stderr
     assert "geometric mean" in result.stdout.splitlines()[-1]
     assert len(table.read_text().splitlines()) > 10 and bars.stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_kernel_benchmarks_run(tmp_path):
+    table = tmp_path / "kernels.csv"
+    result = python(
+        str(ROOT / "benchmarks" / "run.py"),
+        *("--op", "conv", "--kernel", "reference", "--match", "mbv2.dw14 ncx"),
+        *("--few", "--seconds", "0.001", "--csv", str(table)),
+    )
+    assert result.returncode == 0, result.stderr
+    assert "The choices lose" in result.stdout.splitlines()[-1]
+    rows = [line.split(",")[4] for line in table.read_text().splitlines()[1:]]
+    assert rows.count("reference") == 3 and len(rows) == 6
 
 
 PUBLIC = [f"{module.__name__}.{name}" for module in (D, torch_dnnl.nn) for name in module.__all__]

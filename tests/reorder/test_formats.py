@@ -28,8 +28,8 @@ TAGS = {  # tag: generic spelling, logical sizes, physical shape
 }
 
 MALFORMED = {  # tag: what the message says of the wrong character
-    "": "0",
-    "16a": "0",
+    "": "it does not start with a letter",
+    "16a": "it does not start with a letter",
     "abd": "'d' (character 3)",
     "aab": "'a' (character 2)",
     "nchz": "'z' (character 4)",
@@ -45,8 +45,8 @@ MALFORMED = {  # tag: what the message says of the wrong character
     "aBcd16e": "'e' (character 7)",
     "aBcd16B": "'B' (character 7)",
     "aBcd16bb": "'b' (character 8)",
-    "aBcd9999999999b": "'B' (character 2)",
-    "nhw": "all dimensions",
+    "aBcd9999999999b": "'9' (character 14)",
+    "nhw": "'c' is missing",
     "abcdefghijklm": "13",
 }
 

@@ -11,6 +11,7 @@ import torch
 from oracles.reorder import pack, parse
 from test_reorder import DTYPES
 
+import torch_dnnl
 import torch_dnnl.functional as D
 
 SIZE = (3, 36, 5, 18)  # none a multiple of a block of 8 or 16
@@ -72,8 +73,18 @@ def steps(dst_format, device):
         }
 
 
-def digest(src_dtype, device="cpu"):
+def reorder_by(kernel, *args, **kwargs):
+    """The result, by the kernel if it supports the call; and whether it did."""
+    try:
+        with torch_dnnl.reorder_algorithm(kernel):
+            return D.reorder(*args, **kwargs), True
+    except NotImplementedError:
+        return D.reorder(*args, **kwargs), False
+
+
+def digest(src_dtype, device="cpu", kernel="auto"):
     """The hash of the memory of all results."""
+    supported = 0
     sha256 = hashlib.sha256()
     src = values(src_dtype, seed=0)
     for src_format, dst_format in LAYOUTS:
@@ -81,9 +92,11 @@ def digest(src_dtype, device="cpu"):
         sizes = {"src_format": src_format, "size": SIZE}
         like = dst_format or src_format
         for options, dtype in itertools.product(steps(like, device), DTYPES):
-            result = D.reorder(source, dst_format, **sizes, dtype=dtype, **options)
+            result, ran = reorder_by(kernel, source, dst_format, **sizes, dtype=dtype, **options)
+            supported += ran
             memory = result.as_strided((result.numel(),), (1,)).view(torch.uint8)
             sha256.update(memory.cpu().numpy())
+    assert supported
     return sha256.hexdigest()
 
 
@@ -100,9 +113,10 @@ SHA256 = {
 }
 
 
+@pytest.mark.parametrize("kernel", ["auto", *torch.ops.torch_dnnl.reorder_kernels_cpu()])
 @pytest.mark.parametrize("src_dtype", DTYPES, ids=str)
-def test_same_bits(src_dtype):
-    assert digest(src_dtype) == SHA256[src_dtype]
+def test_same_bits(src_dtype, kernel):
+    assert digest(src_dtype, kernel=kernel) == SHA256[src_dtype]
 
 
 @pytest.mark.cuda

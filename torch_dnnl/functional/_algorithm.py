@@ -1,34 +1,65 @@
-"""The choice among Convolution's kernels."""
+"""The choice among the kernels of an operator."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
-_LISTS = [
-    getattr(torch.ops.torch_dnnl, f"convolution_kernels_{device}", list)
-    for device in ("cpu", "cuda")
-]
-# Families of kernels, and the names of all devices' kernels.
-ALGORITHMS = ("auto", "direct", "winograd", *dict.fromkeys(name for f in _LISTS for name in f()))
+
+def kernels(family: str, device: str) -> list[str]:
+    """The names of a device's kernels of a family of operators, in order of preference."""
+    names = getattr(torch.ops.torch_dnnl, f"{family}_kernels_{device}", None)
+    return list(names()) if names is not None else []
 
 
-class _Choice(threading.local):
-    """Of each thread."""
+class Choice(threading.local):
+    """What a context manager chose for a family of operators, in this thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, function: str, known: tuple[str, ...]) -> None:
+        """`function`: the context manager; `known`: what it may choose."""
+        self.function, self.known = function, known
         # An attribute of the class, a compiled function would not see being replaced.
         self.algorithm = "auto"
 
+    def options(self, algorithm: str | None = None) -> dict[str, str]:
+        """What to pass to an operator; `algorithm`: the choice of this call."""
+        name = self.algorithm if algorithm is None else algorithm
+        return {} if name == "auto" else {"algorithm": name}
 
-_choice = _Choice()
+    @contextmanager
+    def within(self, algorithm: str) -> Iterator[None]:
+        """Chooses `algorithm` within the context."""
+        if not isinstance(algorithm, str):
+            raise TypeError(
+                f"{self.function}: expected algorithm to be a str, got {type(algorithm).__name__}"
+            )
+        if algorithm not in self.known:
+            raise ValueError(
+                f"{self.function}: expected algorithm to be one of {self.known}, got {algorithm!r}"
+            )
+        before = self.algorithm
+        self.algorithm = algorithm
+        try:
+            yield
+        finally:
+            self.algorithm = before
 
 
-@contextmanager
-def conv_algorithm(algorithm: str) -> Iterator[None]:
+def _names(family: str, *groups: str) -> tuple[str, ...]:
+    """`groups` of kernels, and the kernels of all devices."""
+    names = [name for device in ("cpu", "cuda") for name in kernels(family, device)]
+    return tuple(dict.fromkeys((*groups, "reference", *names)))
+
+
+convolution = Choice("conv_algorithm", _names("convolution", "auto", "direct", "winograd"))
+resample = Choice("resample_algorithm", _names("resample", "auto"))
+reorder = Choice("reorder_algorithm", _names("reorder", "auto"))
+
+
+def conv_algorithm(algorithm: str) -> AbstractContextManager[None]:
     """Chooses how convolutions are computed within the context, in this thread.
 
     It applies to every convolution called there, and to its derivatives wherever they are computed.
@@ -46,10 +77,8 @@ def conv_algorithm(algorithm: str) -> Iterator[None]:
             - "winograd": Winograd's wherever it is possible, but for groups of few channels, few
               output channels and rows that fill vectors; else as "direct".
             - "reference": one loop for everything, to compare with. Slow.
-            - a kernel of the tensors' device, by its name in `torch_dnnl.build_info()["kernels"]`;
-              NotImplementedError if it cannot compute the call.
-
-            On CUDA, "auto", "direct" and "winograd" are the same.
+            - the name of a kernel (`torch_dnnl.build_info()["kernels"]` lists them): this kernel
+              alone. A call that it does not support raises NotImplementedError.
 
     Raises:
         TypeError, ValueError: not one of these.
@@ -62,23 +91,52 @@ def conv_algorithm(algorithm: str) -> Iterator[None]:
     about ten times those of sums in blocks, by F(4x4, 3x3), and one to two times those by
     F(2x2, 3x3).
     """
-    if not isinstance(algorithm, str):
-        raise TypeError(
-            f"conv_algorithm: expected algorithm to be a str, got {type(algorithm).__name__}"
-        )
-    if algorithm not in ALGORITHMS:
-        raise ValueError(
-            f"conv_algorithm: expected algorithm to be one of {ALGORITHMS}, got {algorithm!r}"
-        )
-    before = _choice.algorithm
-    _choice.algorithm = algorithm
-    try:
-        yield
-    finally:
-        _choice.algorithm = before
+    return convolution.within(algorithm)
 
 
-def chosen(algorithm: str | None = None) -> dict[str, str]:
-    """What to pass to an operator; `algorithm`: the choice of this call."""
-    name = _choice.algorithm if algorithm is None else algorithm
-    return {} if name == "auto" else {"algorithm": name}
+def resample_algorithm(algorithm: str) -> AbstractContextManager[None]:
+    """Chooses the kernel that computes `resample` and `interpolate` within the context.
+
+    It applies in this thread, to every call in the context and to its derivatives wherever they
+    are computed.
+
+    Args:
+        algorithm: one of
+
+            - "auto", the default: the best kernel for the layout and the sizes.
+            - "reference": one loop for everything, to compare with. Slow.
+            - the name of a kernel (`torch_dnnl.build_info()["kernels"]` lists them): this kernel
+              alone. A call that it does not support raises NotImplementedError.
+
+    Raises:
+        TypeError, ValueError: not one of these.
+
+    Example:
+        >>> with torch_dnnl.resample_algorithm("reference"):
+        ...     y = torch_dnnl.functional.interpolate(x, scale_factor=2)
+    """
+    return resample.within(algorithm)
+
+
+def reorder_algorithm(algorithm: str) -> AbstractContextManager[None]:
+    """Chooses the kernel that computes `reorder` within the context.
+
+    It applies in this thread, to every call in the context and to its derivatives wherever they
+    are computed.
+
+    Args:
+        algorithm: one of
+
+            - "auto", the default: the best kernel for the layouts and types.
+            - "reference": one loop for everything, to compare with. Slow.
+            - the name of a kernel (`torch_dnnl.build_info()["kernels"]` lists them): this kernel
+              alone. A call that it does not support raises NotImplementedError.
+
+    Raises:
+        TypeError, ValueError: not one of these.
+
+    Example:
+        >>> with torch_dnnl.reorder_algorithm("reference"):
+        ...     y = torch_dnnl.functional.reorder(x, "nChw16c")
+    """
+    return reorder.within(algorithm)

@@ -1,6 +1,6 @@
 """Convolution: `conv1d` to `conv3d`, with torch's contract, and `convolution`, with oneDNN's.
 
-All spell their arguments for one operator, `torch_dnnl::convolution`, which validates them.
+All of these functions call one operator, `torch_dnnl::convolution`, which validates the arguments.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from torch_dnnl.functional._algorithm import chosen
+from torch_dnnl.functional import _algorithm
 from torch_dnnl.functional._errors import check_types, in_words_of, is_int
 
 _convolution = torch.ops.torch_dnnl.convolution.default
@@ -41,7 +41,8 @@ def conv1d(
 ) -> Tensor:
     """Convolves over one spatial dimension, as `torch.nn.functional.conv1d` does.
 
-    As `conv2d`, with `input` [N, C, W] or [C, W] and `weight` [O, C / groups, K].
+    The arguments are those of `conv2d`, but `input` is [N, C, W] or [C, W], and `weight` is
+    [O, C / groups, K].
 
     Example:
         >>> conv1d(torch.rand(1, 4, 10), torch.rand(8, 4, 3), padding=((2, 0),)).shape
@@ -63,7 +64,7 @@ def conv2d(
 ) -> Tensor:
     """Convolves over two spatial dimensions, as `torch.nn.functional.conv2d` does.
 
-    The same arguments, results and exception types as torch, and paddings that torch lacks.
+    Arguments, results and exception types are torch's. `padding` also takes what torch lacks.
 
     Args:
         input: [N, C, H, W] or, unbatched, [C, H, W]; float64, float32, bfloat16 or float16, in
@@ -71,13 +72,13 @@ def conv2d(
         weight: [O, C / groups, KH, KW], of the input's type.
         bias: [O] or None.
         stride: step between outputs in pixels, one for all dimensions or one for each.
-        padding: zeros added around the input: a number of pixels for all sides, one for each
-            dimension, or one (begin, end) pair for each dimension; "valid" for none; "same", as
-            in torch, for stride 1; "same_upper" or "same_lower" for an output of
-            ceil(input / stride) pixels with any stride, where an odd pixel goes to the end or to
-            the beginning.
+        padding: zeros added around the input, in pixels: one number, a number for each dimension,
+            or a (begin, end) pair for each dimension. "valid" adds none. "same" is torch's, for
+            stride 1. "same_upper" and "same_lower" take any stride and give an output of
+            ceil(input / stride) pixels; if the number of pads is odd, "same_upper" puts the odd
+            one at the end, "same_lower" at the beginning.
         dilation: distance between the taps of the kernel in pixels; 1 is dense.
-        groups: number of blocks of channels that are convolved apart.
+        groups: number of blocks of channels, each of which is convolved by itself.
 
     Returns:
         [N, O, OH, OW], or [O, OH, OW] for unbatched input, in the input's memory format.
@@ -90,7 +91,7 @@ def conv2d(
         >>> conv2d(torch.rand(1, 3, 9, 9), torch.rand(8, 3, 3, 3), None, 2, "same_upper").shape
         torch.Size([1, 8, 5, 5])
 
-    Definition: `torch.nn.functional.conv2d`; SAME padding as in oneDNN Graph.
+    Definition: `torch.nn.functional.conv2d`; for SAME padding, oneDNN Graph.
     """
     if has_torch_function_variadic(input, weight, bias):
         return _overridden(conv2d, input, weight, bias, stride, padding, dilation, groups)
@@ -108,8 +109,8 @@ def conv3d(
 ) -> Tensor:
     """Convolves over three spatial dimensions, as `torch.nn.functional.conv3d` does.
 
-    As `conv2d`, with `input` [N, C, D, H, W] or [C, D, H, W] and `weight`
-    [O, C / groups, KD, KH, KW].
+    The arguments are those of `conv2d`, but `input` is [N, C, D, H, W] or [C, D, H, W], and
+    `weight` is [O, C / groups, KD, KH, KW].
 
     Example:
         >>> conv3d(torch.rand(1, 2, 5, 6, 7), torch.rand(4, 2, 3, 3, 3), padding="same").shape
@@ -164,7 +165,7 @@ def _conv(
         src = input if batched else input.unsqueeze(0)
         dst = _convolution(
             *(src, weight, bias, strides, begin, end, dilations, auto_pad, groups, "NCX", "OIX"),
-            **chosen(),
+            **_algorithm.convolution.options(),
         )
         return dst if batched else dst.squeeze(0)  # type: ignore[no-any-return]
     except Exception as error:
@@ -172,8 +173,10 @@ def _conv(
 
 
 def _check_ints(*values: Any) -> None:
-    """A TypeError, explained by the caller, for what the schema would take for an int: numbers of
-    other types, which it would round to one."""
+    """Raises a TypeError for numbers that are not ints, which the schema would round to an int.
+
+    The caller explains the error.
+    """
     for value in values:
         for entry in value if isinstance(value, (list, tuple)) else (value,):
             if type(entry) is not int and not is_int(entry):
@@ -248,7 +251,8 @@ def _explain_conv(
             "pads_end": "padding",
             "pads": "padding",
         }
-        # In torch a type without a kernel is not a RuntimeError alone, as types that differ are.
+        # torch raises NotImplementedError for a type without a kernel, and RuntimeError for types
+        # that differ.
         has_one_type = weight.dtype == input.dtype and (bias is None or bias.dtype == input.dtype)
         is_type = isinstance(error, TypeError) and has_one_type
         refusal = NotImplementedError if is_type else RuntimeError
@@ -275,9 +279,9 @@ def convolution(
 ) -> Tensor:
     """The Convolution operation of oneDNN Graph, with its names and its defaults.
 
-    Computes activation(convolution + bias + residual) in one pass, rounded once. No layout is
-    copied to be computed. For its gradients the call saves `src`, `weights` and, for relu, sigmoid
-    and tanh, the result; for silu, gelu and hardswish a tensor of its size.
+    Computes activation(convolution + bias + residual) in one pass and rounds once. No tensor is
+    copied to another layout. For the gradients, the call saves `src` and `weights`; for relu,
+    sigmoid and tanh also the result; for silu, gelu and hardswish also a tensor of its size.
 
     Args:
         src: [N, *X, C] in NXC or [N, C, *X] in NCX, with one to three spatial dimensions X;
@@ -287,16 +291,17 @@ def convolution(
         strides: step between outputs in pixels, one for all spatial dimensions or one for each.
         pads_begin, pads_end: zeros before and after each spatial dimension, in pixels.
         dilations: distance between the taps of the kernel in pixels; 1 is dense.
-        auto_pad: "none" takes the pads given; "valid" pads nothing; "same_upper" and
-            "same_lower" pad to an output of ceil(input / stride) pixels, where an odd pixel goes
-            to the end or to the beginning. Not "none", it overrides the pads.
-        groups: number of blocks of channels that are convolved apart.
+        auto_pad: "none" takes the pads given; the other values override them. "valid" pads
+            nothing. "same_upper" and "same_lower" pad to an output of ceil(input / stride)
+            pixels; if the number of pads is odd, "same_upper" puts the odd one at the end,
+            "same_lower" at the beginning.
+        groups: number of blocks of channels, each of which is convolved by itself.
         data_format: "NXC" or "NCX", of `src`, `residual` and the output.
         weights_format: "XIO" or "OIX".
         activation: None, "relu", "silu", "gelu" (exact), "sigmoid", "tanh" or "hardswish".
         residual: a tensor of the output's shape and type, added before the activation.
-        algorithm: "auto", "direct", "winograd" or "reference"; None takes that of
-            `torch_dnnl.conv_algorithm`, which says what they are.
+        algorithm: "auto", "direct", "winograd", "reference" or the name of a kernel; None takes
+            that of `torch_dnnl.conv_algorithm`, which says what they are.
 
     Returns:
         [N, *OX, O] in NXC or [N, O, *OX] in NCX.
@@ -332,7 +337,7 @@ def convolution(
             data_format,
             weights_format,
         )
-        options = chosen(algorithm)
+        options = _algorithm.convolution.options(algorithm)
         if activation is None and residual is None:
             return _convolution(*args, **options)  # type: ignore[no-any-return]
         dst, _ = _convolution_fused(*args, **options, residual=residual, activation=activation)
@@ -369,9 +374,8 @@ def same_padding(
 ) -> list[tuple[int, int]]:
     """The (begin, end) pads of each spatial dimension under "same_upper" or "same_lower".
 
-    They make ceil(size / stride) outputs: max(0, (ceil(size / stride) - 1) * stride + (kernel - 1)
-    * dilation + 1 - size) pixels in all, the larger half at the end for "same_upper" and at the
-    beginning for "same_lower". For padding with anything but zeros.
+    With these pads there are ceil(size / stride) outputs. The larger half of the pads is at the end
+    for "same_upper" and at the beginning for "same_lower". For padding with values other than 0.
     """
     pads = []
     for size, kernel, stride, dilation in zip(sizes, kernel_size, strides, dilations, strict=True):

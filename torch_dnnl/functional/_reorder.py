@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from torch_dnnl.formats import parse
+from torch_dnnl.functional._algorithm import reorder as reorder_choice
 from torch_dnnl.functional._errors import check_types, describe, in_words_of
 
 _reorder = torch.ops.torch_dnnl.reorder.default
@@ -127,6 +128,8 @@ def reorder(
             options["beta"] = beta
         if round_before_zero_point:
             options["round_before_zero_point"] = round_before_zero_point
+        if reorder_choice.algorithm != "auto":
+            options["algorithm"] = reorder_choice.algorithm
         if has_bool or not (dtype is None or isinstance(dtype, torch.dtype)):
             raise TypeError  # explained below; the schema takes ints and bools as other numbers
         dst: Tensor = _reorder(src, dst_format, src_format, size, dtype, **options)
@@ -308,6 +311,7 @@ def fake_reorder(
         _layout_of(src) if layout is None or is_blocked else layout,
         **_given(dst_scale=dst_scale, dst_zero_point=dst_zero_point),
         round_before_zero_point=round_before_zero_point,
+        algorithm=reorder_choice.algorithm,
     )[0]
     if result.dtype != own_dtype:
         result = result.to(own_dtype)

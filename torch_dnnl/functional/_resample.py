@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
+from torch_dnnl.functional import _algorithm
 from torch_dnnl.functional._errors import check_factors, check_types, describe, in_words_of
 
 _resample = torch.ops.torch_dnnl.resample.default
+_chosen = _algorithm.resample
 
 _LINEAR = {3: "linear", 4: "bilinear", 5: "trilinear"}
 _MODES = ("nearest", "nearest-exact", "area", *_LINEAR.values(), "bicubic", "lanczos")
@@ -212,12 +214,15 @@ def interpolate(
                     # sizes of 1, which contiguous() leaves alone, say so too.
                     input = input.contiguous().flatten().view(input.shape)
             elif rank == 3:  # torch takes it for an image
-                image: Tensor = _resample(input.unsqueeze(2), (1, *sizes), (), *attributes)
+                image: Tensor = _resample(
+                    input.unsqueeze(2), (1, *sizes), (), *attributes, **_chosen.options()
+                )
                 return image.squeeze(2)
         if mode in ("bicubic", "lanczos") and input.dtype == torch.uint8:
             sizes = sizes or _scaled(input.shape[2:], factors)
             return _axis_by_axis(input, sizes, factors, attributes)
-        return _resample(input, sizes, factors, *attributes)  # type: ignore[no-any-return]
+        result: Tensor = _resample(input, sizes, factors, *attributes, **_chosen.options())
+        return result
     except Exception as error:
         _explain_interpolate(
             error,
@@ -243,7 +248,7 @@ def _axis_by_axis(
         size[axis] = sizes[axis]
         if factors:
             factor[axis] = factors[axis]
-        input = _resample(input, size, factor if factors else (), *attributes)
+        input = _resample(input, size, factor if factors else (), *attributes, **_chosen.options())
     return input
 
 
@@ -443,6 +448,7 @@ def resample(
             extrapolation_value,
             data_format,
             dtype,
+            **_chosen.options(),
         )
     except Exception:
         check_types(

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 
 def argument_repr(module: nn.Module, cls: type[nn.Module], skip: tuple[str, ...] = ()) -> str:
-    """`name=value` of the arguments of the constructor of `cls` that are not the defaults.
+    """`name=value` of each argument of the constructor of `cls` that differs from its default.
 
-    The module keeps each argument as an attribute of the same name.
+    The module must keep each argument as an attribute of the same name.
     """
     parts = []
     for name, parameter in inspect.signature(cls).parameters.items():

@@ -19,9 +19,9 @@ PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 
 
 class _PaddedConv(_ConvNd):
-    """What the three torch-shaped layers share: paddings that torch lacks, and our function.
+    """What `Conv1d` to `Conv3d` share: paddings that torch lacks, and our function.
 
-    A mixin that comes before torch's class among the bases.
+    This class comes before torch's class among their bases.
     """
 
     _function: Callable[..., Tensor]
@@ -47,7 +47,7 @@ class _PaddedConv(_ConvNd):
             )
         is_same = isinstance(padding, str) and padding in ("same_upper", "same_lower")
         own = is_same or _has_pairs(padding)
-        init: Any = super().__init__  # of torch's Conv*d, which takes what we take
+        init: Any = super().__init__  # torch's Conv*d takes the same arguments
         init(
             in_channels,
             out_channels,
@@ -104,7 +104,7 @@ def _has_pairs(padding: object) -> bool:
 class Conv1d(_PaddedConv, torch.nn.Conv1d):
     """`torch.nn.Conv1d` over `torch_dnnl.functional.conv1d`.
 
-    The constructor, parameters, `state_dict` and initialisation of torch. `padding` also takes
+    Constructor, parameters, `state_dict` and initialisation are torch's. `padding` also takes
     "same_upper" and "same_lower", with any stride, and one (begin, end) pair.
 
     Shape:
@@ -124,7 +124,7 @@ class Conv1d(_PaddedConv, torch.nn.Conv1d):
 class Conv2d(_PaddedConv, torch.nn.Conv2d):
     """`torch.nn.Conv2d` over `torch_dnnl.functional.conv2d`.
 
-    The constructor, parameters, `state_dict` and initialisation of torch. `padding` also takes
+    Constructor, parameters, `state_dict` and initialisation are torch's. `padding` also takes
     "same_upper" and "same_lower", with any stride, and one (begin, end) pair per dimension.
 
     Shape:
@@ -143,7 +143,7 @@ class Conv2d(_PaddedConv, torch.nn.Conv2d):
 class Conv3d(_PaddedConv, torch.nn.Conv3d):
     """`torch.nn.Conv3d` over `torch_dnnl.functional.conv3d`.
 
-    The constructor, parameters, `state_dict` and initialisation of torch. `padding` also takes
+    Constructor, parameters, `state_dict` and initialisation are torch's. `padding` also takes
     "same_upper" and "same_lower", with any stride, and one (begin, end) pair per dimension.
 
     Shape:
@@ -172,17 +172,17 @@ class Conv(torch.nn.Module):
 
     Attributes:
         weight: [*K, in_channels / groups, out_channels] in XIO or
-            [out_channels, in_channels / groups, *K] in OIX; initialised as torch's layers are,
-            to the same values from the same seed.
+            [out_channels, in_channels / groups, *K] in OIX. The initial values are those that
+            torch's layers have after the same seed.
         bias: [out_channels] or None.
 
     Shape:
-        [N, *X, in_channels] -> [N, *OX, out_channels] in NXC, or with the channels second in
-        NCX. `forward` takes the residual as its second argument.
+        [N, *X, in_channels] -> [N, *OX, out_channels] in NXC. In NCX the channels are the second
+        dimension. `forward` takes the residual as its second argument.
 
     Raises:
-        ValueError: channels that `groups` does not divide, or what any call would refuse: formats,
-            activations, attributes that do not fit.
+        ValueError: channels that `groups` does not divide; formats, activations or attributes that
+            every call would refuse.
         TypeError: an argument of a wrong type.
 
     Example:
@@ -217,7 +217,7 @@ class Conv(torch.nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_types(  # what is computed with before _check_call() checks the rest
+        check_types(  # of arguments that are used before _check_call() checks all of them
             "Conv",
             {
                 "spatial_dims": (spatial_dims, "an int"),
@@ -290,7 +290,7 @@ class Conv(torch.nn.Module):
         self.reset_parameters()
 
     def _check_call(self, shape: Sequence[int]) -> None:
-        """Raises at once what every call would that has weights of this shape."""
+        """Raises at once what every call with weights of this shape would raise."""
         dilations = self.dilations if isinstance(self.dilations, Sequence) else [self.dilations]
         reach = max(self.kernel_size) * max([1, *dilations])
         sizes = [reach] * self.spatial_dims
@@ -331,7 +331,7 @@ class Conv(torch.nn.Module):
         weight = self.weight.detach()
         if self.weights_format == "XIO":
             weight = weight.permute(-1, -2, *range(self.spatial_dims))  # to OIX
-        # Drawn in OIX whatever the format, so that one seed gives one layer.
+        # Drawn in OIX for every format, so that one seed gives one layer.
         drawn = torch.empty_like(weight, memory_format=torch.contiguous_format)
         torch.nn.init.kaiming_uniform_(drawn, a=math.sqrt(5))
         weight.copy_(drawn)

@@ -13,8 +13,8 @@ from torch_dnnl.nn._repr import argument_repr
 class Reorder(torch.nn.Module):
     """`torch_dnnl.functional.reorder`, or `fake_reorder`, with its arguments fixed.
 
-    A scale or zero point that is an `nn.Parameter` is a parameter of the module, so that it is
-    learned; another tensor is a buffer.
+    A scale or zero point that is an `nn.Parameter` is a parameter of the module and is learned.
+    A scale or zero point that is another tensor is a buffer of the module.
 
     Args:
         fake: whether to return the dequantized values (`fake_reorder`). Default: False.

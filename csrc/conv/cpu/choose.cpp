@@ -3,11 +3,12 @@
 #include <algorithm>
 
 #include "conv/cpu/channel_lanes/channel_lanes.h"
-#include "conv/cpu/pixel_lanes/images.h"
 #include "conv/cpu/pixel_lanes/pixel_lanes.h"
+#include "conv/cpu/pixel_lanes/plan.h"
 #include "conv/cpu/shared/roles.h"
 #include "conv/cpu/winograd/tiles.h"
 #include "conv/reference.h"
+#include "core/cpu/simd.h"
 #include "core/math.h"
 
 namespace torch_dnnl {
@@ -57,7 +58,7 @@ bool prefers_pixel_lanes(const ConvProblem& problem) {
       std::all_of(p.stride, p.stride + 3, [](int64_t s) { return s <= most_stride; });
   if (!has_few_channels && !is_narrow)
     return false;
-  const PixelLanesPlan plan(p, lanes);
+  const PixelLanesPlan plan = plan_pixel_lanes(p, lanes);
   if (plan.block * plan.rows * plan.tile < least_pixels)
     return false;
   const double pixels = filled(plan.tile, lanes);

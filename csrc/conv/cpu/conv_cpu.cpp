@@ -81,7 +81,11 @@ const Kernel<ConvProblem>& kernel_of(std::string_view algorithm, const ConvProbl
 
 void compute(const ConvProblem& p, std::string_view algorithm) {
   const bool is_family = algorithm == "auto" || algorithm == "direct" || algorithm == "winograd";
-  if (algorithm == "reference" || (is_family && prefers_reference(p)))
+  // Sizes of 0, such as an empty batch, are for the reference alone, whatever is asked for.
+  const bool is_empty = p.n * p.groups * p.ic * p.oc * product(p.src_size) * product(p.kernel) *
+          product(p.dst_size) ==
+      0;
+  if (is_empty || algorithm == "reference" || (is_family && prefers_reference(p)))
     return run(kernels[std::size(kernels) - 1], p);
   // Winograd, if that is asked for, takes taps that only meet pads, too.
   const ConvProblem q = algorithm.starts_with("winograd") ? p : canonical(p);

@@ -1,5 +1,5 @@
-// Stores, also such that go past the caches. Lines that never enter a cache need not be fetched to
-// be overwritten, but the next operator has to fetch them from memory.
+// Stores past the caches, and when they pay. A line that never enters a cache need not be fetched
+// to be overwritten, but the next operator has to fetch it from memory.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,6 @@
 
 namespace torch_dnnl {
 
-// What is written in order is stored past the caches from so much on that it exceeds the last one.
-inline constexpr int64_t kStreamedInOrderBytes = int64_t(32) << 20;
 // What should be written together, at an address that is a multiple of it.
 inline constexpr int64_t kCacheLine = 64;
 
@@ -21,6 +19,20 @@ inline bool is_line(const void* address) {
   return reinterpret_cast<uintptr_t>(address) % kCacheLine == 0;
 }
 
+// ---- From how many bytes on ----
+
+// Written in order, beside what is read: more than the last cache holds. Below, the next operator
+// would have found the result there.
+inline constexpr int64_t kStreamedInOrderBytes = int64_t(32) << 20;
+// An image of a resampled tensor, which the next operator reads at once: most of the last cache.
+inline constexpr int64_t kStreamedImageBytes = int64_t(24) << 20;
+// The result of a transpose. Processors fetch badly ahead for stores to many places, so that it and
+// a reader after it are faster together from here on, though the last cache holds the result.
+inline constexpr int64_t kStreamedTransposeBytes = int64_t(4) << 20;
+
+// ---- Stores ----
+
+// streamed: past the caches; then `to` is aligned to the register.
 #if defined(__SSE2__)
 inline void store(__m128i x, void* to, bool streamed) {
   streamed ? _mm_stream_si128(static_cast<__m128i*>(to), x)

@@ -3,20 +3,20 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <utility>
 
 #include "core/cpu/stream.h"
 #include "core/dispatch.h"
+#include "reorder/cpu/convert_vectors.h"
 #include "reorder/cpu/scalar_convert.h"
-#include "reorder/cpu/vector.h"
 #include "reorder/fake_reference.h"
-#include "reorder/reorder.h"
 
 namespace torch_dnnl::reorder_cpu {
 namespace {
 
 // What is computed in float32 comes from these.
-using FloatSources = TypeList<
+using Integers = TypeList<int32_t, int8_t, uint8_t>;
+using Floats32 = TypeList<float, c10::BFloat16, c10::Half, c10::Float8_e4m3fn, c10::Float8_e5m2>;
+using Sources = TypeList<
     float,
     c10::BFloat16,
     c10::Half,
@@ -50,7 +50,7 @@ struct RowOperand {
   const C* data; // null: `number`
   C number;
 
-  RowOperand(const typename Steps<C>::Operand& operand, int64_t row)
+  RowOperand(const typename RowArgs<C>::Operand& operand, int64_t row)
       : present(operand.present), data(operand.data), number(operand.number) {
     if (data != nullptr) {
       data += row * operand.row_step;
@@ -64,7 +64,7 @@ struct RowOperand {
 
 class FloatRow {
  public:
-  FloatRow(const Steps<float>& s, int64_t row)
+  FloatRow(const RowArgs<float>& s, int64_t row)
       : beta_(s.beta), round_before_zero_point_(s.round_before_zero_point) {
     set<kSrcZeroPoint>(s.src_zero_point, row);
     set<kScale>(s.scale, row);
@@ -90,7 +90,7 @@ class FloatRow {
   enum Index { kSrcZeroPoint, kScale, kAccumulate, kDstScale, kDstZeroPoint, kOperands };
 
   template <Index kIndex>
-  void set(const Steps<float>::Operand& operand, int64_t row) {
+  void set(const RowArgs<float>::Operand& operand, int64_t row) {
     const RowOperand<float> in_row(operand, row);
     if (!in_row.present) {
       return;
@@ -121,7 +121,7 @@ class FloatRow {
   bool round_before_zero_point_;
 };
 
-// The steps of dequantization and of quantization by numbers, in registers. What is not there is a
+// Dequantization and quantization by numbers, in registers. What is not there is a
 // number that changes nothing, zeros' signs included.
 struct Dequantize {
   Floats zero_point, scale;
@@ -151,16 +151,43 @@ struct Nothing {
   C10_ALWAYS_INLINE void compute(int64_t /*begin*/, B& /*x*/) const {}
 };
 
+// Where a row of elements comes from.
+template <class Src>
+struct Typed {
+  const Src* from;
+
+  template <class B>
+  C10_ALWAYS_INLINE void load(int64_t begin, B& x) const {
+    x.update([&](Floats, int k) { return widen(from + begin + k * kWidth); });
+  }
+};
+
+// The same of a type that is looked up for each block, which the processor predicts. Where there is
+// arithmetic in memory's operands, that costs less than code for every pair of types.
+struct Untyped {
+  const char* from;
+  c10::ScalarType dtype;
+
+  template <class B>
+  C10_ALWAYS_INLINE void load(int64_t begin, B& x) const {
+    dispatch(Sources{}, dtype, [&](auto tag) __attribute__((always_inline)) {
+      using Src = typename decltype(tag)::type;
+      Typed<Src>{reinterpret_cast<const Src*>(from)}.load(begin, x);
+    });
+  }
+};
+
 // A row of at least a block; the last block overlaps the one before it.
-template <int kVectors, class Row, class Src, class Dst>
-void run_row(const Row& row, const Src* from, Dst* to, int64_t run, bool may_stream) {
+template <int kVectors, class Arithmetic, class Src, class Dst>
+void run_row(const Arithmetic& arithmetic, const Src& src, Dst* to, const RowArgs<float>& rows) {
   constexpr int64_t kBlock = kVectors * kWidth;
+  const int64_t run = rows.run;
   // The last block may begin anywhere.
-  const bool is_streamed = may_stream && is_line(to) && run % kBlock == 0;
+  const bool is_streamed = rows.is_streamed && is_line(to) && run % kBlock == 0;
   const auto run_block = [&](int64_t i) {
     Block<kVectors> x;
-    x.update([&](Floats, int k) { return widen(from + i + k * kWidth); });
-    row.compute(i, x);
+    src.load(i, x);
+    arithmetic.compute(i, x);
     narrow(x.vector, to + i, is_streamed);
   };
   for (int64_t i = 0; i < run; i += kBlock) {
@@ -168,65 +195,109 @@ void run_row(const Row& row, const Src* from, Dst* to, int64_t run, bool may_str
   }
 }
 
-template <bool kArithmetic, class Src, class Dst>
-void run_rows(const Steps<float>& s) {
-  // As many as share the decisions about steps; without steps, no more than fill a register in the
-  // end: loads and stores that alternate are faster than many loads and then many stores.
-  constexpr int kVectors = kArithmetic || sizeof(Dst) == 1 ? 4 : 2;
-  for (int64_t j = 0; j < s.rows; j++) {
-    const Src* from = reinterpret_cast<const Src*>(s.src) + j * s.src_row_step;
-    Dst* to = reinterpret_cast<Dst*>(s.dst) + j * s.dst_row_step;
+// f(row, from, to) for each row.
+template <class Dst, class F>
+void for_each_row(const RowArgs<float>& rows, const F& f) {
+  const int64_t src_step = rows.src_row_step * c10::elementSize(rows.src_dtype);
+  for (int64_t row = 0; row < rows.rows; row++) {
+    const char* from = rows.src + row * src_step;
     // Where the next row is, the processor cannot guess.
     for (int64_t line = 0; line < 4; line++) {
-      __builtin_prefetch(reinterpret_cast<const char*>(from + s.src_row_step) + line * kCacheLine);
+      __builtin_prefetch(from + src_step + line * kCacheLine);
     }
-    const auto run = [&](const auto& row) {
-      run_row<kVectors>(row, from, to, s.run, s.is_streamed);
-    };
-    if constexpr (!kArithmetic) {
-      run(Nothing{});
-      continue;
-    }
-    const auto number = [&](const Steps<float>::Operand& operand, float neutral) {
-      const RowOperand<float> in_row(operand, j);
-      return std::pair(in_row.data == nullptr, all(in_row.present ? in_row.number : neutral));
-    };
-    if constexpr (std::is_integral_v<Src> && !std::is_integral_v<Dst>) {
-      const auto [is_shift, zero_point] = number(s.src_zero_point, 0.0f);
-      const auto [is_factor, scale] = number(s.scale, 1.0f);
-      if (is_shift && is_factor && !s.accumulate.present && !s.dst_scale.present &&
-          !s.dst_zero_point.present) {
-        run(Dequantize{zero_point, scale});
-        continue;
-      }
-    }
-    if constexpr (!std::is_integral_v<Src> && std::is_integral_v<Dst>) {
-      const auto [is_shift, zero_point] = number(s.dst_zero_point, -0.0f);
-      const auto [is_factor, scale] = number(s.dst_scale, 1.0f);
-      if (is_shift && is_factor && !s.accumulate.present && !s.scale.present &&
-          !s.src_zero_point.present) {
-        run(Quantize{scale, zero_point, s.round_before_zero_point});
-        continue;
-      }
-    }
-    run(FloatRow(s, j));
+    f(row, from, reinterpret_cast<Dst*>(rows.dst) + row * rows.dst_row_step);
   }
 }
 
-void run_rows(const Steps<float>& s) {
-  dispatch(FloatSources{}, s.src_dtype, [&](auto src) {
-    dispatch(ReorderTypes{}, s.dst_dtype, [&](auto dst) {
-      using Src = typename decltype(src)::type;
-      using Dst = typename decltype(dst)::type;
-      const bool arithmetic = s.src_zero_point.present || s.scale.present || s.accumulate.present ||
-          s.dst_scale.present || s.dst_zero_point.present;
-      arithmetic ? run_rows<true, Src, Dst>(s) : run_rows<false, Src, Dst>(s);
+bool is_number(const RowArgs<float>::Operand& operand) {
+  return operand.data == nullptr || operand.step == 0;
+}
+
+Floats number(const RowArgs<float>::Operand& operand, int64_t row, float neutral) {
+  return all(operand.present ? RowOperand<float>(operand, row).number : neutral);
+}
+
+// Only the conversion.
+template <class Dst>
+void convert_rows(const RowArgs<float>& rows) {
+  // No more vectors than fill a register in the end: loads and stores that alternate are faster
+  // than many loads and then many stores.
+  constexpr int kVectors = sizeof(Dst) == 1 ? 4 : 2;
+  dispatch(Sources{}, rows.src_dtype, [&](auto tag) {
+    using Src = typename decltype(tag)::type;
+    // The others are moved, or converted as integers.
+    constexpr bool is_moved = std::is_same_v<Src, Dst> && !std::is_same_v<Src, float> &&
+        !std::is_same_v<Src, c10::Float8_e5m2>;
+    if constexpr (!is_moved && !(std::is_integral_v<Src> && std::is_integral_v<Dst>)) {
+      for_each_row<Dst>(rows, [&](int64_t, const char* from, Dst* to) {
+        run_row<kVectors>(Nothing{}, Typed<Src>{reinterpret_cast<const Src*>(from)}, to, rows);
+      });
+    } else {
+      TORCH_INTERNAL_ASSERT(false, "conversion of ", rows.src_dtype, " to ", rows.dst_dtype);
+    }
+  });
+}
+
+// As many vectors as share the decisions about operands.
+constexpr int kVectors = 4;
+
+template <class Dst>
+void dequantize_rows(const RowArgs<float>& rows) {
+  dispatch(Integers{}, rows.src_dtype, [&](auto tag) {
+    using Src = typename decltype(tag)::type;
+    for_each_row<Dst>(rows, [&](int64_t row, const char* from, Dst* to) {
+      const Dequantize arithmetic{
+          number(rows.src_zero_point, row, 0.0f), number(rows.scale, row, 1.0f)};
+      run_row<kVectors>(arithmetic, Typed<Src>{reinterpret_cast<const Src*>(from)}, to, rows);
     });
   });
 }
 
+template <class Dst>
+void quantize_rows_by_numbers(const RowArgs<float>& rows) {
+  dispatch(Floats32{}, rows.src_dtype, [&](auto tag) {
+    using Src = typename decltype(tag)::type;
+    for_each_row<Dst>(rows, [&](int64_t row, const char* from, Dst* to) {
+      const Quantize arithmetic{
+          number(rows.dst_scale, row, 1.0f),
+          number(rows.dst_zero_point, row, -0.0f),
+          rows.round_before_zero_point};
+      run_row<kVectors>(arithmetic, Typed<Src>{reinterpret_cast<const Src*>(from)}, to, rows);
+    });
+  });
+}
+
+template <class Dst>
+void run_rows(const RowArgs<float>& s) {
+  const bool has_src_side = s.src_zero_point.present || s.scale.present;
+  const bool has_dst_side = s.dst_scale.present || s.dst_zero_point.present;
+  if (!has_src_side && !has_dst_side && !s.accumulate.present) {
+    return convert_rows<Dst>(s);
+  }
+  const bool from_integers = contains(Integers{}, s.src_dtype);
+  if constexpr (std::is_integral_v<Dst>) {
+    if (!from_integers && !has_src_side && !s.accumulate.present && is_number(s.dst_scale) &&
+        is_number(s.dst_zero_point)) {
+      return quantize_rows_by_numbers<Dst>(s);
+    }
+  } else {
+    if (from_integers && !has_dst_side && !s.accumulate.present && is_number(s.scale) &&
+        is_number(s.src_zero_point)) {
+      return dequantize_rows<Dst>(s);
+    }
+  }
+  for_each_row<Dst>(s, [&](int64_t row, const char* from, Dst* to) {
+    run_row<kVectors>(FloatRow(s, row), Untyped{from, s.src_dtype}, to, s);
+  });
+}
+
+void run_rows(const RowArgs<float>& s) {
+  dispatch(
+      ReorderTypes{}, s.dst_dtype, [&](auto tag) { run_rows<typename decltype(tag)::type>(s); });
+}
+
 // A row that may be shorter than a block, in copies that are long enough.
-void run_short_row(Steps<float> s, int64_t row) {
+void run_short_row(RowArgs<float> s, int64_t row) {
   alignas(64) char src[kShortRow * sizeof(float)] = {}, dst[kShortRow * sizeof(double)];
   alignas(64) float operands[5][kShortRow];
   const int64_t src_size = c10::elementSize(s.src_dtype);
@@ -264,16 +335,24 @@ Ints is_in_range(Floats x) {
   }
 }
 
-template <class T, class Dst>
-void run_fake(const Steps<float>& s, uint8_t* mask) {
-  constexpr int kVectors = 4;
+// What is fake-quantized in float32 becomes one of these.
+using Results = TypeList<float, c10::BFloat16, c10::Half>;
+
+C10_ALWAYS_INLINE void narrow_results(const Block<kVectors>& x, char* to, c10::ScalarType dtype) {
+  dispatch(Results{}, dtype, [&](auto tag) __attribute__((always_inline)) {
+    narrow(x.vector, reinterpret_cast<typename decltype(tag)::type*>(to), /*streamed=*/false);
+  });
+}
+
+template <class T>
+void fake_quantize_row(const RowArgs<float>& s, uint8_t* mask) {
   constexpr int64_t kBlock = kVectors * kWidth;
   static_assert(kReadable % kBlock == 0 && kBlock % 8 == 0);
-  Steps<float> back{};
+  RowArgs<float> back{};
   back.src_zero_point = s.dst_zero_point;
   back.scale = s.dst_scale;
   const FloatRow quantize(s, 0), dequantize(back, 0);
-  const auto run_block = [&](const float* from, int64_t i, Dst* to) {
+  const auto run_block = [&](const float* from, int64_t i, char* to) {
     Block<kVectors> x;
     x.update([&](Floats, int k) { return widen(from + k * kWidth); });
     quantize.compute(i, x);
@@ -285,22 +364,22 @@ void run_fake(const Steps<float>& s, uint8_t* mask) {
       return widen(codes + k * kWidth);
     });
     dequantize.compute(i, x);
-    narrow(x.vector, to, /*streamed=*/false);
+    narrow_results(x, to, s.dst_dtype);
     return bits;
   };
   const float* src = reinterpret_cast<const float*>(s.src);
-  Dst* dst = reinterpret_cast<Dst*>(s.dst);
+  const int64_t size = c10::elementSize(s.dst_dtype);
   int64_t i = 0;
   for (; i + kBlock <= s.run; i += kBlock) {
-    const uint64_t bits = run_block(src + i, i, dst + i);
+    const uint64_t bits = run_block(src + i, i, s.dst + i * size);
     std::memcpy(mask + i / 8, &bits, kBlock / 8);
   }
   if (const int64_t rest = s.run - i; rest > 0) {
     float from[kBlock] = {};
-    Dst to[kBlock];
+    alignas(64) char to[kBlock * sizeof(float)];
     std::copy_n(src + i, rest, from);
     const uint64_t bits = run_block(from, i, to) & ((uint64_t(1) << rest) - 1);
-    std::copy_n(to, rest, dst + i);
+    std::memcpy(s.dst + i * size, to, rest * size);
     std::memcpy(mask + i / 8, &bits, (rest + 7) / 8);
   }
 }
@@ -309,7 +388,7 @@ void run_fake(const Steps<float>& s, uint8_t* mask) {
 template <class C>
 class StepByStep {
  public:
-  explicit StepByStep(const Steps<C>& steps) : s_(steps) {}
+  explicit StepByStep(const RowArgs<C>& rows) : s_(rows) {}
 
   void run() {
     for (row_ = 0; row_ < s_.rows; row_++) {
@@ -336,7 +415,7 @@ class StepByStep {
   }
 
   template <class F>
-  void step(const typename Steps<C>::Operand& operand, const F& f) {
+  void step(const typename RowArgs<C>::Operand& operand, const F& f) {
     const RowOperand<C> in_row(operand, row_);
     if (!in_row.present) {
       return;
@@ -385,45 +464,43 @@ class StepByStep {
     for (int64_t i = 0; i < size_; i++) {
       singles[i] = single_for<T>(value_[i]);
     }
-    Steps<float> steps{};
-    steps.run = size_;
-    steps.rows = 1;
-    steps.src = reinterpret_cast<const char*>(singles);
-    steps.dst = reinterpret_cast<char*>(to);
-    steps.src_dtype = c10::kFloat;
-    steps.dst_dtype = s_.dst_dtype;
-    reorder_cpu::run(steps);
+    RowArgs<float> row{};
+    row.run = size_;
+    row.rows = 1;
+    row.src = reinterpret_cast<const char*>(singles);
+    row.dst = reinterpret_cast<char*>(to);
+    row.src_dtype = c10::kFloat;
+    row.dst_dtype = s_.dst_dtype;
+    quantize_rows(row);
   }
 
-  const Steps<C>& s_;
+  const RowArgs<C>& s_;
   int64_t row_ = 0, begin_ = 0, size_ = 0;
   alignas(64) C value_[kPiece];
 };
 
 } // namespace
 
-void run_fake(const Steps<float>& steps, c10::ScalarType quantized, uint8_t* mask) {
-  dispatch(FakeReorderTypes{}, quantized, [&](auto type) {
-    dispatch(TypeList<float, c10::BFloat16, c10::Half>{}, steps.dst_dtype, [&](auto dst) {
-      run_fake<typename decltype(type)::type, typename decltype(dst)::type>(steps, mask);
-    });
+void fake_quantize_row(const RowArgs<float>& row, c10::ScalarType quantized, uint8_t* mask) {
+  dispatch(FakeReorderTypes{}, quantized, [&](auto tag) {
+    fake_quantize_row<typename decltype(tag)::type>(row, mask);
   });
 }
 
-void run(const Steps<double>& steps) {
-  StepByStep<double>(steps).run();
+void quantize_rows(const RowArgs<double>& rows) {
+  StepByStep<double>(rows).run();
 }
 
-void run(const Steps<int32_t>& steps) {
-  StepByStep<int32_t>(steps).run();
+void quantize_rows(const RowArgs<int32_t>& rows) {
+  StepByStep<int32_t>(rows).run();
 }
 
-void run(const Steps<float>& steps) {
-  if (steps.run >= kShortRow) {
-    return run_rows(steps);
+void quantize_rows(const RowArgs<float>& rows) {
+  if (rows.run >= kShortRow) {
+    return run_rows(rows);
   }
-  for (int64_t row = 0; row < steps.rows; row++) {
-    run_short_row(steps, row);
+  for (int64_t row = 0; row < rows.rows; row++) {
+    run_short_row(rows, row);
   }
 }
 

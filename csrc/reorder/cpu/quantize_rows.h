@@ -1,8 +1,8 @@
 // The arithmetic of a reorder over rows of elements that lie one after the other.
 //
-// In float32, a few vectors at a time go through all steps in registers. Which steps there are is
-// decided once per such block, which the processor predicts. float64, and integers that are only
-// converted, go through one step at a time in a buffer.
+// In float32, a few vectors at a time go through all of the arithmetic in registers. Which operands
+// there are is decided once per such block, which the processor predicts. float64, and integers
+// that are only converted, go through one operation at a time in a buffer.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -13,7 +13,7 @@ namespace torch_dnnl::reorder_cpu {
 
 // C: what is computed in; float, double, or int32_t from integer to integer.
 template <class C>
-struct Steps {
+struct RowArgs {
   struct Operand {
     bool present;
     const C* data; // null: `number`
@@ -35,14 +35,14 @@ struct Steps {
 // Rows that are shorter are slow; they should be brought together.
 inline constexpr int64_t kShortestRun = 64;
 
-void run(const Steps<float>& steps);
-void run(const Steps<double>& steps);
-void run(const Steps<int32_t>& steps);
+void quantize_rows(const RowArgs<float>& rows);
+void quantize_rows(const RowArgs<double>& rows);
+void quantize_rows(const RowArgs<int32_t>& rows);
 
 // One row of float32 to the type `quantized` and back, dst_scale and dst_zero_point undone, with a
 // bit of `mask` for each element that does not saturate. Operands with a step are readable up to
 // the next multiple of kReadable elements.
 inline constexpr int64_t kReadable = 64;
-void run_fake(const Steps<float>& steps, c10::ScalarType quantized, uint8_t* mask);
+void fake_quantize_row(const RowArgs<float>& row, c10::ScalarType quantized, uint8_t* mask);
 
 } // namespace torch_dnnl::reorder_cpu

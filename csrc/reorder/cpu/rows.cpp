@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "core/numeric.h"
+#include "reorder/cpu/convert_vectors.h"
 #include "reorder/cpu/scalar_convert.h"
-#include "reorder/cpu/vector.h"
 
 namespace torch_dnnl::reorder_cpu {
 namespace {
@@ -193,7 +193,7 @@ const char* ConvertRows<C>::begin(Array array, const Piece& piece) const {
   return data + piece.at[array] * inputs_[array].size;
 }
 
-// Whether the steps can take an array as it lies in long rows.
+// Whether the arithmetic can take an array as it lies in long rows.
 template <class C>
 bool ConvertRows<C>::is_in_place(Array array, const Axis& inner) const {
   const bool is_operand = array != kSrc && array != kDst;
@@ -232,7 +232,7 @@ void ConvertRows<C>::choose_piece(const Axis& inner, const Axis& next, Piece& pi
 }
 
 template <class C>
-typename Steps<C>::Operand
+typename RowArgs<C>::Operand
 ConvertRows<C>::operand(Array array, const Piece& piece, C* buffer) const {
   const Input& input = inputs_[array];
   if (input.data == nullptr) {
@@ -269,7 +269,7 @@ void ConvertRows<C>::run_piece(const Piece& piece, char* dst, bool is_streamed) 
   const Plane src_plane = piece.plane(kSrc), dst_plane = piece.plane(kDst);
   const int64_t size = c10::elementSize(dst_dtype_);
   char* to = dst + piece.at[kDst] * size;
-  Steps<C> steps{
+  RowArgs<C> rows{
       piece.run,
       piece.rows,
       begin(kSrc, piece),
@@ -287,16 +287,16 @@ void ConvertRows<C>::run_piece(const Piece& piece, char* dst, bool is_streamed) 
       round_before_zero_point_,
       is_streamed && !piece.is_packed};
   if (!piece.is_packed) {
-    return reorder_cpu::run(steps);
+    return quantize_rows(rows);
   }
   alignas(64) char result[kPiece * sizeof(double)];
-  inputs_[kSrc].widen(steps.src, src_plane, buffers[0]);
-  steps.src = reinterpret_cast<const char*>(buffers[0]);
-  steps.src_dtype = c10::CppTypeToScalarType<C>::value;
-  steps.dst = result;
-  steps.run *= steps.rows;
-  steps.rows = 1;
-  reorder_cpu::run(steps);
+  inputs_[kSrc].widen(rows.src, src_plane, buffers[0]);
+  rows.src = reinterpret_cast<const char*>(buffers[0]);
+  rows.src_dtype = c10::CppTypeToScalarType<C>::value;
+  rows.dst = result;
+  rows.run *= rows.rows;
+  rows.rows = 1;
+  quantize_rows(rows);
   const char* from = result;
   for (int64_t j = 0; j < piece.rows; j++) {
     move_row(from, to, piece.run, dst_plane.step, size);

@@ -31,7 +31,7 @@ class MoveRows final : public Rows {
 // Whether elements are only moved.
 bool is_move(const ReorderProblem& p);
 
-// Runs the steps of the arithmetic, see steps.h.
+// Runs the arithmetic, see quantize_rows.h.
 template <class C>
 class ConvertRows final : public Rows {
  public:
@@ -59,7 +59,7 @@ class ConvertRows final : public Rows {
   void set(Array array, const void* data, c10::ScalarType dtype);
   void set(Array array, const ReorderProblem::Operand& operand);
   const char* begin(Array array, const Piece& piece) const;
-  typename Steps<C>::Operand operand(Array array, const Piece& piece, C* buffer) const;
+  typename RowArgs<C>::Operand operand(Array array, const Piece& piece, C* buffer) const;
   bool is_in_place(Array array, const Axis& inner) const;
   void choose_piece(const Axis& inner, const Axis& next, Piece& piece) const;
   void run_piece(const Piece& piece, char* dst, bool is_streamed) const;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/cpu/stream.h"
+#include "core/math.h"
 
 namespace torch_dnnl::reorder_cpu {
 namespace {
@@ -276,7 +277,7 @@ void transpose_all(Matrix m) {
   const int64_t missing = 16 - m.columns * kSize;
   if (missing > 0 && !m.may_overread && m.row_step > 0) {
     // What follows a short row is memory of this array as far as later rows reach.
-    const int64_t last = std::min(m.rows, (missing + m.row_step - 1) / m.row_step);
+    const int64_t last = std::min(m.rows, ceil_div(missing, m.row_step));
     const Columns columns{m.to, m.column_offset};
     transpose_elements<kSize>(rows, m.rows - last, m.rows, columns, 0, m.columns);
     m.rows -= last;

@@ -3,6 +3,7 @@
 // in the result goes through the reference.
 #include "core/cuda/launch.h"
 #include "core/dispatch.h"
+#include "core/math.h"
 #include "reorder/cuda/alignment.h"
 #include "reorder/cuda/rows.h"
 #include "reorder/decompose.h"
@@ -12,7 +13,6 @@ namespace torch_dnnl::reorder_cuda {
 namespace {
 
 using boxes::Box;
-using ComputeTypes = TypeList<double, float>;
 
 constexpr int kBits = 8; // of a byte of the mask, elements of a pack
 constexpr int kThreads = 256;
@@ -58,7 +58,7 @@ struct Eight {
 
 template <class C>
 struct FakePlan {
-  Steps<C> steps;
+  PackArgs<C> args;
   RowBox box;
   c10::ScalarType quantized;
   bool step_gradient;
@@ -68,8 +68,8 @@ struct FakePlan {
   const uint8_t* saved_mask;
 
   FakePlan(const FakeReorderProblem& p, const Box& all)
-      : steps(p.reorder),
-        box(row_box(all, kBits, steps.src_size, steps.dst_size)),
+      : args(p.reorder),
+        box(row_box(all, kBits, args.src_size, args.dst_size)),
         quantized(p.dtype),
         step_gradient(p.step_gradient),
         mask_row(p.row_bytes - 1),
@@ -95,8 +95,8 @@ __device__ __forceinline__ void for_each_pack(const FakePlan<C>& plan, const F& 
     const uint32_t pack = first + i * kThreads;
     count[i] = 0;
     if (pack < plan.box.packs) {
-      count[i] = plan.box.locate(pack, plan.steps.has_tensors, position[i]);
-      data[i].load(reinterpret_cast<const T*>(plan.steps.src + position[i].at[kSrc]), count[i]);
+      count[i] = plan.box.locate(pack, plan.args.has_tensors, position[i]);
+      data[i].load(reinterpret_cast<const T*>(plan.args.src + position[i].at[kSrc]), count[i]);
     }
   }
 #pragma unroll
@@ -111,19 +111,19 @@ template <class T, class C>
 __global__ void __launch_bounds__(kThreads)
     quantize_kernel(const __grid_constant__ FakePlan<C> plan) {
   const auto finish = [&](uint32_t pack, int count, const PackPosition& position, Eight<T>& data) {
-    const Steps<C>& steps = plan.steps;
-    const PackOperands<C> operands{steps, position, count};
+    const PackArgs<C>& args = plan.args;
+    const PackOperands<C> operands{args, position, count};
     C w[kBits], u[kBits], value[kBits];
     for (int k = 0; k < kBits; k++) {
       w[k] = static_cast<C>(data.at(k));
     }
-    scale_values(steps, w, operands);
+    scale_values(args, w, operands);
     for (int k = 0; k < kBits; k++) {
       u[k] = w[k];
     }
-    shift_values(steps, u, operands);
+    shift_values(args, u, operands);
     const uint32_t bits =
-        quantize_and_back(steps, plan.quantized, plan.step_gradient, w, u, value, operands);
+        quantize_and_back(args, plan.quantized, plan.step_gradient, w, u, value, operands);
     const int64_t byte = plan.byte_of(pack);
     plan.mask[byte] = static_cast<uint8_t>(bits & ((1u << count) - 1));
     uint32_t of_row = pack;
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kThreads)
         result.at(k) = convert<std::remove_reference_t<decltype(result.at(k))>>(value[k]);
       }
       using Result = std::remove_reference_t<decltype(result.at(0))>;
-      result.store(reinterpret_cast<Result*>(steps.dst + position.at[kDst]), count);
+      result.store(reinterpret_cast<Result*>(args.dst + position.at[kDst]), count);
     };
     if constexpr (!std::is_same_v<T, C>) {
       if (plan.step_gradient) {
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int k = 0; k < kBits; k++) {
       data.at(k) = (bits >> k & 1) != 0 ? data.at(k) : T(0);
     }
-    data.store(reinterpret_cast<T*>(plan.steps.dst + position.at[kDst]), count);
+    data.store(reinterpret_cast<T*>(plan.args.dst + position.at[kDst]), count);
   };
   for_each_pack<T>(plan, finish);
 }
@@ -167,7 +167,7 @@ std::optional<Box> box_of_packs(const FakeReorderProblem& p) {
   if (!boxes::has_boxes(p.reorder)) {
     return std::nullopt;
   }
-  boxes::Boxes all = boxes::boxes_of(p.reorder);
+  boxes::Boxes all = boxes::decompose(p.reorder);
   Box& box = all.values.front();
   const boxes::Axis& row = box.axes.back();
   const bool is_whole = row.extent % kBits == 0 || box.axes.size() == 1;
@@ -188,41 +188,54 @@ std::optional<Box> box_of_packs(const FakeReorderProblem& p) {
 template <class C>
 void launch_packs(void (*kernel)(FakePlan<C>), const FakePlan<C>& plan) {
   constexpr uint32_t kBlock = kThreads * kPacks;
-  const dim3 grid((plan.box.packs + kBlock - 1) / kBlock);
+  const dim3 grid(ceil_div(plan.box.packs, kBlock));
   cuda::launch(kernel, grid, dim3(kThreads), 0, plan);
+}
+
+// f(std::type_identity<C>) for the type that is computed in.
+template <class F>
+void with_computed(const FakeReorderProblem& p, const F& f) {
+  dispatch(TypeList<double, float>{}, p.reorder.compute_dtype, f);
 }
 
 } // namespace
 
-void quantize(const FakeReorderProblem& p) {
-  if (const auto box = box_of_packs(p)) {
-    dispatch(FloatingTypes{}, p.reorder.src_dtype, [&](auto tag) {
-      using T = typename decltype(tag)::type;
-      using C = compute_t<T>;
-      launch_packs<C>(quantize_kernel<T, C>, FakePlan<C>(p, *box));
-    });
-    return;
-  }
-  dispatch(ComputeTypes{}, p.reorder.compute_dtype, [&](auto tag) {
-    cuda::for_each_element(p.rows * p.row_bytes, FakeReorderByte<typename decltype(tag)::type>{p});
+bool supports_packs(const FakeReorderProblem& p) {
+  return box_of_packs(p).has_value();
+}
+
+void fake_quantize(const FakeReorderProblem& p) {
+  const Box box = *box_of_packs(p);
+  dispatch(FloatingTypes{}, p.reorder.src_dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using C = compute_t<T>;
+    launch_packs<C>(quantize_kernel<T, C>, FakePlan<C>(p, box));
   });
 }
 
-void mask(const FakeReorderProblem& p) {
-  if (const auto box = box_of_packs(p)) {
-    const FakePlan<float> plan(p, *box);
-    switch (plan.steps.dst_size) {
-      case 8:
-        return launch_packs<float>(mask_kernel<uint64_t>, plan);
-      case 4:
-        return launch_packs<float>(mask_kernel<uint32_t>, plan);
-      default:
-        return launch_packs<float>(mask_kernel<uint16_t>, plan);
-    }
+void mask_gradient(const FakeReorderProblem& p) {
+  const FakePlan<float> plan(p, *box_of_packs(p));
+  switch (plan.args.dst_size) {
+    case 8:
+      return launch_packs<float>(mask_kernel<uint64_t>, plan);
+    case 4:
+      return launch_packs<float>(mask_kernel<uint32_t>, plan);
+    default:
+      return launch_packs<float>(mask_kernel<uint16_t>, plan);
   }
-  dispatch(ComputeTypes{}, p.reorder.compute_dtype, [&](auto tag) {
-    cuda::for_each_element(
-        p.rows * p.row_bytes, FakeReorderBackwardByte<typename decltype(tag)::type>{p});
+}
+
+void fake_quantize_reference(const FakeReorderProblem& p) {
+  with_computed(p, [&](auto tag) {
+    using C = typename decltype(tag)::type;
+    cuda::for_each_element(p.rows * p.row_bytes, FakeReorderByte<C>{p});
+  });
+}
+
+void mask_gradient_reference(const FakeReorderProblem& p) {
+  with_computed(p, [&](auto tag) {
+    using C = typename decltype(tag)::type;
+    cuda::for_each_element(p.rows * p.row_bytes, FakeReorderBackwardByte<C>{p});
   });
 }
 

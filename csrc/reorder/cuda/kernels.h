@@ -1,4 +1,4 @@
-// The kernels of reorder. The first two take boxes (reorder/box.h) that fit, one each.
+// The kernels of reorder and of fake quantization.
 #pragma once
 
 #include "reorder/box.h"
@@ -26,15 +26,24 @@ inline bool is_move(const ReorderProblem& p) {
   return p.compute_dtype == c10::kLong && p.src_dtype == p.dst_dtype;
 }
 
-// Elements that are next to each other on both sides, or any: see straight.cu.
+// A problem as boxes (reorder/box.h), unless there are very many, or groups that do not nest; of
+// formats that anybody uses, one or two. Padding is boxes of its own. See boxes.cu.
+bool supports_boxes(const ReorderProblem& p);
+void run_boxes(const ReorderProblem& p);
+void run_reference(const ReorderProblem& p);
+
+// A box whose elements are next to each other on both sides, or any: see straight.cu.
 void run_straight(const ReorderProblem& p, const Task& task);
 
-// Elements that are next to each other in different directions: see transpose.cu.
+// A box whose elements are next to each other in different directions: see transpose.cu.
 bool needs_transpose(const ReorderProblem& p, const Task& task);
 void run_transpose(const ReorderProblem& p, const boxes::Box& box);
 
-// fake_reorder and its backward, of any problem: see fake_reorder.cu.
-void quantize(const FakeReorderProblem& p);
-void mask(const FakeReorderProblem& p);
+// fake_reorder and its backward: see fake_reorder.cu.
+bool supports_packs(const FakeReorderProblem& p);
+void fake_quantize(const FakeReorderProblem& p);
+void mask_gradient(const FakeReorderProblem& p);
+void fake_quantize_reference(const FakeReorderProblem& p);
+void mask_gradient_reference(const FakeReorderProblem& p);
 
 } // namespace torch_dnnl::reorder_cuda

@@ -9,9 +9,9 @@
 
 #include "core/cuda/launch.h"
 #include "core/cuda/vector.h"
-#include "reorder/arithmetic.h"
 #include "reorder/box.h"
 #include "reorder/problem.h"
+#include "reorder/reference.h"
 
 namespace torch_dnnl::reorder_cuda {
 
@@ -54,7 +54,7 @@ __device__ __forceinline__ void copy_bytes(void* to, const void* from) {
 
 // What a kernel knows of the arithmetic and the types. C: float, double or int32_t.
 template <class C>
-struct Steps {
+struct PackArgs {
   struct Operand {
     bool present;
     c10::ScalarType dtype;
@@ -71,7 +71,7 @@ struct Steps {
   bool round_before_zero_point;
   bool has_tensors; // beside src and dst
 
-  explicit Steps(const ReorderProblem& p)
+  explicit PackArgs(const ReorderProblem& p)
       : src_dtype(p.src_dtype),
         dst_dtype(p.dst_dtype),
         accumulate_dtype(p.accumulate_dtype),
@@ -105,7 +105,7 @@ struct PackPosition {
 // Reads what belongs to the first `count` elements of a pack.
 template <class C>
 struct PackOperands {
-  const Steps<C>& steps;
+  const PackArgs<C>& args;
   const PackPosition& position;
   int count;
 
@@ -113,22 +113,22 @@ struct PackOperands {
   __device__ __forceinline__ void operator()(Array array, C (&value)[n]) const {
     switch (array) {
       case boxes::kAccumulate:
-        return read(array, steps.accumulate, steps.accumulate_dtype, value);
+        return read(array, args.accumulate, args.accumulate_dtype, value);
       case boxes::kSrcZeroPoint:
-        return read(array, steps.src_zero_point, value);
+        return read(array, args.src_zero_point, value);
       case boxes::kScale:
-        return read(array, steps.scale, value);
+        return read(array, args.scale, value);
       case boxes::kDstScale:
-        return read(array, steps.dst_scale, value);
+        return read(array, args.dst_scale, value);
       default:
-        return read(array, steps.dst_zero_point, value);
+        return read(array, args.dst_zero_point, value);
     }
   }
 
  private:
   template <int n>
   __device__ __forceinline__ void
-  read(Array array, const typename Steps<C>::Operand& operand, C (&value)[n]) const {
+  read(Array array, const typename PackArgs<C>::Operand& operand, C (&value)[n]) const {
     if (operand.data == nullptr) {
       for (int k = 0; k < n; k++) {
         value[k] = operand.number;
@@ -163,7 +163,7 @@ template <class C, int n>
 class ConvertedPack {
  public:
   static constexpr int kElements = n;
-  using Steps = reorder_cuda::Steps<C>;
+  using Args = PackArgs<C>;
 
   // Elements that follow each other.
   __device__ __forceinline__ void widen(const RawPack& raw, c10::ScalarType dtype) {
@@ -188,11 +188,11 @@ class ConvertedPack {
     });
   }
 
-  __device__ __forceinline__ void compute(const Steps& steps, const PackPosition& at, int count) {
+  __device__ __forceinline__ void compute(const Args& args, const PackPosition& at, int count) {
     if constexpr (!std::is_integral_v<C>) {
-      const PackOperands<C> operands{steps, at, count};
-      scale_values(steps, value_, operands);
-      shift_values(steps, value_, operands);
+      const PackOperands<C> operands{args, at, count};
+      scale_values(args, value_, operands);
+      shift_values(args, value_, operands);
     }
   }
 
@@ -202,7 +202,7 @@ class ConvertedPack {
       if constexpr (sizeof(T) * n <= sizeof(RawPack)) {
         cuda::Vector<T, n> pack;
         for (int k = 0; k < n; k++) {
-          pack.at[k] = convert<T>(canonical(value_[k]));
+          pack.at[k] = convert<T>(canonical_nan(value_[k]));
         }
         if (count == n) {
           cuda::store_vector(reinterpret_cast<T*>(to), pack);
@@ -226,7 +226,7 @@ template <class T, int n>
 class MovedPack {
  public:
   static constexpr int kElements = n;
-  using Steps = reorder_cuda::Steps<int32_t>;
+  using Args = PackArgs<int32_t>;
 
   __device__ __forceinline__ void widen(const RawPack& raw, c10::ScalarType) {
     std::memcpy(value_.at, &raw, sizeof(value_.at));
@@ -238,7 +238,7 @@ class MovedPack {
     }
   }
 
-  __device__ __forceinline__ void compute(const Steps&, const PackPosition&, int) {}
+  __device__ __forceinline__ void compute(const Args&, const PackPosition&, int) {}
 
   __device__ __forceinline__ void store(char* to, c10::ScalarType, int count) const {
     if (count == n) {

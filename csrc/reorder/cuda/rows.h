@@ -65,7 +65,7 @@ inline RowBox row_box(const boxes::Box& box, uint32_t width, int64_t src_size, i
   };
   for (int a = 0; a < result.axes; a++) {
     const boxes::Axis& axis = box.axes[result.axes - 1 - a];
-    const int64_t step = a == 0 ? width : 1, count = (axis.extent + step - 1) / step;
+    const int64_t step = a == 0 ? width : 1, count = ceil_div(axis.extent, step);
     result.count[a] = cuda::Divisor(count);
     result.packs *= static_cast<uint32_t>(count);
     for (int array = 0; array < kArrays; array++) {

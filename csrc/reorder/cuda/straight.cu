@@ -6,6 +6,7 @@
 //
 // Rows that are not aligned go in narrower packs; single elements may have any strides.
 #include "core/dispatch.h"
+#include "core/math.h"
 #include "reorder/cuda/alignment.h"
 #include "reorder/cuda/rows.h"
 
@@ -20,7 +21,7 @@ constexpr int kPacks = 4; // of a thread
 
 template <class Pack>
 struct RowPlan {
-  typename Pack::Steps steps;
+  typename Pack::Args args;
   RowBox box;
   bool is_padding;
 };
@@ -29,7 +30,7 @@ template <class Pack>
 class RowsOfThread {
  public:
   __device__ __forceinline__ explicit RowsOfThread(const RowPlan<Pack>& plan)
-      : steps_(plan.steps),
+      : args_(plan.args),
         box_(plan.box),
         is_padding_(plan.is_padding),
         first_(blockIdx.x * (kThreads * kPacks) + threadIdx.x) {}
@@ -66,8 +67,8 @@ class RowsOfThread {
       count = a == 0 ? box_.elements(coordinate) : count;
     });
     if (count == Pack::kElements) {
-      const char* from = steps_.src + offset;
-      with_bytes(steps_.src_size * Pack::kElements, [&](auto bytes) {
+      const char* from = args_.src + offset;
+      with_bytes(args_.src_size * Pack::kElements, [&](auto bytes) {
         copy_bytes<bytes.value>(&raw, from);
       });
     }
@@ -78,20 +79,20 @@ class RowsOfThread {
       return;
     }
     PackPosition position;
-    const int count = box_.locate(index, steps_.has_tensors, position);
+    const int count = box_.locate(index, args_.has_tensors, position);
     if (count < Pack::kElements && !is_padding_) {
-      load_part(steps_.src + position.at[kSrc], count, raw);
+      load_part(args_.src + position.at[kSrc], count, raw);
     }
     Pack pack;
-    pack.widen(raw, steps_.src_dtype);
+    pack.widen(raw, args_.src_dtype);
     if (!is_padding_) {
-      pack.compute(steps_, position, count);
+      pack.compute(args_, position, count);
     }
-    pack.store(steps_.dst + position.at[kDst], steps_.dst_dtype, count);
+    pack.store(args_.dst + position.at[kDst], args_.dst_dtype, count);
   }
 
   __device__ __forceinline__ void load_part(const char* from, int count, RawPack& raw) const {
-    const int bytes = count * steps_.src_size;
+    const int bytes = count * args_.src_size;
 #pragma unroll
     for (int i = 0; i < static_cast<int>(sizeof(RawPack)); i++) {
       if (i < bytes) {
@@ -100,7 +101,7 @@ class RowsOfThread {
     }
   }
 
-  const typename Pack::Steps& steps_;
+  const typename Pack::Args& args_;
   const RowBox& box_;
   const bool is_padding_;
   const uint32_t first_;
@@ -113,28 +114,28 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class Pack>
-void launch_rows(const typename Pack::Steps& steps, const Task& task) {
+void launch_rows(const typename Pack::Args& args, const Task& task) {
   const RowPlan<Pack> plan{
-      steps, row_box(task.box, Pack::kElements, steps.src_size, steps.dst_size), task.is_padding};
+      args, row_box(task.box, Pack::kElements, args.src_size, args.dst_size), task.is_padding};
   constexpr uint32_t kBlock = kThreads * kPacks;
-  const dim3 grid((plan.box.packs + kBlock - 1) / kBlock);
+  const dim3 grid(ceil_div(plan.box.packs, kBlock));
   cuda::launch(rows_kernel<Pack>, grid, dim3(kThreads), 0, plan);
 }
 
 // Runs the widest of these packs that the alignment of both sides allows.
 template <template <class, int> class Pack, class T, int... widths>
-void launch_widest(const typename Pack<T, 1>::Steps& steps, const Task& task) {
+void launch_widest(const typename Pack<T, 1>::Args& args, const Task& task) {
   Alignment src(cuda::kWidestAccess), dst(cuda::kWidestAccess);
-  dst.add(steps.dst);
-  dst.add(task.box, kDst, steps.dst_size);
+  dst.add(args.dst);
+  dst.add(task.box, kDst, args.dst_size);
   if (!task.is_padding) {
-    src.add(steps.src);
-    src.add(task.box, kSrc, steps.src_size);
+    src.add(args.src);
+    src.add(task.box, kSrc, args.src_size);
   }
   const int together =
-      std::max(std::min(src.bytes() / steps.src_size, dst.bytes() / steps.dst_size), 1);
+      std::max(std::min(src.bytes() / args.src_size, dst.bytes() / args.dst_size), 1);
   const bool found =
-      ((together >= widths && (launch_rows<Pack<T, widths>>(steps, task), true)) || ...);
+      ((together >= widths && (launch_rows<Pack<T, widths>>(args, task), true)) || ...);
   TORCH_INTERNAL_ASSERT(found);
 }
 
@@ -159,16 +160,16 @@ Task in_bytes(Task task, int64_t size) {
 
 void run_straight(const ReorderProblem& p, const Task& task) {
   if (is_move(p) || task.is_padding) {
-    Steps<int32_t> steps(p);
-    const Task bytes = in_bytes(task, steps.dst_size);
-    steps.src_size = steps.dst_size = 1;
-    launch_widest<MovedPack, uint8_t, 16, 8, 4, 2, 1>(steps, bytes);
+    PackArgs<int32_t> args(p);
+    const Task bytes = in_bytes(task, args.dst_size);
+    args.src_size = args.dst_size = 1;
+    launch_widest<MovedPack, uint8_t, 16, 8, 4, 2, 1>(args, bytes);
   } else if (p.compute_dtype == c10::kDouble) {
-    launch_widest<ConvertedPack, double, 2, 1>(Steps<double>(p), task);
+    launch_widest<ConvertedPack, double, 2, 1>(PackArgs<double>(p), task);
   } else if (p.compute_dtype == c10::kLong) {
-    launch_widest<ConvertedPack, int32_t, 16, 4, 1>(Steps<int32_t>(p), task);
+    launch_widest<ConvertedPack, int32_t, 16, 4, 1>(PackArgs<int32_t>(p), task);
   } else {
-    launch_widest<ConvertedPack, float, 16, 8, 4, 2, 1>(Steps<float>(p), task);
+    launch_widest<ConvertedPack, float, 16, 8, 4, 2, 1>(PackArgs<float>(p), task);
   }
 }
 

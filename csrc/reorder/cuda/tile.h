@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "core/cuda/divide.h"
+#include "core/math.h"
 #include "reorder/cuda/alignment.h"
 #include "reorder/cuda/kernels.h"
 
@@ -46,298 +47,293 @@ struct TileBox {
   cuda::Divisor line;
 };
 
-class TilePlanner {
- public:
-  // `pack`: elements of the destination.
-  TilePlanner(
-      const boxes::Box& box,
-      const void* src,
-      int64_t src_size,
-      int64_t dst_size,
-      int64_t pack)
-      : box_(box),
-        src_(src),
-        src_size_(src_size),
-        dst_size_(dst_size),
-        pack_(pack),
-        last_(static_cast<int>(box_.axes.size()) - 1),
-        tile_(box_.axes.size(), 1),
-        in_run_(box_.axes.size(), false) {
-    choose_run();
-    choose_lines();
-    fill();
+// How a launch covers a box.
+struct TileLaunch {
+  TileBox box;
+  uint32_t blocks, shared_bytes;
+};
+
+namespace tile_detail {
+
+constexpr int64_t kLine = 128;        // bytes that the memory likes to be asked for
+constexpr int64_t kBytes = 16 * 1024; // of a tile
+constexpr int64_t kFewestBytes = 2 * 1024;
+constexpr int64_t kBlocks = 1024; // keep every multiprocessor busy
+constexpr int64_t kBanks = 128;   // bytes of shared memory that are accessed at once
+
+// What is to be covered by tiles.
+struct Source {
+  const boxes::Box& box;
+  const void* data;
+  int64_t src_size, dst_size; // of an element
+  int64_t pack;               // elements of the destination
+
+  // The innermost axis of the destination.
+  int last() const {
+    return static_cast<int>(box.axes.size()) - 1;
   }
-
-  TileBox plan() {
-    TileBox result{};
-    order_axes(result);
-    place(result);
-    choose_vectors(result);
-    count_packs(result);
-    return result;
-  }
-
-  uint32_t blocks() const {
-    uint32_t product = 1;
-    for (int a = 0; a <= last_; a++) {
-      product *= static_cast<uint32_t>(tiles(a));
-    }
-    return product;
-  }
-
-  // Bytes of shared memory.
-  uint32_t shared_bytes() const {
-    return shared_bytes_;
-  }
-
- private:
-  static constexpr int64_t kLine = 128;        // bytes that the memory likes to be asked for
-  static constexpr int64_t kBytes = 16 * 1024; // of a tile
-  static constexpr int64_t kFewestBytes = 2 * 1024;
-  static constexpr int64_t kBlocks = 1024; // keep every multiprocessor busy
-  static constexpr int64_t kBanks = 128;   // bytes of shared memory that are accessed at once
-
-  static int64_t round_up(int64_t n, int64_t to) {
-    return (n + to - 1) / to * to;
-  }
-
   int64_t extent(int a) const {
-    return box_.axes[a].extent;
+    return box.axes[a].extent;
   }
   int64_t stride(int a, boxes::Array array) const {
-    return box_.axes[a].stride[array];
+    return box.axes[a].stride[array];
   }
-  int64_t tiles(int a) const {
-    return (extent(a) + tile_[a] - 1) / tile_[a];
+  int64_t in_bytes(int array, int64_t elements) const {
+    return array == boxes::kSrc ? elements * src_size
+        : array == boxes::kDst  ? elements * dst_size
+                                : elements;
   }
+};
+
+// What a tile has of each axis.
+struct Shape {
+  c10::SmallVector<int64_t, kMaxAxes> tile;
+  c10::SmallVector<bool, kMaxAxes> in_run;
+  c10::SmallVector<int, kMaxAxes> run_axes; // the innermost in the source first
+  int64_t run = 1;                          // elements
+  int64_t run_step = 1;                     // from one element of the run to the next
+  int64_t run_stride = 1;                   // elements of the run per step of its last axis
+
   int64_t elements() const {
     int64_t product = 1;
-    for (const int64_t tile : tile_) {
-      product *= tile;
-    }
+    for (const int64_t extent : tile)
+      product *= extent;
     return product;
   }
   int tiled() const {
     return static_cast<int>(
-        std::count_if(tile_.begin(), tile_.end(), [](int64_t tile) { return tile > 1; }));
+        std::count_if(tile.begin(), tile.end(), [](int64_t extent) { return extent > 1; }));
   }
-  bool may_tile(int a) const {
-    return a == last_ || tile_[a] > 1 || tiled() + (tile_[last_] == 1) < kTiledAxes;
-  }
-
-  // Whole packs along the innermost axis.
-  int64_t possible_tile(int a, int64_t wish) const {
-    if (a == last_) {
-      wish = round_up(wish, pack_);
-    }
-    return std::min(extent(a), wish);
-  }
-
-  // The axes that follow each other in the source, until a line is full.
-  void choose_run() {
-    c10::SmallVector<int, kMaxAxes> order;
-    for (int a = last_; a >= 0; a--) {
-      if (stride(a, boxes::kSrc) > 0) {
-        order.push_back(a);
-      }
-    }
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-      return stride(a, boxes::kSrc) < stride(b, boxes::kSrc);
-    });
-    for (const int a : order) {
-      const int64_t bytes = run_ * src_size_;
-      const bool is_next = run_axes_.empty() || stride(a, boxes::kSrc) == run_step_ * run_;
-      // As rows, if they are aligned, the packs' axis has its columns in different banks.
-      const bool makes_rows = a == last_ && !run_axes_.empty() && bytes % cuda::kWidestAccess == 0;
-      if (!is_next || bytes >= kLine || makes_rows || !may_tile(a)) {
-        break;
-      }
-      if (run_axes_.empty()) {
-        run_step_ = stride(a, boxes::kSrc);
-      }
-      tile_[a] = possible_tile(a, (kLine / src_size_ + run_ - 1) / run_);
-      in_run_[a] = true;
-      run_axes_.push_back(a);
-      run_stride_ = run_;
-      run_ *= tile_[a];
-      if (tile_[a] < extent(a)) {
-        break;
-      }
-    }
-  }
-
-  bool may_grow(int a) const {
-    return tile_[a] < extent(a) && (!in_run_[a] || a == run_axes_.back()) && may_tile(a);
-  }
-
-  void grow(int a, int64_t wish) {
-    tile_[a] = std::max(tile_[a], possible_tile(a, wish));
-    if (in_run_[a]) {
-      run_ = run_stride_ * tile_[a];
-    }
-  }
-
-  // The axes that follow each other in the destination, until a line is full.
-  void choose_lines() {
-    int64_t together = 1;
-    for (int a = last_; a >= 0 && together * dst_size_ < kLine; a--) {
-      if (stride(a, boxes::kDst) != together) {
-        break;
-      }
-      if (may_grow(a)) {
-        grow(a, (kLine / dst_size_ + together - 1) / together);
-      }
-      together *= tile_[a];
-      if (tile_[a] < extent(a)) {
-        break;
-      }
-    }
-  }
-
-  // Makes the tile as large as a block can use: longer runs first, then more rows.
-  void fill() {
-    const int64_t wanted = std::clamp(box_.elements() * src_size_ / kBlocks, kFewestBytes, kBytes);
-    const auto grow_to_fill = [&](int a, int64_t multiple) {
-      const int64_t others = elements() / tile_[a] * src_size_;
-      const int64_t wish = wanted / others / multiple * multiple;
-      if (may_grow(a) && wish > tile_[a]) {
-        grow(a, wish);
-      }
-    };
-    if (!run_axes_.empty()) {
-      grow_to_fill(run_axes_.back(), std::max<int64_t>(16, pack_));
-    }
-    for (int a = last_; a >= 0; a--) {
-      grow_to_fill(a, a == last_ ? line_packs() * pack_ : 1);
-    }
-  }
-
-  // Packs of the innermost axis that a warp stores next to each other.
-  int64_t line_packs() const {
-    const int64_t of_tile = (tile_[last_] + pack_ - 1) / pack_;
-    return std::min(of_tile, std::min<int64_t>(kLine / (pack_ * dst_size_), 16));
-  }
-
-  // The innermost axis, the other tiled ones, the rest; each from the inside out.
-  void order_axes(TileBox& result) {
-    order_.push_back(last_);
-    for (const bool tiled : {true, false}) {
-      for (int a = last_ - 1; a >= 0; a--) {
-        if ((tile_[a] > 1) == tiled) {
-          order_.push_back(a);
-        }
-      }
-      result.tiled = tiled ? static_cast<int>(order_.size()) : result.tiled;
-    }
-    result.axes = last_ + 1;
-    for (int i = 0; i <= last_; i++) {
-      const int a = order_[i];
-      TileAxis& axis = result.axis[i];
-      axis.extent = static_cast<uint32_t>(extent(a));
-      axis.tile = static_cast<uint32_t>(tile_[a]);
-      axis.in_run = in_run_[a];
-      axis.tiles = cuda::Divisor(tiles(a));
-      axis.inside = cuda::Divisor(tile_[a]);
-      for (int array = 0; array < boxes::kArrays; array++) {
-        axis.stride[array] = in_bytes(array, box_.axes[a].stride[array]);
-      }
-    }
-    for (int array = 0; array < boxes::kArrays; array++) {
-      result.offset[array] = in_bytes(array, box_.offset[array]);
-      result.step[array] = box_.axes[last_].stride[array];
-    }
-  }
-
-  int64_t in_bytes(int array, int64_t elements) const {
-    return array == boxes::kSrc ? elements * src_size_
-        : array == boxes::kDst  ? elements * dst_size_
-                                : elements;
-  }
-
-  // In shared memory rows begin at multiples of 16 bytes. Those of the innermost axis of the
-  // destination have a gap after each pack, so that what the threads of a warp gather together,
-  // a line's packs from a few neighbouring columns, is in different banks.
-  void place(TileBox& result) {
-    for (int i = 0; i < result.tiled; i++) {
-      int64_t inner = 1;
-      for (const int a : run_axes_) {
-        if (a == order_[i]) {
-          result.axis[i].shared = static_cast<uint32_t>(inner * src_size_);
-        }
-        inner *= tile_[a];
-      }
-    }
-    int64_t next = round_up(run_ * src_size_, cuda::kWidestAccess);
-    TileAxis& packed = result.axis[0];
-    if (packed.in_run) {
-      result.pack_shared = static_cast<uint32_t>(pack_ * packed.shared);
-      next += result.pack_shared; // the last pack may reach beyond the run
-    } else {
-      packed.shared = static_cast<uint32_t>(next);
-      int64_t bytes = pack_ * next;
-      const int64_t bank = round_up(kBanks / line_packs(), cuda::kWidestAccess) % kBanks;
-      while (bytes % kBanks != bank) {
-        bytes += cuda::kWidestAccess;
-      }
-      result.pack_shared = static_cast<uint32_t>(bytes);
-      next = (tile_[last_] + pack_ - 1) / pack_ * bytes;
-    }
-    next = round_up(next, cuda::kWidestAccess);
-    for (int i = 1; i < result.tiled; i++) {
-      if (!result.axis[i].in_run) {
-        result.axis[i].shared = static_cast<uint32_t>(next);
-        next *= result.axis[i].tile;
-      }
-    }
-    shared_bytes_ = static_cast<uint32_t>(next);
-  }
-
-  void choose_vectors(TileBox& result) {
-    Alignment alignment(run_axes_.empty() || run_step_ != 1 ? src_size_ : cuda::kWidestAccess);
-    alignment.add(src_);
-    alignment.add(box_.offset[boxes::kSrc] * src_size_);
-    int64_t rows = 1;
-    for (int a = 0; a <= last_; a++) {
-      const int64_t bytes = stride(a, boxes::kSrc) * src_size_;
-      if (tile_[a] < extent(a)) {
-        alignment.add(bytes * tile_[a]);
-      }
-      if (tile_[a] > 1 && !in_run_[a]) {
-        alignment.add(bytes);
-        rows *= tile_[a];
-      }
-    }
-    result.vector_bytes = std::max<int>(alignment.bytes(), static_cast<int>(src_size_));
-    const int64_t width = result.vector_bytes / src_size_, vectors = (run_ + width - 1) / width;
-    result.vector_stride = width * run_step_ * src_size_;
-    result.run_vectors = cuda::Divisor(vectors);
-    result.vectors = static_cast<uint32_t>(rows * vectors);
-    result.run_stride = static_cast<uint32_t>(run_stride_);
-    result.run_elements = static_cast<uint32_t>(run_);
-    result.run_end = -1;
-    for (int i = 0; i < result.tiled; i++) {
-      if (!run_axes_.empty() && order_[i] == run_axes_.back()) {
-        result.run_end = i;
-      }
-    }
-  }
-
-  void count_packs(TileBox& result) {
-    const int64_t line = line_packs(), of_tile = (tile_[last_] + pack_ - 1) / pack_;
-    result.line_packs = static_cast<uint32_t>(line);
-    result.line = cuda::Divisor(line);
-    result.packs = static_cast<uint32_t>(round_up(of_tile, line) * (elements() / tile_[last_]));
-  }
-
-  const boxes::Box& box_;
-  const void* src_;
-  const int64_t src_size_, dst_size_, pack_;
-  const int last_; // the innermost axis of the destination
-  c10::SmallVector<int64_t, kMaxAxes> tile_;
-  c10::SmallVector<bool, kMaxAxes> in_run_;
-  c10::SmallVector<int, kMaxAxes> run_axes_, order_;
-  int64_t run_ = 1, run_step_ = 1, run_stride_ = 1;
-  uint32_t shared_bytes_ = 0;
 };
+
+inline bool may_tile(const Source& s, const Shape& shape, int a) {
+  return a == s.last() || shape.tile[a] > 1 ||
+      shape.tiled() + (shape.tile[s.last()] == 1) < kTiledAxes;
+}
+
+inline bool may_grow(const Source& s, const Shape& shape, int a) {
+  return shape.tile[a] < s.extent(a) && (!shape.in_run[a] || a == shape.run_axes.back()) &&
+      may_tile(s, shape, a);
+}
+
+// Whole packs along the innermost axis.
+inline int64_t possible_tile(const Source& s, int a, int64_t wish) {
+  return std::min(s.extent(a), a == s.last() ? round_up(wish, s.pack) : wish);
+}
+
+inline void grow(const Source& s, Shape& shape, int a, int64_t wish) {
+  shape.tile[a] = std::max(shape.tile[a], possible_tile(s, a, wish));
+  if (shape.in_run[a])
+    shape.run = shape.run_stride * shape.tile[a];
+}
+
+// Packs of the innermost axis that a warp stores next to each other.
+inline int64_t line_packs(const Source& s, const Shape& shape) {
+  const int64_t of_tile = ceil_div(shape.tile[s.last()], s.pack);
+  return std::min(of_tile, std::min<int64_t>(kLine / (s.pack * s.dst_size), 16));
+}
+
+// The axes that follow each other in the source, until a line is full.
+inline void choose_run(const Source& s, Shape& shape) {
+  c10::SmallVector<int, kMaxAxes> order;
+  for (int a = s.last(); a >= 0; a--) {
+    if (s.stride(a, boxes::kSrc) > 0)
+      order.push_back(a);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    return s.stride(a, boxes::kSrc) < s.stride(b, boxes::kSrc);
+  });
+  for (const int a : order) {
+    const int64_t bytes = shape.run * s.src_size;
+    const bool is_first = shape.run_axes.empty();
+    const bool is_next = is_first || s.stride(a, boxes::kSrc) == shape.run_step * shape.run;
+    // As rows, if they are aligned, the packs' axis has its columns in different banks.
+    const bool makes_rows = a == s.last() && !is_first && bytes % cuda::kWidestAccess == 0;
+    if (!is_next || bytes >= kLine || makes_rows || !may_tile(s, shape, a))
+      break;
+    if (is_first)
+      shape.run_step = s.stride(a, boxes::kSrc);
+    shape.tile[a] = possible_tile(s, a, ceil_div(kLine / s.src_size, shape.run));
+    shape.in_run[a] = true;
+    shape.run_axes.push_back(a);
+    shape.run_stride = shape.run;
+    shape.run *= shape.tile[a];
+    if (shape.tile[a] < s.extent(a))
+      break;
+  }
+}
+
+// The axes that follow each other in the destination, until a line is full.
+inline void choose_lines(const Source& s, Shape& shape) {
+  int64_t together = 1;
+  for (int a = s.last(); a >= 0 && together * s.dst_size < kLine; a--) {
+    if (s.stride(a, boxes::kDst) != together)
+      break;
+    if (may_grow(s, shape, a))
+      grow(s, shape, a, ceil_div(kLine / s.dst_size, together));
+    together *= shape.tile[a];
+    if (shape.tile[a] < s.extent(a))
+      break;
+  }
+}
+
+// Makes the tile as large as a block can use: longer runs first, then more rows.
+inline void fill(const Source& s, Shape& shape) {
+  const int64_t wanted = std::clamp(s.box.elements() * s.src_size / kBlocks, kFewestBytes, kBytes);
+  const auto grow_to_fill = [&](int a, int64_t multiple) {
+    const int64_t others = shape.elements() / shape.tile[a] * s.src_size;
+    const int64_t wish = wanted / others / multiple * multiple;
+    if (may_grow(s, shape, a) && wish > shape.tile[a])
+      grow(s, shape, a, wish);
+  };
+  if (!shape.run_axes.empty())
+    grow_to_fill(shape.run_axes.back(), std::max<int64_t>(16, s.pack));
+  for (int a = s.last(); a >= 0; a--)
+    grow_to_fill(a, a == s.last() ? line_packs(s, shape) * s.pack : 1);
+}
+
+inline Shape choose_shape(const Source& s) {
+  Shape shape;
+  shape.tile.resize(s.box.axes.size(), 1);
+  shape.in_run.resize(s.box.axes.size(), false);
+  choose_run(s, shape);
+  choose_lines(s, shape);
+  fill(s, shape);
+  return shape;
+}
+
+using Order = c10::SmallVector<int, kMaxAxes>; // axes of the box
+
+// The innermost axis, the other tiled ones, the rest; each from the inside out.
+inline Order order_axes(const Source& s, const Shape& shape) {
+  Order order{s.last()};
+  for (const bool tiled : {true, false}) {
+    for (int a = s.last() - 1; a >= 0; a--) {
+      if ((shape.tile[a] > 1) == tiled)
+        order.push_back(a);
+    }
+  }
+  return order;
+}
+
+inline void set_axes(const Source& s, const Shape& shape, const Order& order, TileBox& result) {
+  result.axes = static_cast<int>(order.size());
+  result.tiled = 1; // the innermost axis, whatever it has
+  for (int i = 0; i < result.axes; i++) {
+    const int a = order[i];
+    result.tiled += i > 0 && shape.tile[a] > 1;
+    TileAxis& axis = result.axis[i];
+    axis.extent = static_cast<uint32_t>(s.extent(a));
+    axis.tile = static_cast<uint32_t>(shape.tile[a]);
+    axis.in_run = shape.in_run[a];
+    axis.tiles = cuda::Divisor(ceil_div(s.extent(a), shape.tile[a]));
+    axis.inside = cuda::Divisor(shape.tile[a]);
+    for (int array = 0; array < boxes::kArrays; array++)
+      axis.stride[array] = s.in_bytes(array, s.box.axes[a].stride[array]);
+  }
+  for (int array = 0; array < boxes::kArrays; array++) {
+    result.offset[array] = s.in_bytes(array, s.box.offset[array]);
+    result.step[array] = s.box.axes[s.last()].stride[array];
+  }
+}
+
+// Places what a tile has in shared memory; returns its bytes. Rows begin at multiples of 16 bytes.
+// Those of the innermost axis of the destination have a gap after each pack, so that what the
+// threads of a warp gather together, a line's packs from a few neighbouring columns, is in
+// different banks.
+inline uint32_t place(const Source& s, const Shape& shape, const Order& order, TileBox& result) {
+  for (int i = 0; i < result.tiled; i++) {
+    int64_t inner = 1;
+    for (const int a : shape.run_axes) {
+      if (a == order[i])
+        result.axis[i].shared = static_cast<uint32_t>(inner * s.src_size);
+      inner *= shape.tile[a];
+    }
+  }
+  int64_t next = round_up(shape.run * s.src_size, cuda::kWidestAccess);
+  TileAxis& packed = result.axis[0];
+  if (packed.in_run) {
+    result.pack_shared = static_cast<uint32_t>(s.pack * packed.shared);
+    next += result.pack_shared; // the last pack may reach beyond the run
+  } else {
+    packed.shared = static_cast<uint32_t>(next);
+    int64_t bytes = s.pack * next;
+    const int64_t bank = round_up(kBanks / line_packs(s, shape), cuda::kWidestAccess) % kBanks;
+    while (bytes % kBanks != bank)
+      bytes += cuda::kWidestAccess;
+    result.pack_shared = static_cast<uint32_t>(bytes);
+    next = ceil_div(shape.tile[s.last()], s.pack) * bytes;
+  }
+  next = round_up(next, cuda::kWidestAccess);
+  for (int i = 1; i < result.tiled; i++) {
+    if (!result.axis[i].in_run) {
+      result.axis[i].shared = static_cast<uint32_t>(next);
+      next *= result.axis[i].tile;
+    }
+  }
+  return static_cast<uint32_t>(next);
+}
+
+inline void
+choose_vectors(const Source& s, const Shape& shape, const Order& order, TileBox& result) {
+  const bool is_dense = !shape.run_axes.empty() && shape.run_step == 1;
+  Alignment alignment(is_dense ? cuda::kWidestAccess : s.src_size);
+  alignment.add(s.data);
+  alignment.add(s.box.offset[boxes::kSrc] * s.src_size);
+  int64_t rows = 1;
+  for (int a = 0; a <= s.last(); a++) {
+    const int64_t bytes = s.stride(a, boxes::kSrc) * s.src_size;
+    if (shape.tile[a] < s.extent(a))
+      alignment.add(bytes * shape.tile[a]);
+    if (shape.tile[a] > 1 && !shape.in_run[a]) {
+      alignment.add(bytes);
+      rows *= shape.tile[a];
+    }
+  }
+  result.vector_bytes = std::max<int>(alignment.bytes(), static_cast<int>(s.src_size));
+  const int64_t width = result.vector_bytes / s.src_size, vectors = ceil_div(shape.run, width);
+  result.vector_stride = width * shape.run_step * s.src_size;
+  result.run_vectors = cuda::Divisor(vectors);
+  result.vectors = static_cast<uint32_t>(rows * vectors);
+  result.run_stride = static_cast<uint32_t>(shape.run_stride);
+  result.run_elements = static_cast<uint32_t>(shape.run);
+  result.run_end = -1;
+  for (int i = 0; i < result.tiled; i++) {
+    if (!shape.run_axes.empty() && order[i] == shape.run_axes.back())
+      result.run_end = i;
+  }
+}
+
+inline void count_packs(const Source& s, const Shape& shape, TileBox& result) {
+  const int64_t line = line_packs(s, shape), of_tile = ceil_div(shape.tile[s.last()], s.pack);
+  const int64_t rows = shape.elements() / shape.tile[s.last()];
+  result.line_packs = static_cast<uint32_t>(line);
+  result.line = cuda::Divisor(line);
+  result.packs = static_cast<uint32_t>(round_up(of_tile, line) * rows);
+}
+
+} // namespace tile_detail
+
+// `src`: the source's data; sizes of elements in bytes; `pack`: elements of the destination.
+inline TileLaunch plan_tiles(
+    const boxes::Box& box,
+    const void* src,
+    int64_t src_size,
+    int64_t dst_size,
+    int64_t pack) {
+  using namespace tile_detail;
+  const Source source{box, src, src_size, dst_size, pack};
+  const Shape shape = choose_shape(source);
+  const Order order = order_axes(source, shape);
+  TileLaunch result{};
+  set_axes(source, shape, order, result.box);
+  result.shared_bytes = place(source, shape, order, result.box);
+  choose_vectors(source, shape, order, result.box);
+  count_packs(source, shape, result.box);
+  result.blocks = 1;
+  for (int a = 0; a <= source.last(); a++)
+    result.blocks *= static_cast<uint32_t>(ceil_div(source.extent(a), shape.tile[a]));
+  return result;
+}
 
 } // namespace torch_dnnl::reorder_cuda

@@ -21,15 +21,15 @@ constexpr int kLoads = 4; // of a thread that are under way together
 
 template <class Pack>
 struct TilePlan {
-  typename Pack::Steps steps;
+  typename Pack::Args args;
   TileBox box;
 };
 
 template <class Pack>
 class TileOfBlock {
  public:
-  __device__ __forceinline__ TileOfBlock(const typename Pack::Steps& steps, const TileBox& box)
-      : steps_(steps), box_(box), run_(box.run_elements) {
+  __device__ __forceinline__ TileOfBlock(const typename Pack::Args& args, const TileBox& box)
+      : args_(args), box_(box), run_(box.run_elements) {
     for (int array = 0; array < kArrays; array++) {
       begin_[array] = box.offset[array];
     }
@@ -51,7 +51,7 @@ class TileOfBlock {
   }
 
   __device__ __forceinline__ void load(char* shared) const {
-    const uint32_t run = run_ * steps_.src_size;
+    const uint32_t run = run_ * args_.src_size;
     switch (box_.vector_bytes) {
       case 1:
         return load_vectors<1>(run, shared);
@@ -81,7 +81,7 @@ class TileOfBlock {
   __device__ __forceinline__ void advance(int64_t (&at)[kArrays], int a, uint32_t count) const {
     at[kSrc] += count * box_.axis[a].stride[kSrc];
     at[kDst] += count * box_.axis[a].stride[kDst];
-    if (steps_.has_tensors) {
+    if (args_.has_tensors) {
       for (int array = kDst + 1; array < kArrays; array++) {
         at[array] += count * box_.axis[a].stride[array];
       }
@@ -97,7 +97,7 @@ class TileOfBlock {
   template <int width>
   __device__ __forceinline__ Vector vector(uint32_t index, uint32_t run) const {
     const uint32_t i = box_.run_vectors.split(index);
-    Vector v{steps_.src + begin_[kSrc] + i * box_.vector_stride, i * width, 0};
+    Vector v{args_.src + begin_[kSrc] + i * box_.vector_stride, i * width, 0};
     bool inside = i * width < run;
 #pragma unroll
     for (int a = 0; a < kTiledAxes; a++) {
@@ -171,12 +171,12 @@ class TileOfBlock {
     const int count =
         static_cast<int>(min(static_cast<uint32_t>(Pack::kElements), left_[0] - first));
     Pack pack;
-    pack.gather(shared + from, box_.axis[0].shared, steps_.src_dtype);
-    pack.compute(steps_, position, count);
-    pack.store(steps_.dst + position.at[kDst], steps_.dst_dtype, count);
+    pack.gather(shared + from, box_.axis[0].shared, args_.src_dtype);
+    pack.compute(args_, position, count);
+    pack.store(args_.dst + position.at[kDst], args_.dst_dtype, count);
   }
 
-  const typename Pack::Steps& steps_;
+  const typename Pack::Args& args_;
   const TileBox& box_;
   int64_t begin_[kArrays];
   uint32_t left_[kTiledAxes]; // of the tile within the box; not indexed at run time
@@ -187,7 +187,7 @@ template <class Pack>
 __global__ void __launch_bounds__(kThreads)
     tile_kernel(const __grid_constant__ TilePlan<Pack> plan) {
   char* shared = cuda::dynamic_shared<char>();
-  const TileOfBlock<Pack> tile(plan.steps, plan.box);
+  const TileOfBlock<Pack> tile(plan.args, plan.box);
   tile.load(shared);
   __syncthreads();
   tile.store(shared);
@@ -195,11 +195,10 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Pack>
 void launch_tiles(const ReorderProblem& p, const Box& box) {
-  const typename Pack::Steps steps(p);
-  TilePlanner planner(box, p.src, steps.src_size, steps.dst_size, Pack::kElements);
-  const TilePlan<Pack> plan{steps, planner.plan()};
-  cuda::launch(
-      tile_kernel<Pack>, dim3(planner.blocks()), dim3(kThreads), planner.shared_bytes(), plan);
+  const typename Pack::Args args(p);
+  const TileLaunch tiles = plan_tiles(box, p.src, args.src_size, args.dst_size, Pack::kElements);
+  const TilePlan<Pack> plan{args, tiles.box};
+  cuda::launch(tile_kernel<Pack>, dim3(tiles.blocks), dim3(kThreads), tiles.shared_bytes, plan);
 }
 
 // Runs the widest of these packs that the destination's alignment allows.

@@ -1,23 +1,13 @@
-// The two passes of the rows kernel: source rows weighted and added up, then the taps of
-// the W axis. Vectors of lanes.h all along; what lies between the passes is in the
-// computing type and may be read a little beyond its end.
+// The passes of the rows kernel: source rows weighted and added up, and the taps of the W axis.
+// Vectors of lanes.h all along; what lies between the passes is in the computing type and may be
+// read a little beyond its end.
 #pragma once
 
 #include <algorithm>
-#include <cstring>
 
-#include "resample/cpu/taps.h"
+#include "resample/cpu/row_passes.h"
 
 namespace torch_dnnl {
-
-// How far ahead rows of an image are fetched, in bytes. Short rows end before the processor has
-// noticed that they are read in order: without this, shrinking took 2.5 times as long (measured
-// with 640-byte rows; 1 KB ahead is too late, 8 KB no better). What is written is fetched, too: a
-// store that waits for its line keeps all later ones waiting in a queue that is soon full.
-inline constexpr int64_t kPrefetch = 4096;
-
-// Where a pass writes: to a row between the passes, to the image, or to the image past the caches.
-enum class Target : int8_t { line, image, stream };
 
 template <class U>
 struct Destination {
@@ -38,17 +28,6 @@ struct Destination {
   }
 };
 
-// From one row of an image to another: a few lines are fetched, then written.
-inline void copy_row(const char* from, char* to, int64_t bytes) {
-  constexpr int64_t line = 64, group = 8 * line;
-  for (int64_t i = 0; i < bytes; i += group) {
-    const int64_t end = std::min(bytes, i + group);
-    for (int64_t at = i; at < end; at += line)
-      __builtin_prefetch(to + at + kPrefetch, 1);
-    std::memcpy(to + i, from + i, end - i);
-  }
-}
-
 // The vectors of n elements: f(i) of whole ones, then tail(i, how many) of what is left.
 template <class E, class F, class Tail>
 C10_ALWAYS_INLINE void for_each_vector(int64_t n, const F& f, const Tail& tail) {
@@ -61,16 +40,13 @@ C10_ALWAYS_INLINE void for_each_vector(int64_t n, const F& f, const Tail& tail) 
 
 // ---- to[i] (+)= sum over the rows of weight * row[i] ----
 
-inline constexpr int64_t kMaxRows = 8; // at a time
-
 // The sum of rows of an image or of lines, a vector at a time. kRows 0: of as many as there are.
 template <int kRows, bool kFromImage, class T, class C>
 class WeightedRows {
  public:
-  WeightedRows(const void* const* rows, const C* weights, int64_t count)
-      : rows_(rows), weights_(weights), count_(count) {
+  explicit WeightedRows(const WeightedRowList<C>& list) : list_(list) {
     for (int r = 0; r < kRows; r++)
-      row_[r] = static_cast<const T*>(rows[r]), weight_[r] = Lanes<C>(weights[r]);
+      row_[r] = static_cast<const T*>(list.rows[r]), weight_[r] = Lanes<C>(list.weights[r]);
   }
 
   C10_ALWAYS_INLINE Lanes<C> load(int64_t i) const {
@@ -91,58 +67,48 @@ class WeightedRows {
  private:
   template <class F>
   C10_ALWAYS_INLINE Lanes<C> sum(const F& load) const {
-    const int64_t count = kRows ? kRows : count_;
+    const int64_t count = kRows ? kRows : list_.count;
     Lanes<C> sum = load(row(0)) * weight(0);
     for (int64_t r = 1; r < count; r++)
       sum = at::vec::fmadd(load(row(r)), weight(r), sum);
     return sum;
   }
   C10_ALWAYS_INLINE const T* row(int64_t r) const {
-    return kRows ? row_[r] : static_cast<const T*>(rows_[r]);
+    return kRows ? row_[r] : static_cast<const T*>(list_.rows[r]);
   }
   C10_ALWAYS_INLINE Lanes<C> weight(int64_t r) const {
-    return kRows ? weight_[r] : Lanes<C>(weights_[r]);
+    return kRows ? weight_[r] : Lanes<C>(list_.weights[r]);
   }
 
   // Copies of a few rows and weights stay in registers: a store to the image cannot change them.
   const T* row_[kRows + 1];
   Lanes<C> weight_[kRows + 1];
-  const void* const* rows_;
-  const C* weights_;
-  int64_t count_;
+  WeightedRowList<C> list_;
 };
 
 // f(the rows, in as many registers as pay)
 template <bool kFromImage, class T, class C, class F>
-void with_rows(const void* const* rows, const C* weights, int64_t count, const F& f) {
-  switch (count) {
+void with_rows(const WeightedRowList<C>& list, const F& f) {
+  switch (list.count) {
     case 1:
-      return f(WeightedRows<1, kFromImage, T, C>(rows, weights, count));
+      return f(WeightedRows<1, kFromImage, T, C>(list));
     case 2:
-      return f(WeightedRows<2, kFromImage, T, C>(rows, weights, count));
+      return f(WeightedRows<2, kFromImage, T, C>(list));
     case 3:
-      return f(WeightedRows<3, kFromImage, T, C>(rows, weights, count));
+      return f(WeightedRows<3, kFromImage, T, C>(list));
     case 4:
-      return f(WeightedRows<4, kFromImage, T, C>(rows, weights, count));
+      return f(WeightedRows<4, kFromImage, T, C>(list));
     default:
-      return f(WeightedRows<0, kFromImage, T, C>(rows, weights, count));
+      return f(WeightedRows<0, kFromImage, T, C>(list));
   }
 }
 
-// Not `first`: the sum is added to what is there.
 template <bool kFromImage, class T, class C, class U>
-void add_rows(
-    const void* const* rows,
-    const C* weights,
-    int64_t count,
-    bool first,
-    int64_t n,
-    void* to,
-    Target target) {
+void add_rows(const WeightedRowList<C>& list, bool is_first, int64_t n, void* to, Target target) {
   const Destination<U> out{static_cast<U*>(to), target};
   if constexpr (std::is_same_v<C, U>) {
-    if (!first) {
-      const WeightedRows<0, kFromImage, T, C> sum(rows, weights, count);
+    if (!is_first) {
+      const WeightedRows<0, kFromImage, T, C> sum(list);
       return for_each_vector<C>(
           n,
           [&](int64_t i) { out.template store<C>(i, sum.load(i) + Lanes<C>::loadu(out.to + i)); },
@@ -152,7 +118,7 @@ void add_rows(
           });
     }
   }
-  with_rows<kFromImage, T>(rows, weights, count, [&](const auto& sum) {
+  with_rows<kFromImage, T>(list, [&](const auto& sum) {
     for_each_vector<C>(
         n,
         [&](int64_t i) { out.template store<C>(i, sum.load(i)); },
@@ -179,9 +145,6 @@ struct Line {
 };
 
 // ---- few channels: to[i] = sum over the taps of element begin + i ----
-
-template <class E>
-using WeightOf = std::conditional_t<sizeof(E) == 8, double, float>;
 
 template <Window kWindow, class E>
 using WindowOf = std::conditional_t<
@@ -290,75 +253,93 @@ void with_taps(int64_t taps, const F& f) {
   }
 }
 
-template <class E, class U>
-void gather_taps(
+// f(the window) for each taps.window, by the kinds that differ in code.
+template <class E, class F>
+void with_window(Window window, const F& f) {
+  using enum Window;
+  if constexpr (LanesWindow<1, E>::is_loaded) {
+    switch (window) {
+      case shared_1:
+        return f(std::integral_constant<Window, shared_1>{});
+      case shared_2:
+        return f(std::integral_constant<Window, shared_2>{});
+      case shared_4:
+        return f(std::integral_constant<Window, shared_4>{});
+      case own_4:
+        return f(std::integral_constant<Window, own_4>{});
+      default:
+        break;
+    }
+  }
+  f(std::integral_constant<Window, none>{}); // elements are fetched one by one
+}
+
+// A function of its own for each: inlined side by side, loops would lack registers.
+template <Window kWindow, int kTaps, class E, class U>
+C10_NOINLINE void gather_taps_of_line(
     const E* line,
     const Taps<WeightOf<E>>& taps,
     int64_t begin,
     int64_t n,
     E empty,
-    void* to,
-    Target target) {
-  const Destination<U> destination{static_cast<U*>(to), target};
-  const auto run = [&](auto kWindow) {
-    with_taps<E>(taps.width, [&](auto kTaps) {
-      gather_taps<kWindow, kTaps, E>(Line<E>{line}, taps, begin, n, empty, destination);
-    });
-  };
-  switch (taps.window) {
-    case Window::shared_1:
-      return run(std::integral_constant<Window, Window::shared_1>{});
-    case Window::shared_2:
-      return run(std::integral_constant<Window, Window::shared_2>{});
-    case Window::shared_4:
-      return run(std::integral_constant<Window, Window::shared_4>{});
-    case Window::own_4:
-      return run(std::integral_constant<Window, Window::own_4>{});
-    default:
-      return run(std::integral_constant<Window, Window::none>{});
-  }
+    Destination<U> to) {
+  gather_taps<kWindow, kTaps, E>(Line<E>{line}, taps, begin, n, empty, to);
+}
+
+template <class E, class U>
+void gather_line(
+    const void* line,
+    const Taps<WeightOf<E>>& taps,
+    int64_t begin,
+    int64_t n,
+    const RowEnd& end) {
+  const Destination<U> to{static_cast<U*>(end.to), end.target};
+  const auto* const row = static_cast<const E*>(line);
+  const E empty = *static_cast<const E*>(end.empty);
+  with_window<E>(taps.window, [&](auto kWindow) {
+    // A window of its own for each tap: a loop for their number would gain nothing.
+    if constexpr (kWindow >= Window::own_4 && LanesWindow<1, E>::is_loaded) {
+      constexpr int kTaps = std::is_unsigned_v<E> ? 1 : 0;
+      gather_taps_of_line<kWindow, kTaps, E>(row, taps, begin, n, empty, to);
+    } else {
+      with_taps<E>(taps.width, [&](auto kTaps) {
+        gather_taps_of_line<kWindow, kTaps, E>(row, taps, begin, n, empty, to);
+      });
+    }
+  });
 }
 
 // From a row of bytes, with taps for one.
-inline void gather_bytes(
-    [[maybe_unused]] const uint8_t* row,
+inline void gather_window_of_bytes(
+    const void* line,
     const Taps<float>& taps,
-    [[maybe_unused]] int64_t begin,
-    [[maybe_unused]] int64_t n,
-    [[maybe_unused]] float empty,
-    [[maybe_unused]] float* to) {
-  if constexpr (ByteWindow::kBytes > 0) {
-    with_taps<float>(taps.width, [&](auto kTaps) {
-      gather_taps<Window::bytes, kTaps, float>(
-          Line<uint8_t>{row}, taps, begin, n, empty, Destination<float>{to, Target::line});
-    });
-  }
+    int64_t begin,
+    int64_t n,
+    const RowEnd& end) {
+  const Line<uint8_t> row{static_cast<const uint8_t*>(line)};
+  const Destination<float> to{static_cast<float*>(end.to), end.target};
+  const float empty = *static_cast<const float*>(end.empty);
+  with_taps<float>(taps.width, [&](auto kTaps) {
+    gather_taps<Window::bytes, kTaps, float>(row, taps, begin, n, empty, to);
+  });
 }
 
 // From two rows of an image that are added up on the way, with two taps: bilinear. For taps whose
 // window can_gather_rows().
-inline bool can_gather_rows(Window window) {
-  return window == Window::shared_1 || window == Window::shared_2;
-}
-
 template <class T, class C, class U>
-void gather_taps_of_rows(
-    const void* const* rows,
-    const C* weights,
+void gather_two_rows(
+    const WeightedRowList<C>& list,
     const Taps<C>& taps,
     int64_t begin,
     int64_t n,
-    C empty,
-    void* to,
-    Target target) {
-  if constexpr (LanesWindow<1, C>::is_loaded) {
-    const WeightedRows<2, true, T, C> row(rows, weights, 2);
-    const Destination<U> out{static_cast<U*>(to), target};
-    if (taps.window == Window::shared_1) {
-      gather_taps<Window::shared_1, 2, C>(row, taps, begin, n, empty, out);
-    } else {
-      gather_taps<Window::shared_2, 2, C>(row, taps, begin, n, empty, out);
-    }
+    const RowEnd& end) {
+  const WeightedRows<2, true, T, C> row(list);
+  const Destination<U> to{static_cast<U*>(end.to), end.target};
+  const C empty = *static_cast<const C*>(end.empty);
+  if (taps.window == Window::shared_1) {
+    gather_taps<Window::shared_1, 2, C>(row, taps, begin, n, empty, to);
+  } else {
+    gather_taps<Window::shared_2, 2, C>(row, taps, begin, n, empty, to);
   }
 }
 
@@ -430,36 +411,61 @@ void sum_pixels(
 }
 
 template <class E, class U>
-void sum_pixels(
-    const E* line,
+void sum_line(
+    const void* line,
     const HostTable<WeightOf<E>>& table,
     int64_t channels,
     int64_t begin,
     int64_t n,
-    E empty,
-    void* to,
-    Target target) {
-  sum_pixels<E>(
-      Line<E>{line}, table, channels, begin, n, empty, Destination<U>{static_cast<U*>(to), target});
+    const RowEnd& end) {
+  const Destination<U> to{static_cast<U*>(end.to), end.target};
+  const Line<E> row{static_cast<const E*>(line)};
+  sum_pixels<E>(row, table, channels, begin, n, *static_cast<const E*>(end.empty), to);
 }
 
-// The same, of rows of an image that are added up on the way.
+// From rows of an image that are added up on the way.
 template <class T, class C, class U>
-void sum_pixels_of_rows(
-    const void* const* rows,
-    const C* weights,
-    int64_t count,
+void sum_rows(
+    const WeightedRowList<C>& list,
     const HostTable<C>& table,
     int64_t channels,
     int64_t begin,
     int64_t n,
-    C empty,
-    void* to,
-    Target target) {
-  with_rows<false, T>(rows, weights, count, [&](const auto& row) {
-    sum_pixels<C>(
-        row, table, channels, begin, n, empty, Destination<U>{static_cast<U*>(to), target});
-  });
+    const RowEnd& end) {
+  const Destination<U> to{static_cast<U*>(end.to), end.target};
+  const C empty = *static_cast<const C*>(end.empty);
+  with_rows<false, T>(
+      list, [&](const auto& row) { sum_pixels<C>(row, table, channels, begin, n, empty, to); });
 }
+
+// ---- the passes of a type ----
+
+// Of an image that is only read, or only written, by way of a line.
+template <class T, class C>
+inline constexpr ImagePasses<C> kConversions = [] {
+  ImagePasses<C> passes{.write = add_rows<false, C, C, T>};
+  if constexpr (std::is_same_v<C, compute_t<T>>)
+    passes.read = add_rows<true, T, C, C>;
+  return passes;
+}();
+
+// All there are.
+template <class T, class C = compute_t<T>>
+inline constexpr ImagePasses<C> kPasses = [] {
+  ImagePasses<C> passes = kConversions<T, C>;
+  passes.gather = gather_line<C, T>;
+  passes.sum = sum_line<C, T>;
+  passes.sum_rows = sum_rows<T, C, T>;
+  if constexpr (LanesWindow<1, C>::is_loaded)
+    passes.gather_rows = gather_two_rows<T, C, T>;
+  if constexpr (std::is_same_v<T, uint8_t> && ByteWindow::kBytes > 0)
+    passes.gather_window_of_bytes = gather_window_of_bytes;
+  return passes;
+}();
+
+template <class E>
+inline constexpr ImagePasses<WeightOf<E>> kMoves{
+    .gather = gather_line<E, E>,
+    .sum = sum_line<E, E>};
 
 } // namespace torch_dnnl

@@ -12,13 +12,15 @@
 // Parallel over images, output rows and pieces of rows.
 #pragma once
 
-#include "resample/resample.h"
+#include "resample/problem.h"
 
 namespace torch_dnnl {
 
-bool can_run_rows(const ResampleProblem& p);
+// Whether channels are innermost in both images, and pixels of a row are neighbours.
+bool is_interleaved(const ResampleProblem& p);
 
-// `transposed`: dst is the gradient of the source image.
-void run_rows(const ResampleProblem& p, bool transposed);
+bool supports_rows(const ResampleProblem& p);
+
+void run_rows(const ResampleProblem& p);
 
 } // namespace torch_dnnl

@@ -14,7 +14,8 @@
 #include <vector>
 
 #include "core/cache.h"
-#include "core/cpu/lanes.h"
+#include "core/cpu/windows.h"
+#include "core/math.h"
 #include "resample/host_table.h"
 
 namespace torch_dnnl {
@@ -34,6 +35,10 @@ struct VectorAllocator {
   bool operator==(const VectorAllocator&) const = default;
 };
 
+// The type of the weights of elements E.
+template <class E>
+using WeightOf = std::conditional_t<sizeof(E) == 8, double, float>;
+
 enum class Window : int8_t {
   shared_1, // a vector holds what a block reads for all its taps
   shared_2, // two vectors
@@ -42,6 +47,11 @@ enum class Window : int8_t {
   bytes,    // 16 bytes do, of a row of bytes
   none,
 };
+
+// Whether rows of an image can be added up on the way into such a window.
+inline bool can_gather_rows(Window window) {
+  return window == Window::shared_1 || window == Window::shared_2;
+}
 
 // What the taps are applied to.
 enum class Row : int8_t {
@@ -80,7 +90,7 @@ struct Taps {
   explicit Taps(const TapsKey<W>& key)
       : width(key.table->width),
         elements(key.table->out * key.channels),
-        blocks((elements + kBlock - 1) / kBlock),
+        blocks(ceil_div(elements, kBlock)),
         table_bytes(key.table->bytes()),
         base(blocks * width),
         index(blocks * width * kBlock),

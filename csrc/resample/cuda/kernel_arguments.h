@@ -15,7 +15,7 @@ namespace torch_dnnl::cuda {
 // The argument of every kernel; see RowImages. Each worker, a thread or a block, takes a column of
 // a strip of rows of dst.
 template <class W>
-struct Job {
+struct KernelArguments {
   const void* src;
   void* dst;
   int64_t src_stride[4], dst_stride[4]; // of N, C, D, H
@@ -37,16 +37,16 @@ struct Place {
 };
 
 template <class W>
-__device__ __forceinline__ Place place(const Job<W>& job, uint32_t worker) {
+__device__ __forceinline__ Place place(const KernelArguments<W>& args, uint32_t worker) {
   Place p;
-  p.column = static_cast<int32_t>(job.by_columns.split(worker));
-  const auto strip = static_cast<int32_t>(job.by_strips.split(worker));
-  p.begin = strip * job.rows_per_strip;
-  p.end = min(p.begin + job.rows_per_strip, job.height);
-  p.d = static_cast<int32_t>(job.by_d.split(worker));
-  const int64_t c = job.by_c.split(worker), n = worker;
-  p.src = n * job.src_stride[0] + c * job.src_stride[1];
-  p.dst = n * job.dst_stride[0] + c * job.dst_stride[1] + p.d * job.dst_stride[2];
+  p.column = static_cast<int32_t>(args.by_columns.split(worker));
+  const auto strip = static_cast<int32_t>(args.by_strips.split(worker));
+  p.begin = strip * args.rows_per_strip;
+  p.end = min(p.begin + args.rows_per_strip, args.height);
+  p.d = static_cast<int32_t>(args.by_d.split(worker));
+  const int64_t c = args.by_c.split(worker), n = worker;
+  p.src = n * args.src_stride[0] + c * args.src_stride[1];
+  p.dst = n * args.dst_stride[0] + c * args.dst_stride[1] + p.d * args.dst_stride[2];
   return p;
 }
 
@@ -65,14 +65,14 @@ __device__ __forceinline__ T result(C value) {
 // Adds what row `row` of src gives, over the planes of the D axis.
 template <class T, class W, class Row, int kVector>
 __device__ __forceinline__ void add_planes(
-    const Job<W>& job,
+    const KernelArguments<W>& args,
     const TapLoop<W>& planes,
     const T* line, // of the first plane
     const Row& row,
     W (&sum)[kVector]) {
   planes.for_each([&](int32_t, W weight) {
     row.add(line, weight, sum);
-    line += job.src_stride[2];
+    line += args.src_stride[2];
   });
 }
 
@@ -104,18 +104,18 @@ struct Columns {
   W weight[kGroups][kTaps];
   uint32_t empty = 0; // a bit for each group that reads nothing
 
-  __device__ __forceinline__ Columns(const Job<W>& job, int32_t column) {
+  __device__ __forceinline__ Columns(const KernelArguments<W>& args, int32_t column) {
 #pragma unroll
     for (int g = 0; g < kGroups; g++) {
       uint32_t x = column * kVector + g;
-      const auto channel = static_cast<int32_t>(job.by_inner.split(x));
-      const Taps<W> taps = job.tables.row(job.tables.w, static_cast<int32_t>(x));
+      const auto channel = static_cast<int32_t>(args.by_inner.split(x));
+      const Taps<W> taps = args.tables.row(args.tables.w, static_cast<int32_t>(x));
       empty |= static_cast<uint32_t>(taps.count == 0) << g;
       W rest = 0;
 #pragma unroll
       for (int k = 0; k < kTaps; k++) {
         const int32_t index = taps.first + min(k, taps.count - 1);
-        offset[g][k] = taps.count == 0 ? 0 : index * job.inner + channel;
+        offset[g][k] = taps.count == 0 ? 0 : index * args.inner + channel;
         if (k < taps.count)
           rest = taps.weights[index & (kTaps - 1)];
         const bool halve = k >= taps.count - 1 && k < kTaps - 1;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/cuda/scratch.h"
+#include "core/math.h"
 #include "resample/cuda/kernel_arguments.h"
 #include "resample/problem.h"
 
@@ -46,9 +47,8 @@ struct RowImages {
 };
 
 template <class W>
-struct Plan {
+struct ResamplePlan {
   const ResampleProblem& problem;
-  bool transposed;  // dst is the gradient of the source image
   Tables<W> tables; // of each index of dst, what it reads
   RowImages images;
 };
@@ -121,7 +121,7 @@ struct Workers {
   int64_t rows_per_strip; // of dst
 
   int64_t strips(const RowImages& m) const {
-    return (m.h + rows_per_strip - 1) / rows_per_strip;
+    return ceil_div(m.h, rows_per_strip);
   }
   int64_t count(const RowImages& m) const {
     return columns * strips(m) * m.d * m.c * m.n;
@@ -142,31 +142,31 @@ inline Workers workers_for(const RowImages& m, int64_t columns, int64_t threads_
 }
 
 template <class W>
-Job<W> make_job(const Plan<W>& plan, const Workers& workers) {
+KernelArguments<W> make_arguments(const ResamplePlan<W>& plan, const Workers& workers) {
   const RowImages& m = plan.images;
-  Job<W> job;
-  job.src = m.src, job.dst = m.dst;
-  std::copy_n(m.src_stride, 4, job.src_stride);
-  std::copy_n(m.dst_stride, 4, job.dst_stride);
-  job.height = static_cast<int32_t>(m.h);
-  job.row = static_cast<int32_t>(m.row());
-  job.src_row = static_cast<int32_t>(m.src_row());
-  job.inner = static_cast<int32_t>(m.inner);
-  job.rows_per_strip = static_cast<int32_t>(workers.rows_per_strip);
-  job.elements_per_tile = 0;
-  job.workers = static_cast<uint32_t>(workers.count(m));
-  job.by_columns = Divisor(workers.columns);
-  job.by_strips = Divisor(workers.strips(m));
-  job.by_d = Divisor(m.d);
-  job.by_c = Divisor(m.c);
-  job.by_inner = Divisor(m.inner);
-  job.has_empty_rows = false;
+  KernelArguments<W> args;
+  args.src = m.src, args.dst = m.dst;
+  std::copy_n(m.src_stride, 4, args.src_stride);
+  std::copy_n(m.dst_stride, 4, args.dst_stride);
+  args.height = static_cast<int32_t>(m.h);
+  args.row = static_cast<int32_t>(m.row());
+  args.src_row = static_cast<int32_t>(m.src_row());
+  args.inner = static_cast<int32_t>(m.inner);
+  args.rows_per_strip = static_cast<int32_t>(workers.rows_per_strip);
+  args.elements_per_tile = 0;
+  args.workers = static_cast<uint32_t>(workers.count(m));
+  args.by_columns = Divisor(workers.columns);
+  args.by_strips = Divisor(workers.strips(m));
+  args.by_d = Divisor(m.d);
+  args.by_c = Divisor(m.c);
+  args.by_inner = Divisor(m.inner);
+  args.has_empty_rows = false;
   for (const auto& table : plan.tables)
-    job.has_empty_rows |= table->has_empty_rows;
-  job.fill = 0;
-  store(&job.fill, m.dtype, 0, static_cast<W>(plan.problem.extrapolation_value));
-  std::fill_n(job.tables.identity.weights, kMostSlotsOfIdentity, W(1));
-  return job;
+    args.has_empty_rows |= table->has_empty_rows;
+  args.fill = 0;
+  store(&args.fill, m.dtype, 0, static_cast<W>(plan.problem.extrapolation_value));
+  std::fill_n(args.tables.identity.weights, kMostSlotsOfIdentity, W(1));
+  return args;
 }
 
 // A table that a kernel needs.
@@ -192,11 +192,13 @@ void write_records(const HostTable<W>& host, const TapTable& table, unsigned cha
   }
 }
 
-// Makes the tables of a job: in its own bytes where they fit, else in the memory that is returned,
+// Makes the tables of a call: in its own bytes where they fit, else in the memory that is returned,
 // which must live until the kernel is queued. Equal axes share one table.
 template <class W, size_t count>
-std::optional<Scratch>
-make_tables(const Plan<W>& plan, Job<W>& job, const NeededTable<W> (&needed)[count]) {
+std::optional<Scratch> make_tables(
+    const ResamplePlan<W>& plan,
+    KernelArguments<W>& args,
+    const NeededTable<W> (&needed)[count]) {
   BuildTapTables<W> build;
   const HostTable<W>* hosts[count];
   int64_t bytes = 0;
@@ -219,12 +221,12 @@ make_tables(const Plan<W>& plan, Job<W>& job, const NeededTable<W> (&needed)[cou
   }
   if (bytes <= static_cast<int64_t>(kArgumentTableBytes)) {
     for (int i = 0; i < build.count; i++)
-      write_records(*hosts[i], build.sources[i].table, job.tables.arguments);
+      write_records(*hosts[i], build.sources[i].table, args.tables.arguments);
     return std::nullopt;
   }
   Scratch memory(bytes);
   build.tables = static_cast<unsigned char*>(memory.data());
-  job.tables.memory = build.tables;
+  args.tables.memory = build.tables;
   for_each_element(build.rows, build);
   return memory;
 }

@@ -63,7 +63,8 @@ struct BuildTransposedRows : BuildTables<W> {
 };
 
 template <template <class> class Functor>
-void run(const ResampleProblem& p, bool transposed) {
+void run(const ResampleProblem& p) {
+  const bool transposed = p.transposed;
   dispatch(ImageTypes{}, p.src_dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     using W = compute_t<T>;
@@ -106,12 +107,8 @@ void run(const ResampleProblem& p, bool transposed) {
 
 } // namespace
 
-void run_reference(const ResampleProblem& problem, bool transposed) {
-  if (transposed) {
-    run<ResampleBackward>(problem, true);
-  } else {
-    run<ResampleForward>(problem, false);
-  }
+void run_reference(const ResampleProblem& problem) {
+  problem.transposed ? run<ResampleBackward>(problem) : run<ResampleForward>(problem);
 }
 
 } // namespace torch_dnnl::cuda

@@ -5,6 +5,6 @@
 
 namespace torch_dnnl::cuda {
 
-void run_reference(const ResampleProblem& problem, bool transposed);
+void run_reference(const ResampleProblem& problem);
 
 } // namespace torch_dnnl::cuda

@@ -1,21 +1,27 @@
-// Resample on CUDA: which kernel runs a problem.
-#include <c10/core/DeviceGuard.h>
+// Resample on CUDA: the kernels, in order of preference.
 #include <torch/library.h>
 
 #include <optional>
 
+#include "core/torch/run_kernel.h"
 #include "resample/cuda/reference.h"
 #include "resample/cuda/running_sums.h"
 #include "resample/cuda/sliding_window.h"
-#include "resample/resample.h"
+#include "resample/on_device.h"
 
 namespace torch_dnnl {
 namespace {
 
-// The problem as the fast kernels take it: one type, axes of bounded length that are read in order,
-// dense rows, indices in 32 bits.
+// A problem, planned once for all fast kernels. They take one type, axes of bounded length that are
+// read in order, dense rows and indices in 32 bits; where that does not hold there are no plans.
+struct PlannedProblem {
+  const ResampleProblem& problem;
+  std::optional<cuda::ResamplePlan<float>> plan;
+  std::optional<cuda::ResamplePlan<double>> plan_in_double; // if sums are kept in float64
+};
+
 template <class W>
-std::optional<cuda::Plan<W>> plan(const ResampleProblem& p, bool transposed) {
+std::optional<cuda::ResamplePlan<W>> plan_of(const ResampleProblem& p) {
   if (p.src_dtype != p.dst_dtype)
     return {};
   for (const AxisSpec& axis : p.axes) {
@@ -24,91 +30,97 @@ std::optional<cuda::Plan<W>> plan(const ResampleProblem& p, bool transposed) {
   }
   if (!cuda::has_dense_rows(p))
     return {};
-  const Tables<W> tables = cached_tables<W>(p.axes, transposed);
+  const Tables<W> tables = cached_tables<W>(p.axes, p.transposed);
   const cuda::RowImages images = cuda::row_images(p, tables);
   if (!cuda::has_short_indices(images))
     return {};
-  return cuda::Plan<W>{p, transposed, tables, images};
+  return cuda::ResamplePlan<W>{p, tables, images};
+}
+
+PlannedProblem planned(const ResampleProblem& p) {
+  if (contains(cuda::SummedTypes<double>{}, p.src_dtype))
+    return {p, plan_of<float>(p), plan_of<double>(p)};
+  return {p, plan_of<float>(p), {}};
+}
+
+// f(the plan in the type of the sums); false if there is none.
+template <class F>
+bool with_plan(const PlannedProblem& p, const F& f) {
+  if (p.plan_in_double)
+    return f(*p.plan_in_double);
+  return p.plan && contains(cuda::SummedTypes<float>{}, p.problem.src_dtype) && f(*p.plan);
+}
+
+bool supports_copy(const PlannedProblem& p) {
+  return p.plan && cuda::can_copy(*p.plan);
+}
+bool supports_sliding_window(const PlannedProblem& p) {
+  return with_plan(p, [](const auto& plan) { return cuda::can_slide_window(plan); });
+}
+bool supports_sum_rows(const PlannedProblem& p) {
+  return with_plan(p, [](const auto& plan) { return cuda::can_sum_rows(plan); });
+}
+bool supports_sum_pixels(const PlannedProblem& p) {
+  return with_plan(p, [](const auto& plan) { return cuda::can_sum_pixels(plan); });
 }
 
 // Enlarging reads few rows for each row that it writes; reducing writes few for each that it reads,
 // unless it leaves rows out.
-template <class W>
-bool run_sums(const cuda::Plan<W>& plan) {
-  const cuda::RowImages& m = plan.images;
+bool prefers_sliding_window(const PlannedProblem& p) {
+  const cuda::RowImages& m = p.plan->images;
   const bool enlarges = m.h * m.w >= m.src_h * m.src_w;
-  const bool leaves_out_rows = m.h * plan.tables[1]->width < m.src_h;
-  if ((enlarges || leaves_out_rows) && cuda::can_slide_window(plan)) {
-    cuda::slide_window(plan);
-    return true;
-  }
-  const SharedTable<W> readers = cached_tables<W>(plan.problem.axes, !plan.transposed)[1];
-  if (cuda::can_sum_rows(plan, *readers)) {
-    cuda::sum_rows(plan, readers);
-  } else if (cuda::can_sum_pixels(*readers)) {
-    cuda::sum_pixels(plan, readers);
-  } else if (cuda::can_slide_window(plan)) {
-    cuda::slide_window(plan);
-  } else {
-    return false;
-  }
-  return true;
+  const bool leaves_out_rows = m.h * p.plan->tables[1]->width < m.src_h;
+  return enlarges || leaves_out_rows || !(supports_sum_rows(p) || supports_sum_pixels(p));
 }
 
-bool run_fast(const ResampleProblem& p, bool transposed) {
-  const auto fast = plan<float>(p, transposed);
-  if (!fast)
-    return false;
-  if (cuda::can_copy(*fast)) {
-    cuda::copy_elements(*fast);
-    return true;
+void run_copy(const PlannedProblem& p) {
+  cuda::copy_elements(*p.plan);
+}
+void run_sliding_window(const PlannedProblem& p) {
+  with_plan(p, [](const auto& plan) { return cuda::slide_window(plan), true; });
+}
+void run_sum_rows(const PlannedProblem& p) {
+  with_plan(p, [](const auto& plan) { return cuda::sum_rows(plan), true; });
+}
+void run_sum_pixels(const PlannedProblem& p) {
+  with_plan(p, [](const auto& plan) { return cuda::sum_pixels(plan), true; });
+}
+void run_reference(const PlannedProblem& p) {
+  cuda::run_reference(p.problem);
+}
+
+constexpr Kernel<PlannedProblem> kernels[] = {
+    {"copy", supports_copy, always, run_copy},
+    {"sliding_window", supports_sliding_window, prefers_sliding_window, run_sliding_window},
+    {"sum_rows", supports_sum_rows, always, run_sum_rows},
+    {"sum_pixels", supports_sum_pixels, always, run_sum_pixels},
+    {"reference", always, always, run_reference},
+};
+
+struct Cuda {
+  static bool has_dense_rows(const ResampleProblem& p) {
+    return cuda::has_dense_rows(p);
   }
-  if (contains(cuda::SummedTypes<float>{}, p.src_dtype))
-    return run_sums(*fast);
-  if (contains(cuda::SummedTypes<double>{}, p.src_dtype))
-    return run_sums(*plan<double>(p, transposed));
-  return false;
-}
-
-// Runs a checked call. An image whose rows are not dense is copied where that is worth it.
-void run(
-    const at::Tensor& src,
-    const at::Tensor& dst,
-    const ResampleOptions& options,
-    bool forward) {
-  if (dst.numel() == 0)
-    return;
-  ResampleProblem p = resample_problem(src, dst, options, forward);
-  at::Tensor image = src; // lives as long as it is read
-  if (!cuda::has_dense_rows(p)) {
-    image = with_dense_rows(src, dst, options);
-    p = resample_problem(image, dst, options, forward);
+  static void compute(const ResampleProblem& problem, std::string_view algorithm) {
+    const PlannedProblem p = planned(problem);
+    run(algorithm == "auto" ? choose(kernels, p)
+                            : kernel_named(kernels, algorithm, name_of(problem), p),
+        p);
   }
-  if (!run_fast(p, !forward))
-    cuda::run_reference(p, !forward);
-}
-
-at::Tensor
-resample(const at::Tensor& src, c10::SymIntArrayRef size, const ResampleOptions& options) {
-  const c10::DeviceGuard guard(src.device());
-  at::Tensor dst = resample_output(src, size, options);
-  run(src, dst, options, true);
-  return dst;
-}
-
-at::Tensor resample_backward(
-    const at::Tensor& grad,
-    c10::SymIntArrayRef src_size,
-    const ResampleOptions& options) {
-  const c10::DeviceGuard guard(grad.device());
-  at::Tensor dst = resample_backward_output(grad, src_size, options);
-  run(grad, dst, options, false);
-  return dst;
-}
+};
 
 TORCH_LIBRARY_IMPL(torch_dnnl, TORCH_DNNL_CUDA_KEY, m) {
-  m.impl("resample", resample_kernel<resample>);
-  m.impl("resample_backward", resample_backward_kernel<resample_backward>);
+  ResampleOnDevice<Cuda>::register_in(m);
+}
+
+#ifdef TORCH_DNNL_CUDA_ON_HOST
+constexpr const char* kDevice = "cpu";
+#else
+constexpr const char* kDevice = "cuda";
+#endif
+
+TORCH_LIBRARY_FRAGMENT(torch_dnnl, m) {
+  list_kernels(m, "resample", kDevice, kernels);
 }
 
 } // namespace

@@ -15,40 +15,45 @@
 
 namespace torch_dnnl::cuda {
 
-constexpr int64_t kMostOpenSums = 16;
+constexpr int64_t kMostRunningSums = 16;
 
-// `readers`: of each row of src, the rows of dst that read it.
+// Of each row of src, the rows of dst that read it.
 template <class W>
-bool can_sum_pixels(const HostTable<W>& readers) {
-  return readers.width <= kMostOpenSums;
+SharedTable<W> readers_of(const ResamplePlan<W>& plan) {
+  return cached_table<W>(plan.problem.axes[1], !plan.problem.transposed);
 }
 
 template <class W>
-void sum_pixels(const Plan<W>& plan, const SharedTable<W>& readers);
+bool can_sum_pixels(const ResamplePlan<W>& plan) {
+  return readers_of(plan)->width <= kMostRunningSums;
+}
+
+template <class W>
+void sum_pixels(const ResamplePlan<W>& plan);
+
+template <class W>
+bool can_sum_rows(const ResamplePlan<W>& plan);
+
+template <class W>
+void sum_rows(const ResamplePlan<W>& plan);
 
 // The tables of both kernels, see make_tables. `open`: sums that are open at once; `w_slots`: taps
 // that a record of the W axis has room for.
 template <class W>
 std::optional<Scratch> make_sum_tables(
-    const Plan<W>& plan,
-    Job<W>& job,
-    const SharedTable<W>& readers,
+    const ResamplePlan<W>& plan,
+    KernelArguments<W>& args,
     int64_t open,
     int64_t w_slots) {
-  TapTables<W>& tables = job.tables;
+  TapTables<W>& tables = args.tables;
+  const bool transposed = plan.problem.transposed;
   return make_tables<W>(
       plan,
-      job,
-      {{&tables.d, 0, plan.tables[0]->width, plan.tables[0], plan.transposed},
-       {&tables.h, 1, plan.tables[1]->width, plan.tables[1], plan.transposed},
-       {&tables.w, 2, w_slots, plan.tables[2], plan.transposed},
-       {&tables.h_transpose, 1, open, readers, !plan.transposed}});
+      args,
+      {{&tables.d, 0, plan.tables[0]->width, plan.tables[0], transposed},
+       {&tables.h, 1, plan.tables[1]->width, plan.tables[1], transposed},
+       {&tables.w, 2, w_slots, plan.tables[2], transposed},
+       {&tables.h_transpose, 1, open, readers_of(plan), !transposed}});
 }
-
-template <class W>
-bool can_sum_rows(const Plan<W>& plan, const HostTable<W>& readers);
-
-template <class W>
-void sum_rows(const Plan<W>& plan, const SharedTable<W>& readers);
 
 } // namespace torch_dnnl::cuda

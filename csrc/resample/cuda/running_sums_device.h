@@ -1,17 +1,17 @@
-// The sums that open_sums.h describes, in the registers of a thread.
+// The sums that running_sums.h describes, in the registers of a thread.
 #pragma once
 
 #include "resample/cuda/kernel_arguments.h"
 
 namespace torch_dnnl::cuda {
 
-template <class W, int kOpen, int kVector>
-class OpenSums {
+template <class W, int kSums, int kVector>
+class RunningSums {
  public:
-  __device__ __forceinline__ OpenSums(const Job<W>& job, const Place& at)
-      : next_(job.tables.row(job.tables.h, at.begin).first),
-        rows_(job.tables, job.tables.h, at.begin),
-        readers_(job.tables, job.tables.h_transpose, next_) {}
+  __device__ __forceinline__ RunningSums(const KernelArguments<W>& args, const Place& at)
+      : next_(args.tables.row(args.tables.h, at.begin).first),
+        rows_(args.tables, args.tables.h, at.begin),
+        readers_(args.tables, args.tables.h_transpose, next_) {}
 
   // Completes row y of dst, the one after the last: adds the rows of src that it reads beside those
   // added before. `weigh(row, sum)` adds a row, weighed along D and W.
@@ -23,10 +23,10 @@ class OpenSums {
       W row[kVector] = {};
       weigh(next_, row);
 #pragma unroll
-      for (int i = 0; i < kOpen; i++) {
+      for (int i = 0; i < kSums; i++) {
         if (y + i < readers.first || y + i >= readers.end())
           continue;
-        const W weight = readers.weights[(y + i) & (kOpen - 1)];
+        const W weight = readers.weights[(y + i) & (kSums - 1)];
 #pragma unroll
         for (int v = 0; v < kVector; v++)
           sum_[i][v] += weight * row[v];
@@ -36,14 +36,14 @@ class OpenSums {
     for (int v = 0; v < kVector; v++) {
       completed[v] = sum_[0][v];
 #pragma unroll
-      for (int i = 1; i < kOpen; i++)
+      for (int i = 1; i < kSums; i++)
         sum_[i - 1][v] = sum_[i][v];
-      sum_[kOpen - 1][v] = 0;
+      sum_[kSums - 1][v] = 0;
     }
   }
 
  private:
-  W sum_[kOpen][kVector] = {}; // of the rows of dst from the next one to be complete on
+  W sum_[kSums][kVector] = {}; // of the rows of dst from the next one to be complete on
   int32_t next_;               // row of src
   TapRows<W> rows_, readers_;
 };

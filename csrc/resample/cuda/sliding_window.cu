@@ -16,13 +16,13 @@ struct DoubledColumns {
   int32_t before, first, behind;
   W weight[kVector][2];
 
-  __device__ __forceinline__ DoubledColumns(const Job<W>& job, int32_t column)
+  __device__ __forceinline__ DoubledColumns(const KernelArguments<W>& args, int32_t column)
       : first(column * kHalf) {
     before = max(first - 1, 0);
-    behind = min(first + kHalf, job.src_row - 1);
+    behind = min(first + kHalf, args.src_row - 1);
 #pragma unroll
     for (int v = 0; v < kVector; v++) {
-      const Taps<W> taps = job.tables.row(job.tables.w, column * kVector + v);
+      const Taps<W> taps = args.tables.row(args.tables.w, column * kVector + v);
       const bool is_end = taps.count == 1; // both elements are the one at the end
 #pragma unroll
       for (int k = 0; k < 2; k++) {
@@ -68,16 +68,16 @@ struct DoubledColumns {
 // Source: how a row of src is read, one of the two kinds of columns.
 template <class T, int kTaps, int kVector, class Source>
 __global__ void __launch_bounds__(kThreads)
-    slide_window_kernel(const __grid_constant__ Job<compute_t<T>> job) {
+    slide_window_kernel(const __grid_constant__ KernelArguments<compute_t<T>> args) {
   using W = compute_t<T>;
   const uint32_t worker = blockIdx.x * kThreads + threadIdx.x;
-  if (worker >= job.workers)
+  if (worker >= args.workers)
     return;
-  const Place at = place(job, worker);
-  const Source columns(job, at.column);
-  const TapLoop<W> planes(job.tables.row(job.tables.d, at.d), job.tables.d);
-  const T* src = static_cast<const T*>(job.src) + at.src + planes.first() * job.src_stride[2];
-  T* dst = static_cast<T*>(job.dst) + at.dst + at.column * kVector;
+  const Place at = place(args, worker);
+  const Source columns(args, at.column);
+  const TapLoop<W> planes(args.tables.row(args.tables.d, at.d), args.tables.d);
+  const T* src = static_cast<const T*>(args.src) + at.src + planes.first() * args.src_stride[2];
+  T* dst = static_cast<T*>(args.dst) + at.dst + at.column * kVector;
 
   W window[kTaps][kVector];
   int32_t held[kTaps]; // which row of src each slot has
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int slot = 0; slot < kTaps; slot++)
     held[slot] = -1;
   for (int32_t y = at.begin; y < at.end; y++) {
-    const Taps<W> rows = job.tables.row(job.tables.h, y);
+    const Taps<W> rows = args.tables.row(args.tables.h, y);
     W sum[kVector] = {};
 #pragma unroll
     for (int slot = 0; slot < kTaps; slot++) {
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
         for (int v = 0; v < kVector; v++)
           window[slot][v] = 0;
-        add_planes(job, planes, src + row * job.src_stride[3], columns, window[slot]);
+        add_planes(args, planes, src + row * args.src_stride[3], columns, window[slot]);
       }
       const W weight = rows.weights[slot];
 #pragma unroll
@@ -108,32 +108,33 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int v = 0; v < kVector; v++)
       out.at[v] = result<T>(sum[v]);
-    if (job.has_empty_rows)
-      columns.fill_empty(out, job.fill, rows.count == 0 || planes.count() == 0);
-    store_vector<kVector>(dst + y * job.dst_stride[3], out);
+    if (args.has_empty_rows)
+      columns.fill_empty(out, args.fill, rows.count == 0 || planes.count() == 0);
+    store_vector<kVector>(dst + y * args.dst_stride[3], out);
   }
 }
 
 // The same with one tap, which is copied.
 template <class T, int kVector, bool kPixels>
-__global__ void __launch_bounds__(kThreads) copy_kernel(const __grid_constant__ Job<float> job) {
+__global__ void __launch_bounds__(kThreads)
+    copy_kernel(const __grid_constant__ KernelArguments<float> args) {
   const uint32_t worker = blockIdx.x * kThreads + threadIdx.x;
-  if (worker >= job.workers)
+  if (worker >= args.workers)
     return;
-  const Place at = place(job, worker);
-  const Columns<float, 1, kVector, kPixels> columns(job, at.column);
-  const Taps<float> planes = job.tables.row(job.tables.d, at.d);
-  const T* src = static_cast<const T*>(job.src) + at.src + planes.first * job.src_stride[2];
-  T* dst = static_cast<T*>(job.dst) + at.dst + at.column * kVector;
+  const Place at = place(args, worker);
+  const Columns<float, 1, kVector, kPixels> columns(args, at.column);
+  const Taps<float> planes = args.tables.row(args.tables.d, at.d);
+  const T* src = static_cast<const T*>(args.src) + at.src + planes.first * args.src_stride[2];
+  T* dst = static_cast<T*>(args.dst) + at.dst + at.column * kVector;
 
   Vector<T, kVector> out;
   int32_t held = -1;
   for (int32_t y = at.begin; y < at.end; y++) {
-    const Taps<float> rows = job.tables.row(job.tables.h, y);
+    const Taps<float> rows = args.tables.row(args.tables.h, y);
     const bool is_empty = rows.count == 0 || planes.count == 0;
     if (held != rows.first && !is_empty) {
       held = rows.first;
-      const T* line = src + rows.first * job.src_stride[3];
+      const T* line = src + rows.first * args.src_stride[3];
       if constexpr (kPixels) {
         out = load_vector<kVector>(line + columns.offset[0][0]);
       } else {
@@ -143,31 +144,36 @@ __global__ void __launch_bounds__(kThreads) copy_kernel(const __grid_constant__ 
       }
     }
     Vector<T, kVector> filled = out;
-    if (job.has_empty_rows)
-      columns.fill_empty(filled, job.fill, is_empty);
-    store_vector<kVector>(dst + y * job.dst_stride[3], filled);
+    if (args.has_empty_rows)
+      columns.fill_empty(filled, args.fill, is_empty);
+    store_vector<kVector>(dst + y * args.dst_stride[3], filled);
   }
 }
 
 template <class W>
-void run(const Plan<W>& plan, void (*kernel)(Job<W>), int64_t taps, int64_t vector) {
+void run(
+    const ResamplePlan<W>& plan,
+    void (*kernel)(KernelArguments<W>),
+    int64_t taps,
+    int64_t vector) {
   const RowImages& m = plan.images;
   const Workers workers = workers_for(m, m.row() / vector, 1);
-  Job<W> job = make_job(plan, workers);
-  TapTables<W>& tables = job.tables;
+  KernelArguments<W> args = make_arguments(plan, workers);
+  TapTables<W>& tables = args.tables;
+  const bool transposed = plan.problem.transposed;
   const std::optional<Scratch> memory = make_tables<W>(
       plan,
-      job,
-      {{&tables.d, 0, plan.tables[0]->width, plan.tables[0], plan.transposed},
-       {&tables.h, 1, taps, plan.tables[1], plan.transposed},
-       {&tables.w, 2, taps, plan.tables[2], plan.transposed}});
-  const dim3 blocks((job.workers + kThreads - 1) / kThreads);
-  launch(kernel, blocks, dim3(kThreads), 0, job);
+      args,
+      {{&tables.d, 0, plan.tables[0]->width, plan.tables[0], transposed},
+       {&tables.h, 1, taps, plan.tables[1], transposed},
+       {&tables.w, 2, taps, plan.tables[2], transposed}});
+  const dim3 blocks(ceil_div(args.workers, kThreads));
+  launch(kernel, blocks, dim3(kThreads), 0, args);
 }
 
 // The widest stores that the row of dst allows, and loads where the vector is one pixel's.
 template <class T, int kTaps, class W>
-void slide(const Plan<W>& plan) {
+void slide(const ResamplePlan<W>& plan) {
   constexpr int kVector = std::min(kLanes<T>, 16 / kTaps);
   const RowImages& m = plan.images;
   if (m.stores(kLanes<T>) && m.loads(kLanes<T>) && m.inner % kLanes<T> == 0) {
@@ -194,7 +200,7 @@ void slide(const Plan<W>& plan) {
 }
 
 template <class T>
-void copy(const Plan<float>& plan) {
+void copy(const ResamplePlan<float>& plan) {
   constexpr int kVector = kWidestAccess / sizeof(T);
   const RowImages& m = plan.images;
   if (m.stores(kVector) && m.loads(kVector) && m.inner % kVector == 0) {
@@ -209,7 +215,7 @@ void copy(const Plan<float>& plan) {
 } // namespace
 
 template <class W>
-void slide_window(const Plan<W>& plan) {
+void slide_window(const ResamplePlan<W>& plan) {
   const int64_t taps = std::max(plan.tables[1]->width, plan.tables[2]->width);
   dispatch(SummedTypes<W>{}, plan.images.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -217,10 +223,10 @@ void slide_window(const Plan<W>& plan) {
   });
 }
 
-template void slide_window(const Plan<float>&);
-template void slide_window(const Plan<double>&);
+template void slide_window(const ResamplePlan<float>&);
+template void slide_window(const ResamplePlan<double>&);
 
-void copy_elements(const Plan<float>& plan) {
+void copy_elements(const ResamplePlan<float>& plan) {
   switch (c10::elementSize(plan.images.dtype)) {
     case 1:
       return copy<uint8_t>(plan);

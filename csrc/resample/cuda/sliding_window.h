@@ -14,18 +14,18 @@ namespace torch_dnnl::cuda {
 constexpr int64_t kMostWindowTaps = 4; // along H and W; any number along D
 
 template <class W>
-bool can_slide_window(const Plan<W>& plan) {
+bool can_slide_window(const ResamplePlan<W>& plan) {
   return plan.tables[1]->width <= kMostWindowTaps && plan.tables[2]->width <= kMostWindowTaps;
 }
 
 template <class W>
-void slide_window(const Plan<W>& plan);
+void slide_window(const ResamplePlan<W>& plan);
 
 // Whether every output is one element of src, or none: then elements are copied, of any type.
-inline bool can_copy(const Plan<float>& plan) {
+inline bool can_copy(const ResamplePlan<float>& plan) {
   return plan.tables[0]->copies && plan.tables[1]->copies && plan.tables[2]->copies;
 }
 
-void copy_elements(const Plan<float>& plan);
+void copy_elements(const ResamplePlan<float>& plan);
 
 } // namespace torch_dnnl::cuda

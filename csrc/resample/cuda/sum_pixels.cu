@@ -1,4 +1,4 @@
-// The kernel for any layout that open_sums.h describes.
+// The kernel for any layout that running_sums.h describes.
 #include "resample/cuda/running_sums.h"
 #include "resample/cuda/running_sums_device.h"
 
@@ -14,8 +14,8 @@ struct ColumnOfManyTaps {
   TapLoop<W> taps;
   bool empty;
 
-  __device__ __forceinline__ ColumnOfManyTaps(const Job<W>& job, int32_t column)
-      : ColumnOfManyTaps(job, static_cast<uint32_t>(column * kVector)) {}
+  __device__ __forceinline__ ColumnOfManyTaps(const KernelArguments<W>& args, int32_t column)
+      : ColumnOfManyTaps(args, static_cast<uint32_t>(column * kVector)) {}
 
   template <class T>
   __device__ __forceinline__ void add(const T* line, W scale, W (&sum)[kVector]) const {
@@ -33,95 +33,95 @@ struct ColumnOfManyTaps {
 
  private:
   // `element` is divided by inner first, which leaves the pixel.
-  __device__ __forceinline__ ColumnOfManyTaps(const Job<W>& job, uint32_t element)
-      : inner(job.inner),
-        channel(static_cast<int32_t>(job.by_inner.split(element))),
-        taps(job.tables.row(job.tables.w, static_cast<int32_t>(element)), job.tables.w),
+  __device__ __forceinline__ ColumnOfManyTaps(const KernelArguments<W>& args, uint32_t element)
+      : inner(args.inner),
+        channel(static_cast<int32_t>(args.by_inner.split(element))),
+        taps(args.tables.row(args.tables.w, static_cast<int32_t>(element)), args.tables.w),
         empty(taps.count() == 0) {}
 };
 
-template <class T, int kOpen, int kVector, class Column>
+template <class T, int kSums, int kVector, class Column>
 __global__ void __launch_bounds__(kThreads)
-    sum_pixels_kernel(const __grid_constant__ Job<compute_t<T>> job) {
+    sum_pixels_kernel(const __grid_constant__ KernelArguments<compute_t<T>> args) {
   using W = compute_t<T>;
   const uint32_t worker = blockIdx.x * kThreads + threadIdx.x;
-  if (worker >= job.workers)
+  if (worker >= args.workers)
     return;
-  const Place at = place(job, worker);
-  const Column column(job, at.column);
-  const TapLoop<W> planes(job.tables.row(job.tables.d, at.d), job.tables.d);
-  const T* src = static_cast<const T*>(job.src) + at.src + planes.first() * job.src_stride[2];
-  T* dst = static_cast<T*>(job.dst) + at.dst + at.column * kVector;
+  const Place at = place(args, worker);
+  const Column column(args, at.column);
+  const TapLoop<W> planes(args.tables.row(args.tables.d, at.d), args.tables.d);
+  const T* src = static_cast<const T*>(args.src) + at.src + planes.first() * args.src_stride[2];
+  T* dst = static_cast<T*>(args.dst) + at.dst + at.column * kVector;
 
-  OpenSums<W, kOpen, kVector> sums(job, at);
+  RunningSums<W, kSums, kVector> sums(args, at);
   for (int32_t y = at.begin; y < at.end; y++) {
     W sum[kVector];
     sums.complete(y, sum, [&](int32_t row, W(&row_sum)[kVector]) {
-      add_planes(job, planes, src + row * job.src_stride[3], column, row_sum);
+      add_planes(args, planes, src + row * args.src_stride[3], column, row_sum);
     });
     Vector<T, kVector> out;
 #pragma unroll
     for (int v = 0; v < kVector; v++)
       out.at[v] = result<T>(sum[v]);
-    if (job.has_empty_rows) {
+    if (args.has_empty_rows) {
       const bool is_empty =
-          column.empty || planes.count() == 0 || job.tables.row(job.tables.h, y).count == 0;
-      fill_if(is_empty, out, job.fill);
+          column.empty || planes.count() == 0 || args.tables.row(args.tables.h, y).count == 0;
+      fill_if(is_empty, out, args.fill);
     }
-    store_vector<kVector>(dst + y * job.dst_stride[3], out);
+    store_vector<kVector>(dst + y * args.dst_stride[3], out);
   }
 }
 
 template <class W>
 void run(
-    const Plan<W>& plan,
-    const SharedTable<W>& readers,
-    void (*kernel)(Job<W>),
+    const ResamplePlan<W>& plan,
+    void (*kernel)(KernelArguments<W>),
     int64_t open,
     int64_t w_slots,
     int64_t vector) {
   const RowImages& m = plan.images;
   const Workers workers = workers_for(m, m.row() / vector, 1);
-  Job<W> job = make_job(plan, workers);
-  const std::optional<Scratch> memory = make_sum_tables(plan, job, readers, open, w_slots);
-  const dim3 blocks((job.workers + kThreads - 1) / kThreads);
-  launch(kernel, blocks, dim3(kThreads), 0, job);
+  KernelArguments<W> args = make_arguments(plan, workers);
+  const std::optional<Scratch> memory = make_sum_tables(plan, args, open, w_slots);
+  const dim3 blocks(ceil_div(args.workers, kThreads));
+  launch(kernel, blocks, dim3(kThreads), 0, args);
 }
 
-template <class T, int kOpen, class W>
-void run(const Plan<W>& plan, const SharedTable<W>& readers) {
+template <class T, int kSums, class W>
+void run(const ResamplePlan<W>& plan) {
   constexpr int kVector = kLanes<T>, kTaps = 4;
   const RowImages& m = plan.images;
   const int64_t width = plan.tables[2]->width;
   if (m.inner % kVector != 0 || !m.stores(kVector) || !m.loads(kVector)) {
-    const auto kernel = sum_pixels_kernel<T, kOpen, 1, ColumnOfManyTaps<W, 1>>;
-    run(plan, readers, kernel, kOpen, width, 1);
+    const auto kernel = sum_pixels_kernel<T, kSums, 1, ColumnOfManyTaps<W, 1>>;
+    run(plan, kernel, kSums, width, 1);
   } else if (width > 1 && width <= kTaps) {
-    const auto kernel = sum_pixels_kernel<T, kOpen, kVector, Columns<W, kTaps, kVector, true>>;
-    run(plan, readers, kernel, kOpen, kTaps, kVector);
+    const auto kernel = sum_pixels_kernel<T, kSums, kVector, Columns<W, kTaps, kVector, true>>;
+    run(plan, kernel, kSums, kTaps, kVector);
   } else {
-    const auto kernel = sum_pixels_kernel<T, kOpen, kVector, ColumnOfManyTaps<W, kVector>>;
-    run(plan, readers, kernel, kOpen, width, kVector);
+    const auto kernel = sum_pixels_kernel<T, kSums, kVector, ColumnOfManyTaps<W, kVector>>;
+    run(plan, kernel, kSums, width, kVector);
   }
 }
 
 } // namespace
 
 template <class W>
-void sum_pixels(const Plan<W>& plan, const SharedTable<W>& readers) {
+void sum_pixels(const ResamplePlan<W>& plan) {
   dispatch(SummedTypes<W>{}, plan.images.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    if (readers->width <= 2) {
-      run<T, 2>(plan, readers);
-    } else if (readers->width <= 4) {
-      run<T, 4>(plan, readers);
+    const int64_t sums = readers_of(plan)->width;
+    if (sums <= 2) {
+      run<T, 2>(plan);
+    } else if (sums <= 4) {
+      run<T, 4>(plan);
     } else {
-      run<T, kMostOpenSums>(plan, readers);
+      run<T, kMostRunningSums>(plan);
     }
   });
 }
 
-template void sum_pixels(const Plan<float>&, const SharedTable<float>&);
-template void sum_pixels(const Plan<double>&, const SharedTable<double>&);
+template void sum_pixels(const ResamplePlan<float>&);
+template void sum_pixels(const ResamplePlan<double>&);
 
 } // namespace torch_dnnl::cuda

@@ -1,4 +1,4 @@
-// The kernel for rows of neighbouring columns that open_sums.h describes.
+// The kernel for rows of neighbouring columns that running_sums.h describes.
 //
 // A block takes a tile of a row of dst and the columns of src that the tile reads, a vector for
 // each thread. When the sums of a row of dst are complete, the block shares them and applies the W
@@ -10,7 +10,7 @@
 namespace torch_dnnl::cuda {
 namespace {
 
-constexpr int64_t kMostOpenRows = 4;
+constexpr int64_t kMostSumsOfRows = 4;
 constexpr int kMostThreads = 128;
 constexpr int kTaps = 4; // along W, where offsets and weights stay in registers
 
@@ -28,14 +28,14 @@ class SourceColumns {
 
   template <class W>
   __device__ __forceinline__ SourceColumns(
-      const Job<W>& job,
+      const KernelArguments<W>& args,
       const TapLoop<W>& planes,
       const T* first_plane,
       int32_t row,
       int32_t end)
-      : line_(first_plane + row * job.src_stride[3]),
-        next_row_(job.src_stride[3] - (planes.count() - 1) * job.src_stride[2]),
-        next_plane_(job.src_stride[2]),
+      : line_(first_plane + row * args.src_stride[3]),
+        next_row_(args.src_stride[3] - (planes.count() - 1) * args.src_stride[2]),
+        next_plane_(args.src_stride[2]),
         planes_(planes.count()),
         rows_left_(planes.count() == 0 ? 0 : end - row) {
 #pragma unroll
@@ -85,13 +85,13 @@ struct FewTaps {
   uint32_t empty = 0;
 
   __device__ __forceinline__
-  FewTaps(const Job<W>& job, int32_t begin, int32_t end, int32_t src_begin) {
+  FewTaps(const KernelArguments<W>& args, int32_t begin, int32_t end, int32_t src_begin) {
 #pragma unroll
     for (int i = 0; i < kOutputs; i++) {
       const int32_t element = begin + i * blockDim.x + threadIdx.x;
       if (element >= end)
         break;
-      const Columns<W, kTaps, 1, true> column(job, element);
+      const Columns<W, kTaps, 1, true> column(args, element);
       empty |= column.empty << i;
 #pragma unroll
       for (int k = 0; k < kTaps; k++) {
@@ -106,7 +106,8 @@ struct FewTaps {
   // f(element, value, whether it reads nothing) for each element of the thread.
   template <class F>
   __device__ __forceinline__ void
-  for_each(const Job<W>&, int32_t begin, int32_t end, int32_t, const W* row, F&& f) const {
+  for_each(const KernelArguments<W>&, int32_t begin, int32_t end, int32_t, const W* row, F&& f)
+      const {
     const auto* const bytes = reinterpret_cast<const unsigned char*>(row);
 #pragma unroll
     for (int i = 0; i < kOutputs; i++) {
@@ -124,53 +125,58 @@ struct FewTaps {
 
 template <class W>
 struct ManyTaps {
-  __device__ __forceinline__ ManyTaps(const Job<W>&, int32_t, int32_t, int32_t) {}
+  __device__ __forceinline__ ManyTaps(const KernelArguments<W>&, int32_t, int32_t, int32_t) {}
 
   template <class F>
-  __device__ __forceinline__ void
-  for_each(const Job<W>& job, int32_t begin, int32_t end, int32_t src_begin, const W* row, F&& f)
-      const {
+  __device__ __forceinline__ void for_each(
+      const KernelArguments<W>& args,
+      int32_t begin,
+      int32_t end,
+      int32_t src_begin,
+      const W* row,
+      F&& f) const {
     for (int32_t element = begin + threadIdx.x; element < end; element += blockDim.x) {
       uint32_t x = element;
-      const auto channel = static_cast<int32_t>(job.by_inner.split(x));
-      const TapLoop<W> taps(job.tables.row(job.tables.w, static_cast<int32_t>(x)), job.tables.w);
+      const auto channel = static_cast<int32_t>(args.by_inner.split(x));
+      const TapLoop<W> taps(args.tables.row(args.tables.w, static_cast<int32_t>(x)), args.tables.w);
       W sum = 0;
       taps.for_each([&](int32_t index, W weight) {
-        sum += weight * row[shared_position(index * job.inner + channel - src_begin)];
+        sum += weight * row[shared_position(index * args.inner + channel - src_begin)];
       });
       f(element, sum, taps.count() == 0);
     }
   }
 };
 
-template <class T, int kOpen, class Outputs>
+template <class T, int kSums, class Outputs>
 __global__ void __launch_bounds__(kMostThreads)
-    sum_rows_kernel(const __grid_constant__ Job<compute_t<T>> job) {
+    sum_rows_kernel(const __grid_constant__ KernelArguments<compute_t<T>> args) {
   using W = compute_t<T>;
   constexpr int kVector = kLanes<T>;
   W* const buffers = dynamic_shared<W>();
   const uint32_t buffer_elements = shared_position(blockDim.x * kVector);
-  const Place at = place(job, blockIdx.x);
-  const int32_t begin = at.column * job.elements_per_tile;
-  const int32_t end = min(begin + job.elements_per_tile, job.row);
+  const Place at = place(args, blockIdx.x);
+  const int32_t begin = at.column * args.elements_per_tile;
+  const int32_t end = min(begin + args.elements_per_tile, args.row);
   const auto columns = [&](int32_t element) {
-    return job.tables.row(job.tables.w, static_cast<int32_t>(job.by_inner.divide(element)));
+    return args.tables.row(args.tables.w, static_cast<int32_t>(args.by_inner.divide(element)));
   };
-  const int32_t src_begin = columns(begin).first * job.inner / kVector * kVector;
-  const int32_t src_end = columns(end - 1).end() * job.inner;
+  const int32_t src_begin = columns(begin).first * args.inner / kVector * kVector;
+  const int32_t src_end = columns(end - 1).end() * args.inner;
   const int32_t mine = threadIdx.x * kVector;
   const uint32_t shared_mine = shared_position(mine); // 32 is a multiple of kVector
   const bool has_columns = src_begin + mine < src_end;
-  const Outputs outputs(job, begin, end, src_begin);
-  const TapLoop<W> planes(job.tables.row(job.tables.d, at.d), job.tables.d);
-  const T* src = static_cast<const T*>(job.src) + at.src + planes.first() * job.src_stride[2] +
+  const Outputs outputs(args, begin, end, src_begin);
+  const TapLoop<W> planes(args.tables.row(args.tables.d, at.d), args.tables.d);
+  const T* src = static_cast<const T*>(args.src) + at.src + planes.first() * args.src_stride[2] +
       src_begin + mine;
-  T* line = static_cast<T*>(job.dst) + at.dst + at.begin * job.dst_stride[3];
+  T* line = static_cast<T*>(args.dst) + at.dst + at.begin * args.dst_stride[3];
 
-  const int32_t row_begin = job.tables.row(job.tables.h, at.begin).first;
-  const int32_t row_end = has_columns ? job.tables.row(job.tables.h, at.end - 1).end() : row_begin;
-  SourceColumns<T> source(job, planes, src, row_begin, row_end);
-  OpenSums<W, kOpen, kVector> sums(job, at);
+  const int32_t row_begin = args.tables.row(args.tables.h, at.begin).first;
+  const int32_t row_end =
+      has_columns ? args.tables.row(args.tables.h, at.end - 1).end() : row_begin;
+  SourceColumns<T> source(args, planes, src, row_begin, row_end);
+  RunningSums<W, kSums, kVector> sums(args, at);
   for (int32_t y = at.begin; y < at.end; y++) {
     W* const row = buffers + (y & 1) * buffer_elements;
     if (has_columns) {
@@ -195,19 +201,19 @@ __global__ void __launch_bounds__(kMostThreads)
         row[shared_mine + v] = sum[v];
     }
     __syncthreads();
-    const bool is_empty =
-        job.has_empty_rows && (planes.count() == 0 || job.tables.row(job.tables.h, y).count == 0);
-    outputs.for_each(job, begin, end, src_begin, row, [&](int32_t element, W sum, bool empty) {
-      line[element] = is_empty || empty ? fill_value<T>(job.fill) : result<T>(sum);
+    const bool is_empty = args.has_empty_rows &&
+        (planes.count() == 0 || args.tables.row(args.tables.h, y).count == 0);
+    outputs.for_each(args, begin, end, src_begin, row, [&](int32_t element, W sum, bool empty) {
+      line[element] = is_empty || empty ? fill_value<T>(args.fill) : result<T>(sum);
     });
-    line += job.dst_stride[3];
+    line += args.dst_stride[3];
   }
 }
 
 // The most pixels of dst, in tiles of equal size, that read no more than `capacity` elements of a
 // row of src. 0: one pixel reads more.
 template <class W>
-int64_t pixels_per_tile(const Plan<W>& plan, int64_t capacity) {
+int64_t pixels_per_tile(const ResamplePlan<W>& plan, int64_t capacity) {
   const HostTable<W>& table = *plan.tables[2];
   const RowImages& m = plan.images;
   if (table.identity) // W is part of inner
@@ -222,85 +228,83 @@ int64_t pixels_per_tile(const Plan<W>& plan, int64_t capacity) {
   };
   int64_t pixels = std::clamp<int64_t>(capacity / m.inner * m.w / m.src_w, 1, m.w);
   while (pixels > 0 && !fits(pixels))
-    pixels -= (pixels + 15) / 16;
+    pixels -= ceil_div(pixels, 16);
   if (pixels == 0)
     return 0;
-  const int64_t tiles = (m.w + pixels - 1) / pixels;
-  const int64_t equal = (m.w + tiles - 1) / tiles;
+  const int64_t tiles = ceil_div(m.w, pixels);
+  const int64_t equal = ceil_div(m.w, tiles);
   return fits(equal) ? equal : pixels;
 }
 
 template <class W>
-int64_t lanes(const Plan<W>& plan) {
+int64_t lanes(const ResamplePlan<W>& plan) {
   return std::min<int64_t>(8, kWidestAccess / c10::elementSize(plan.images.dtype));
 }
 
 // Threads for a row of src, in whole warps.
 template <class W>
-int64_t threads_of(const Plan<W>& plan) {
+int64_t threads_of(const ResamplePlan<W>& plan) {
   const int64_t vectors = plan.images.src_row() / lanes(plan);
-  return std::min<int64_t>((vectors + 31) / 32 * 32, kMostThreads);
+  return std::min<int64_t>(round_up(vectors, 32), kMostThreads);
 }
 
 // A tile may begin anywhere in the first vector that is loaded for it.
 template <class W>
-int64_t tile_capacity(const Plan<W>& plan) {
+int64_t tile_capacity(const ResamplePlan<W>& plan) {
   return (threads_of(plan) - 1) * lanes(plan) + 1;
 }
 
 template <class W>
 void run(
-    const Plan<W>& plan,
-    const SharedTable<W>& readers,
-    void (*kernel)(Job<W>),
+    const ResamplePlan<W>& plan,
+    void (*kernel)(KernelArguments<W>),
     int64_t open,
     int64_t w_slots,
     int64_t elements_per_tile) {
   const RowImages& m = plan.images;
-  const Workers workers =
-      workers_for(m, (m.row() + elements_per_tile - 1) / elements_per_tile, threads_of(plan));
-  Job<W> job = make_job(plan, workers);
-  job.elements_per_tile = static_cast<int32_t>(elements_per_tile);
-  const std::optional<Scratch> memory = make_sum_tables(plan, job, readers, open, w_slots);
+  const Workers workers = workers_for(m, ceil_div(m.row(), elements_per_tile), threads_of(plan));
+  KernelArguments<W> args = make_arguments(plan, workers);
+  args.elements_per_tile = static_cast<int32_t>(elements_per_tile);
+  const std::optional<Scratch> memory = make_sum_tables(plan, args, open, w_slots);
   const int64_t threads = threads_of(plan);
   const int64_t buffer = shared_position(static_cast<uint32_t>(threads * lanes(plan)));
-  launch(kernel, dim3(job.workers), dim3(threads), 2 * buffer * sizeof(W), job);
+  launch(kernel, dim3(args.workers), dim3(threads), 2 * buffer * sizeof(W), args);
 }
 
-template <class T, int kOpen, class W>
-void run(const Plan<W>& plan, const SharedTable<W>& readers) {
+template <class T, int kSums, class W>
+void run(const ResamplePlan<W>& plan) {
   constexpr int kOutputs = std::max(kLanes<T> / 2, 1);
   const int64_t elements = pixels_per_tile(plan, tile_capacity(plan)) * plan.images.inner;
   const int64_t width = plan.tables[2]->width;
   if (width <= kTaps && elements <= kOutputs * threads_of(plan)) {
-    run(plan, readers, sum_rows_kernel<T, kOpen, FewTaps<W, kOutputs>>, kOpen, kTaps, elements);
+    run(plan, sum_rows_kernel<T, kSums, FewTaps<W, kOutputs>>, kSums, kTaps, elements);
   } else {
-    run(plan, readers, sum_rows_kernel<T, kOpen, ManyTaps<W>>, kOpen, width, elements);
+    run(plan, sum_rows_kernel<T, kSums, ManyTaps<W>>, kSums, width, elements);
   }
 }
 
 } // namespace
 
 template <class W>
-bool can_sum_rows(const Plan<W>& plan, const HostTable<W>& readers) {
+bool can_sum_rows(const ResamplePlan<W>& plan) {
   const int64_t vector = lanes(plan), half_a_warp = 16;
   const RowImages& m = plan.images;
-  return readers.width <= kMostOpenRows && m.inner % vector != 0 && m.loads(vector) &&
+  return readers_of(plan)->width <= kMostSumsOfRows && m.inner % vector != 0 && m.loads(vector) &&
       m.src_row() % vector == 0 && m.src_row() >= half_a_warp * vector &&
       pixels_per_tile(plan, tile_capacity(plan)) > 0;
 }
 
 template <class W>
-void sum_rows(const Plan<W>& plan, const SharedTable<W>& readers) {
+void sum_rows(const ResamplePlan<W>& plan) {
   dispatch(SummedTypes<W>{}, plan.images.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    readers->width <= 2 ? run<T, 2>(plan, readers) : run<T, 4>(plan, readers);
+    readers_of(plan)->width <= 2 ? run<T, 2>(plan) : run<T, 4>(plan);
   });
 }
 
-template bool can_sum_rows(const Plan<float>&, const HostTable<float>&);
-template bool can_sum_rows(const Plan<double>&, const HostTable<double>&);
-template void sum_rows(const Plan<float>&, const SharedTable<float>&);
-template void sum_rows(const Plan<double>&, const SharedTable<double>&);
+template bool can_sum_rows(const ResamplePlan<float>&);
+template bool can_sum_rows(const ResamplePlan<double>&);
+template void sum_rows(const ResamplePlan<float>&);
+template void sum_rows(const ResamplePlan<double>&);
 
 } // namespace torch_dnnl::cuda

@@ -10,7 +10,7 @@
 #include <array>
 #include <utility>
 
-#include "core/cpu/vectors.h"
+#include "core/cpu/simd.h"
 
 namespace torch_dnnl {
 
@@ -64,26 +64,28 @@ struct VectorRun {
 
 namespace tap_kernels_detail {
 
+// The loops over vectors are unrolled completely, as their arrays are registers then.
+inline constexpr int kUnrolled = 64;
+
 // f(pixel, tap, output) for all products of a run.
 template <size_t taps, size_t stride, size_t outputs, class C, class F>
 [[gnu::always_inline]] inline void
 for_each_product(const C* pixels, int64_t step, uint64_t inside, const F& f) {
   if constexpr (taps == 1 && stride > 1) // the pixels between are not met
     return for_each_product<taps, 1, outputs>(pixels, step * stride, inside, f);
-  for_constants<(outputs - 1) * stride + taps>([&](auto i) __attribute__((always_inline)) {
-    constexpr size_t at = decltype(i)::value;
+#pragma GCC unroll kUnrolled
+  for (size_t at = 0; at < (outputs - 1) * stride + taps; at++, pixels += step) {
     if (inside >> at & 1) [[likely]] {
       auto pixel = load_vector(pixels);
       if constexpr (taps > 1)
         keep_in_register<C>(pixel);
-      for_constants<taps>([&](auto k) __attribute__((always_inline)) {
-        constexpr size_t tap = decltype(k)::value;
-        if constexpr (at >= tap && (at - tap) % stride == 0 && (at - tap) / stride < outputs)
-          f(pixel, k, std::integral_constant<size_t, (at - tap) / stride>());
-      });
+#pragma GCC unroll kUnrolled
+      for (size_t tap = 0; tap < taps; tap++) {
+        if (at >= tap && (at - tap) % stride == 0 && (at - tap) / stride < outputs)
+          f(pixel, tap, (at - tap) / stride);
+      }
     }
-    pixels += step;
-  });
+  }
 }
 
 // f(taps, pixels, weights, inside) for all runs of all rows, with a constant number of taps.
@@ -107,6 +109,23 @@ for_each_run(const PixelBlock& b, const TapOperands<C>& o, const F& f) {
   }
 }
 
+template <size_t taps, size_t stride, class C, size_t outputs>
+[[gnu::always_inline]] inline void gather_run(
+    const PixelBlock& b,
+    const C* pixels,
+    const C* weights,
+    uint64_t inside,
+    Vector<C> (&sums)[outputs]) {
+  Vector<C> weight[taps];
+#pragma GCC unroll kUnrolled
+  for (size_t k = 0; k < taps; k++)
+    weight[k] = load_vector(weights + k * b.weight_step);
+  const auto add = [&](const Vector<C>& pixel, size_t k, size_t p) __attribute__((always_inline)) {
+    sums[p] = multiply_add<C>(pixel, weight[k], sums[p]);
+  };
+  for_each_product<taps, stride, outputs>(pixels, b.pixel_step, inside, add);
+}
+
 template <class C, size_t outputs, size_t stride>
 void gather_taps(
     const PixelBlock& b,
@@ -118,30 +137,17 @@ void gather_taps(
   out += b.first_out;
   for (int64_t v = 0; v < vectors.count; v++) {
     Vector<C> sums[outputs];
-    for_constants<outputs>([&](auto p)
-                               __attribute__((always_inline)) { sums[p] = load_vector(bias); });
-    for_each_run(
-        b,
-        o,
-        [&](auto count, const C* pixels, const C* weights, uint64_t inside)
-            __attribute__((always_inline)) {
-              constexpr size_t taps = decltype(count)::value;
-              Vector<C> weight[taps];
-              for_constants<taps>([&](auto k) __attribute__((always_inline)) {
-                weight[k] = load_vector(weights + k * b.weight_step);
-              });
-              for_each_product<taps, stride, outputs>(
-                  pixels,
-                  b.pixel_step,
-                  inside,
-                  [&](const Vector<C>& pixel, auto k, auto p) __attribute__((always_inline)) {
-                    sums[p] = multiply_add<C>(pixel, weight[k], sums[p]);
-                  });
-            });
-    for_constants<outputs>([&](auto p) __attribute__((always_inline)) {
+#pragma GCC unroll kUnrolled
+    for (size_t p = 0; p < outputs; p++)
+      sums[p] = load_vector(bias);
+    for_each_run(b, o, [&](auto taps, auto... run) __attribute__((always_inline)) {
+      gather_run<taps(), stride, C>(b, run..., sums);
+    });
+#pragma GCC unroll kUnrolled
+    for (size_t p = 0; p < outputs; p++) {
       C* const to = out + p * b.out_step;
       is_streamed ? stream_vector(to, sums[p]) : store_vector(to, sums[p]);
-    });
+    }
     o.pixel_shift += kLanes<C>;
     o.weight_shift += vectors.weight_step;
     bias += kLanes<C>;
@@ -149,51 +155,59 @@ void gather_taps(
   }
 }
 
+template <size_t taps, size_t stride, class C, size_t outputs>
+[[gnu::always_inline]] inline void sum_run(
+    const PixelBlock& b,
+    const C* pixels,
+    C* to,
+    uint64_t inside,
+    const Vector<C> (&grads)[outputs]) {
+  constexpr size_t parts = taps < 4 ? 2 : 1; // of a sum, so that additions wait less for others
+  Vector<C> sums[taps * parts] = {};
+  const auto add = [&](const Vector<C>& pixel, size_t k, size_t p) __attribute__((always_inline)) {
+    const size_t i = k + p % parts * taps;
+    sums[i] = multiply_add<C>(pixel, grads[p], sums[i]);
+  };
+  for_each_product<taps, stride, outputs>(pixels, b.pixel_step, inside, add);
+#pragma GCC unroll kUnrolled
+  for (size_t k = 0; k < taps; k++) {
+    if constexpr (parts == 2)
+      sums[k] += sums[taps + k];
+    C* const total = to + k * b.weight_step;
+    store_vector(total, load_vector(total) + sums[k]);
+  }
+}
+
 template <class C, size_t outputs, size_t stride>
 void sum_pixels(const PixelBlock& b, const TapOperands<C>& o, const C* grad) {
   Vector<C> grads[outputs];
   grad += b.first_out;
-  for_constants<outputs>([&](auto p) __attribute__((always_inline)) {
+#pragma GCC unroll kUnrolled
+  for (size_t p = 0; p < outputs; p++)
     grads[p] = load_vector(grad + p * b.out_step);
+  for_each_run(b, o, [&](auto taps, auto... run) __attribute__((always_inline)) {
+    sum_run<taps(), stride, C>(b, run..., grads);
   });
-  for_each_run(
-      b,
-      o,
-      [&](auto count, const C* pixels, C* to, uint64_t inside) __attribute__((always_inline)) {
-        constexpr size_t taps = decltype(count)::value;
-        constexpr size_t parts =
-            taps < 4 ? 2 : 1; // of a sum, so that additions wait less for others
-        Vector<C> sums[taps * parts] = {};
-        for_each_product<taps, stride, outputs>(
-            pixels,
-            b.pixel_step,
-            inside,
-            [&](const Vector<C>& pixel, auto k, auto p) __attribute__((always_inline)) {
-              constexpr size_t i = decltype(k)::value + decltype(p)::value % parts * taps;
-              sums[i] = multiply_add<C>(pixel, grads[p], sums[i]);
-            });
-        for_constants<taps>([&](auto k) __attribute__((always_inline)) {
-          if constexpr (parts == 2)
-            sums[k] += sums[taps + k];
-          C* const total = to + k * b.weight_step;
-          store_vector(total, load_vector(total) + sums[k]);
-        });
-      });
 }
 
 // The kernels for each stride and number of outputs.
 template <class C, size_t stride, size_t... i>
-constexpr auto kernels_of_stride(std::index_sequence<i...>) {
-  return std::array{std::pair{&gather_taps<C, i + 1, stride>, &sum_pixels<C, i + 1, stride>}...};
+constexpr auto gathers_of_stride(std::index_sequence<i...>) {
+  return std::array{&gather_taps<C, i + 1, stride>...};
+}
+template <class C, size_t stride, size_t... i>
+constexpr auto sums_of_stride(std::index_sequence<i...>) {
+  return std::array{&sum_pixels<C, i + 1, stride>...};
 }
 
-template <class C, size_t... i>
-constexpr auto kernels_of(std::index_sequence<i...>) {
-  return std::array{kernels_of_stride<C, i + 1>(std::make_index_sequence<kBlockPixels>())...};
-}
+using Outputs = std::make_index_sequence<kBlockPixels>;
 
 template <class C>
-constexpr auto kernels = kernels_of<C>(std::make_index_sequence<kMostRunStride>());
+constexpr std::array gathers = {
+    gathers_of_stride<C, 1>(Outputs()),
+    gathers_of_stride<C, 2>(Outputs())};
+template <class C>
+constexpr std::array sums = {sums_of_stride<C, 1>(Outputs()), sums_of_stride<C, 2>(Outputs())};
 
 } // namespace tap_kernels_detail
 
@@ -207,14 +221,14 @@ void gather_taps(
     const C* bias,
     C* out,
     bool is_streamed) {
-  const auto kernel = tap_kernels_detail::kernels<C>[b.stride - 1][b.outputs - 1].first;
+  const auto kernel = tap_kernels_detail::gathers<C>[b.stride - 1][b.outputs - 1];
   kernel(b, o, vectors, bias, out, is_streamed);
 }
 
 // weight += sum over p of pixel * grad[p], for each tap of all rows.
 template <class C>
 void sum_pixels(const PixelBlock& b, const TapOperands<C>& o, const C* grad) {
-  tap_kernels_detail::kernels<C>[b.stride - 1][b.outputs - 1].second(b, o, grad);
+  tap_kernels_detail::sums<C>[b.stride - 1][b.outputs - 1](b, o, grad);
 }
 
 } // namespace torch_dnnl

@@ -1,6 +1,6 @@
 // Direct convolution on the CPU: small matrix products over the images as they lie. No image is
-// copied; what is copied is weights (into panels, which packed_weights.h may keep) and, where the
-// type or the strides demand it, tiles of a few KB.
+// copied; what is copied is weights (into panels) and, where the type or the strides demand it,
+// tiles of a few KB.
 #pragma once
 
 #include "conv/problem.h"

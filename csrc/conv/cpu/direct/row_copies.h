@@ -1,5 +1,25 @@
 // Rows of an image with few channels, copied with their pads for products of many taps at once.
 // Nothing is copied for each tap: the inputs of a tap are the same rows from another pixel on.
+//
+// A band is some rows of the result, a tile wide. Its lines are the rows of the image that it
+// meets, with pads. Rows of the band share lines. Here a 3x3 kernel has stride 1; in the plan,
+// band_rows is 2, band_lines is 4 and band_step is 1.
+//
+//     image              band           lines                     inputs of tap (1, 2)
+//                                       0   0 0 0 0 0 0 0
+//     a b c d e          row 0          1   0 a b c d e 0         row 0   b c d e 0   of line 1
+//     f g h i j          row 1          2   0 f g h i j 0         row 1   g h i j 0   of line 2
+//     k l m n o                         3   0 k l m n o 0
+//
+// A line is one copy if all taps along W read it; where they are far apart, with a dilation or a
+// long stride, there is a copy of a line for each tap along W, of the pixels that this tap meets.
+//
+// Vectors of pixels need inputs next to each other. With a stride of s, a copy for them consists of
+// s phases, which begin at successive pixels. With s = 2 and three taps:
+//
+//     line   a b c d e f g     copy   a c e g | b d f .     inputs   tap 0: a c e   (phase 0)
+//                                                                    tap 1: b d f   (phase 1)
+//                                                                    tap 2: c e g   (phase 0)
 #pragma once
 
 #include <algorithm>
@@ -9,78 +29,107 @@
 
 namespace torch_dnnl {
 
+struct RowCopiesPlan {
+  // Taps: of the kernel, of one product (but for the last one), and along W that share a copy.
+  int64_t taps, product_taps, copy_taps;
+  int64_t line_copies; // copies of a line
+
+  // Pixels of a copy: phases of `phase_pixels` each. In the image, pixels of a copy are
+  // `image_step` apart.
+  int64_t phases, phase_pixels, image_step;
+  // Elements of a copy: from a pixel of a phase to the next, from a channel to the next, in all.
+  int64_t pixel_step, channel_step, copy_size;
+
+  // Rows of the result in a band; lines that they meet, and from one row's to the next row's.
+  int64_t band_rows, band_lines, band_step;
+
+  // From the input of a pixel of the result to that of the next pixel, and of the row below.
+  int64_t result_pixel_step, result_row_step;
+  // Where the inputs of each term of a product, [tap][channel], begin.
+  std::vector<int64_t> terms;
+  int64_t copies; // of a band, for all taps
+
+  // Copies that some taps of a product need.
+  int64_t copies_for(int64_t some_taps) const {
+    return some_taps < taps ? some_taps / copy_taps : copies;
+  }
+  // Elements of all copies of a product.
+  int64_t size() const {
+    return copies_for(product_taps) * copy_size;
+  }
+};
+
+// Copies for `width` pixels of a row of the result, and for the same pixels of the rows below in a
+// band of up to `rows`, if these meet some lines in common. A product has about `depth` terms, or
+// all.
+inline RowCopiesPlan plan_row_copies(
+    const ConvProblem& p,
+    int64_t width,
+    int64_t rows,
+    int64_t depth,
+    bool lanes_are_pixels) {
+  const int64_t *k = p.kernel, stride = p.stride[2];
+  RowCopiesPlan o{};
+  o.taps = product(k);
+  const bool share_copies = p.dilation[2] == 1 && stride <= k[2];
+  o.copy_taps = share_copies ? k[2] : 1;
+  o.line_copies = k[2] / o.copy_taps;
+  o.product_taps = std::clamp(depth / (o.copy_taps * p.ic) * o.copy_taps, o.copy_taps, o.taps);
+
+  const bool has_phases = share_copies && lanes_are_pixels;
+  const int64_t result_step = share_copies && !lanes_are_pixels ? stride : 1; // pixels of a phase
+  o.phases = has_phases ? stride : 1;
+  o.phase_pixels = (width - 1) * result_step + (o.copy_taps - 1) / o.phases + 1;
+  o.image_step = share_copies ? 1 : stride;
+  const bool channels_first = lanes_are_pixels || p.src_stride[1] != 1;
+  o.pixel_step = channels_first ? 1 : p.ic;
+  o.channel_step = channels_first ? o.phase_pixels * o.phases : 1;
+  o.copy_size = o.phase_pixels * o.phases * p.ic;
+
+  const int64_t lines = p.stride[1] / p.dilation[1];
+  const bool has_band =
+      o.product_taps == o.taps && p.stride[1] % p.dilation[1] == 0 && lines < k[1];
+  o.band_rows = has_band ? ceil_div(p.dst_size[1], ceil_div(p.dst_size[1], rows)) : 1;
+  o.band_step = has_band ? lines : 0;
+  o.band_lines = (o.band_rows - 1) * o.band_step + k[1];
+  o.copies = k[0] * o.band_lines * o.line_copies;
+
+  o.result_pixel_step = result_step * o.pixel_step;
+  o.result_row_step = o.band_step * o.line_copies * o.copy_size;
+  for (int64_t tap = 0; tap < o.product_taps; tap++) {
+    Digits digits{tap};
+    const int64_t x = digits.next(k[2]), h = digits.next(k[1]),
+                  line = digits.rest * o.band_lines + h;
+    const int64_t copy = line * o.line_copies + x / o.copy_taps, at = x % o.copy_taps;
+    for (int64_t c = 0; c < p.ic; c++) {
+      o.terms.push_back(
+          copy * o.copy_size + c * o.channel_step + at % o.phases * o.phase_pixels +
+          at / o.phases * o.pixel_step);
+    }
+  }
+  return o;
+}
+
+// Makes the copies of a plan.
 template <class T>
 class RowCopies {
  public:
   using C = compute_t<T>;
 
-  // For `width` pixels of a row of the result, and for the same of the rows below in a band of up
-  // to `rows`, if they meet some rows of the image in common. A product has about `depth` terms,
-  // or all. Vectors of pixels need inputs next to each other.
-  RowCopies(const ConvProblem& p, int64_t width, int64_t rows, int64_t depth, bool lanes_are_pixels)
-      : p_(p), taps_(product(p.kernel)) {
-    const int64_t stride = p.stride[2];
-    if (p.dilation[2] == 1 && stride <= p.kernel[2]) {
-      copied_taps_ = p.kernel[2];
-      (lanes_are_pixels ? phases_ : row_step_) = stride;
-    } else {
-      copied_step_ = stride;
-    }
-    run_ = (width - 1) * row_step_ + (copied_taps_ - 1) / phases_ + 1;
-    if (!lanes_are_pixels && p.src_stride[1] == 1) {
-      pixel_step_ = p.ic;
-    } else {
-      channel_step_ = run_ * phases_;
-    }
-    copy_size_ = run_ * phases_ * p.ic;
-    const int64_t copies = depth / (copied_taps_ * p.ic);
-    product_taps_ = std::clamp(copies * copied_taps_, copied_taps_, taps_);
-    plan_band(rows);
-    for (int64_t tap = 0; tap < product_taps_; tap++) {
-      const int64_t row = tap / p.kernel[2], x = tap % p.kernel[2];
-      const int64_t line = row / p.kernel[1] * band_lines_ + row % p.kernel[1];
-      const int64_t copy = line * copies_of_line() + x / copied_taps_, at = x % copied_taps_;
-      for (int64_t c = 0; c < p.ic; c++) {
-        terms_.push_back(
-            copy * copy_size_ + c * channel_step_ + at % phases_ * run_ +
-            at / phases_ * pixel_step_);
-      }
-    }
-  }
-
-  // Taps of a product, but for the last one.
-  int64_t product_taps() const {
-    return product_taps_;
-  }
-  int64_t band_rows() const {
-    return band_rows_;
-  }
-  // Elements of all copies of a product, or band.
-  int64_t size() const {
-    return copies_in(product_taps_) * copy_size_;
-  }
-  // Where the inputs begin that the terms of a product, [tap][channel], are of.
-  const int64_t* terms() const {
-    return terms_.data();
-  }
-  // From the input of a pixel of the result to that of the next pixel, and of the row below.
-  int64_t pixel_step() const {
-    return row_step_ * pixel_step_;
-  }
-  int64_t row_step() const {
-    return band_step_ * copies_of_line() * copy_size_;
-  }
+  RowCopies(const ConvProblem& p, const RowCopiesPlan& plan) : p_(p), plan_(plan) {}
 
   // What taps [first, first + taps) of a product meet, for results from pixel x of row (d, h) on:
   // for each tap along the first axis, for each row of the image that the band meets, for each tap
   // in a row that has its own copy.
   void copy(const T* image, int64_t d, int64_t h, int64_t x, int64_t first_tap, int64_t taps, C* to)
       const {
-    const int64_t first = first_tap / copied_taps_, end = first + copies_in(taps);
-    for (int64_t i = first; i < end; i++, to += copy_size_) {
-      const int64_t line = i / copies_of_line();
+    const int64_t first = first_tap / plan_.copy_taps, end = first + plan_.copies_for(taps);
+    for (int64_t i = first; i < end; i++, to += plan_.copy_size) {
+      const int64_t line = i / plan_.line_copies;
       const int64_t tap[3] = {
-          line / band_lines_, line % band_lines_, i % copies_of_line() * copied_taps_};
+          line / plan_.band_lines,
+          line % plan_.band_lines,
+          i % plan_.line_copies * plan_.copy_taps};
       const int64_t at[3] = {d, h, x};
       int64_t src[3];
       for (int a = 0; a < 3; a++)
@@ -90,50 +139,42 @@ class RowCopies {
       if (is_inside) {
         copy_row(image + src[0] * p_.src_stride[2] + src[1] * p_.src_stride[3], src[2], to);
       } else {
-        std::fill(to, to + copy_size_, C(0));
+        std::fill(to, to + plan_.copy_size, C(0));
       }
     }
   }
 
  private:
-  void plan_band(int64_t rows) {
-    const int64_t stride = p_.stride[1], dilation = p_.dilation[1];
-    if (product_taps_ == taps_ && stride % dilation == 0 && stride / dilation < p_.kernel[1]) {
-      band_rows_ = ceil_div(p_.dst_size[1], ceil_div(p_.dst_size[1], rows));
-      band_step_ = stride / dilation;
-    }
-    band_lines_ = (band_rows_ - 1) * band_step_ + p_.kernel[1];
-  }
-
-  int64_t copies_of_line() const {
-    return p_.kernel[2] / copied_taps_;
-  }
-
-  int64_t copies_in(int64_t taps) const {
-    return taps < taps_ ? taps / copied_taps_ : p_.kernel[0] * band_lines_ * copies_of_line();
-  }
-
   // Pixels of a row of the image from x on, and of its pads.
   void copy_row(const T* row, int64_t x, C* to) const {
-    const int64_t step = copied_step_ * phases_, from_step = step * p_.src_stride[4];
-    for (int64_t phase = 0; phase < phases_; phase++, x += copied_step_, to += run_) {
-      const Range inside = within(x, step, p_.src_size[2], run_);
-      const int64_t begin = std::min(inside.begin, run_), end = std::max(inside.end, begin);
+    const int64_t step = plan_.image_step * plan_.phases, from_step = step * p_.src_stride[4];
+    for (int64_t phase = 0; phase < plan_.phases;
+         phase++, x += plan_.image_step, to += plan_.phase_pixels) {
+      const Range inside = within(x, step, p_.src_size[2], plan_.phase_pixels);
+      const int64_t begin = std::min(inside.begin, plan_.phase_pixels),
+                    end = std::max(inside.end, begin);
       const T* from = row + (x + begin * step) * p_.src_stride[4];
-      if (pixel_step_ == p_.ic && from_step == p_.ic) { // and so channels are
-        copy_run(from, 1, begin * p_.ic, end * p_.ic, run_ * p_.ic, to, 1);
+      if (plan_.pixel_step == p_.ic && from_step == p_.ic) { // and so channels are
+        copy_run(from, 1, begin * p_.ic, end * p_.ic, plan_.phase_pixels * p_.ic, to, 1);
         continue;
       }
-      if (pixel_step_ == p_.ic) {
+      if (plan_.pixel_step == p_.ic) {
         std::fill(to, to + begin * p_.ic, C(0));
-        std::fill(to + end * p_.ic, to + run_ * p_.ic, C(0));
+        std::fill(to + end * p_.ic, to + plan_.phase_pixels * p_.ic, C(0));
         for (int64_t i = begin; i < end; i++, from += from_step)
           widen(from, p_.ic, to + i * p_.ic);
         continue;
       }
       for (int64_t c = 0; c < p_.ic; c++) {
         const T* line = from + c * p_.src_stride[1];
-        copy_run(line, from_step, begin, end, run_, to + c * channel_step_, pixel_step_);
+        copy_run(
+            line,
+            from_step,
+            begin,
+            end,
+            plan_.phase_pixels,
+            to + c * plan_.channel_step,
+            plan_.pixel_step);
       }
     }
   }
@@ -171,14 +212,7 @@ class RowCopies {
   }
 
   const ConvProblem& p_;
-  const int64_t taps_;
-  int64_t product_taps_ = 1, copied_taps_ = 1; // taps of a product, and of a copy
-  int64_t copied_step_ = 1; // from a pixel of the image that is copied to the next
-  int64_t row_step_ = 1;    // from the input of a pixel to that of the next, in a copy
-  int64_t phases_ = 1, run_ = 1, pixel_step_ = 1, channel_step_ = 1, copy_size_ = 0; // of a copy
-  // Of a band: rows of the result, lines that these are of, and those from one to the next.
-  int64_t band_rows_ = 1, band_lines_ = 1, band_step_ = 0;
-  std::vector<int64_t> terms_;
+  const RowCopiesPlan& plan_;
 };
 
 } // namespace torch_dnnl

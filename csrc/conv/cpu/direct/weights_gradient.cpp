@@ -1,176 +1,239 @@
+// Backward weights of the direct kernel.
 #include <algorithm>
 #include <optional>
 
 #include "conv/cpu/direct/blocked.h"
 #include "conv/cpu/direct/row_copies.h"
 #include "conv/cpu/shared/canonical.h"
+#include "conv/cpu/shared/reduce.h"
 #include "core/dispatch.h"
 
 namespace torch_dnnl {
 namespace {
 
-// Backward weights: for each tap, src^T dst summed over all pixels. What a task
-// computes, and the order of its sums, depend on the problem alone: the result is
-// the same for any number of threads.
+constexpr int64_t kFewChannels = 8;      // as many and more fill the rows of a product
+constexpr int64_t kTaskSums = 64 * 1024; // stay in cache
+constexpr int64_t kTasks = 32;           // enough for the threads to share
+constexpr int64_t kTilePixels = 128;     // of a product
+constexpr int64_t kChunkPixels = 512;    // that make up for adding sums of chunks
+
+// Backward weights: for each tap, src^T dst summed over all pixels. A task computes an output,
+// which is some taps of a block of input channels and a panel of output channels, for a chunk of
+// the tiles of pixels. The plan, and with it the order of sums, depends on the problem alone: the
+// result is the same for any number of threads.
+struct WeightsGradientPlan {
+  int64_t taps, block;                           // block: of input channels
+  int64_t tile_rows, tile_width;                 // of dst
+  int64_t row_tiles, width_tiles, tiles, chunks; // tiles: of all images
+  int64_t task_taps, outputs, task_size;         // task_size: sums of a task
+  // Of few channels, rows of the image are copied: products of one tap would be of few rows.
+  std::optional<RowCopiesPlan> copies;
+  std::vector<int64_t> pixels; // where the pixels of a tile are in copies
+};
+
+template <class C>
+std::optional<RowCopiesPlan>
+plan_copies(const ConvProblem& p, const Panels<C>& panels, int64_t tile_width) {
+  const bool is_long = p.kernel[2] * p.ic * panels.width > kTaskSums;
+  if (p.ic >= kFewChannels || product(p.kernel) == 1 || is_long)
+    return {};
+  const bool is_joined = p.dst_stride[3] == p.dst_size[2] * p.dst_stride[4];
+  const int64_t rows = is_joined ? std::max<int64_t>(kPixels / p.dst_size[2], 1) : 1;
+  const int64_t depth = kTaskSums / panels.width;
+  return plan_row_copies(p, tile_width, rows, depth, /*lanes_are_pixels=*/false);
+}
+
+template <class C>
+WeightsGradientPlan plan_weights_gradient(const ConvProblem& p, const Panels<C>& panels) {
+  const int64_t* out = p.dst_size;
+  WeightsGradientPlan o{};
+  o.taps = product(p.kernel);
+  o.block = std::min(p.ic, kChannels);
+  o.width_tiles = ceil_div(out[2], kPixels);
+  o.tile_width = ceil_div(out[2], o.width_tiles);
+  o.copies = plan_copies(p, panels, o.tile_width);
+
+  // Taps share gradients that are packed; but of few pixels, threads get taps as tasks.
+  const int64_t blocks = p.groups * panels.count * ceil_div(p.ic, o.block);
+  const int64_t pixel_chunks = std::max<int64_t>(p.n * product(out) / kChunkPixels, 1);
+  if (o.copies) {
+    o.task_taps = o.copies->product_taps;
+  } else {
+    const int64_t most = std::clamp<int64_t>(kTaskSums / (o.block * panels.width), 1, o.taps);
+    const int64_t tasks = blocks * ceil_div(o.taps, most) * pixel_chunks;
+    const int64_t taps = std::max<int64_t>(tasks < kTasks ? most * tasks / kTasks : most, 1);
+    o.task_taps = ceil_div(o.taps, ceil_div(o.taps, taps));
+  }
+  o.outputs = blocks * ceil_div(o.taps, o.task_taps);
+  o.task_size = o.task_taps * o.block * panels.width;
+  const int64_t most_chunks = std::max<int64_t>(std::min(kTasks / o.outputs, pixel_chunks), 1);
+
+  // Rows share the sums that a product loads and stores, but there are tiles for all chunks.
+  if (o.copies) {
+    o.tile_rows = o.copies->band_rows;
+  } else {
+    const int64_t tiles = p.n * out[0] * out[1] * o.width_tiles;
+    const int64_t most = std::min({kTilePixels / o.tile_width, tiles / most_chunks, out[1]});
+    o.tile_rows = most <= 1 ? 1 : ceil_div(out[1], ceil_div(out[1], most));
+  }
+  o.row_tiles = ceil_div(out[1], o.tile_rows);
+  o.tiles = p.n * out[0] * o.row_tiles * o.width_tiles;
+  o.chunks = std::min(most_chunks, std::max<int64_t>(o.tiles, 1));
+  for (int64_t row = 0; row < o.tile_rows && o.copies; row++) {
+    for (int64_t x = 0; x < o.tile_width; x++)
+      o.pixels.push_back(row * o.copies->result_row_step + x * o.copies->result_pixel_step);
+  }
+  return o;
+}
+
+// What a task, or one task for each chunk, computes.
+struct Output {
+  int64_t group, panel, channel, channels, tap, taps;
+};
+
+Output output_of(const ConvProblem& p, const WeightsGradientPlan& plan, int64_t panels, int64_t i) {
+  Digits digits{i};
+  Output output;
+  output.tap = digits.next(ceil_div(plan.taps, plan.task_taps)) * plan.task_taps;
+  output.taps = std::min(plan.task_taps, plan.taps - output.tap);
+  output.channel = digits.next(ceil_div(p.ic, plan.block)) * plan.block;
+  output.channels = std::min(plan.block, p.ic - output.channel);
+  output.panel = digits.next(panels);
+  output.group = digits.rest;
+  return output;
+}
+
+// Pixels of some rows of dst.
+struct Tile {
+  int64_t n, d, h, rows, x, width;
+};
+
+Tile tile_of(const ConvProblem& p, const WeightsGradientPlan& plan, int64_t index) {
+  Digits digits{index};
+  Tile tile;
+  tile.x = digits.next(plan.width_tiles) * plan.tile_width;
+  tile.width = std::min(plan.tile_width, p.dst_size[2] - tile.x);
+  tile.h = digits.next(plan.row_tiles) * plan.tile_rows;
+  tile.rows = std::min(plan.tile_rows, p.dst_size[1] - tile.h);
+  tile.d = digits.next(p.dst_size[0]);
+  tile.n = digits.rest;
+  return tile;
+}
+
+// Gradients of a tile's pixels: vectors of channels, and their distances.
+template <class C>
+struct Grads {
+  const C* data;
+  int64_t row, pixel;
+};
+
+// Vectors are whole: as they lie, or copied with zeros behind the last channel.
+template <class T, class C = compute_t<T>>
+Grads<C> load_grads(
+    const int64_t* stride,
+    const T* from,
+    const Tile& tile,
+    int64_t channels,
+    int64_t width,
+    C* to) {
+  if constexpr (std::is_same_v<T, C>) {
+    if (stride[1] == 1 && channels % kLanes<C> == 0)
+      return {from, stride[3], stride[4]};
+  }
+  const int64_t row = tile.width * width;
+  const bool is_joined = stride[3] == tile.width * stride[4];
+  const int64_t lines = is_joined ? 1 : tile.rows, pixels = tile.rows * tile.width / lines;
+  for (int64_t line = 0; line < lines; line++) {
+    load_pixels<C, T>(
+        {from + line * stride[3], channels, pixels, stride[1], stride[4]},
+        {to + line * row, kLanes<C>, width});
+  }
+  return {to, row, width};
+}
+
+template <class T, class C = compute_t<T>>
+void store(
+    const ConvProblem& p,
+    const Panels<C>& panels,
+    const Output& o,
+    int64_t block,
+    const C* sums) {
+  const int64_t* ws = p.weights_stride;
+  T* const first = static_cast<T*>(p.out) + o.group * p.weights_group +
+      o.panel * panels.width * ws[0] + o.channel * ws[1];
+  for (int64_t t = 0; t < o.taps; t++) {
+    Digits digits{o.tap + t};
+    const int64_t kw = digits.next(p.kernel[2]), kh = digits.next(p.kernel[1]);
+    T* to = first + digits.rest * ws[2] + kh * ws[3] + kw * ws[4];
+    store_rows(
+        sums + t * block * panels.width,
+        panels.width,
+        o.channels,
+        panels.size(o.panel),
+        to,
+        ws[1],
+        ws[0]);
+  }
+}
+
 template <class T>
 class WeightsGradient {
   using C = compute_t<T>;
 
  public:
-  explicit WeightsGradient(const ConvProblem& p)
-      : p_(p),
-        panels_(p.oc),
-        taps_(product(p.kernel)),
-        block_(std::min(p.ic, kChannels)),
-        width_tiles_(ceil_div(p.dst_size[2], kPixels)),
-        tile_width_(ceil_div(p.dst_size[2], width_tiles_)),
-        copies_(plan_copies()),
-        most_chunks_(std::max<int64_t>(p.n * product(p.dst_size) / kChunkPixels, 1)),
-        blocks_(p.groups * panels_.count * ceil_div(p.ic, block_)),
-        taps_per_task_(copies_ ? copies_->product_taps() : choose_taps()),
-        outputs_(blocks_ * ceil_div(taps_, taps_per_task_)),
-        tile_rows_(copies_ ? copies_->band_rows() : choose_rows()),
-        row_tiles_(ceil_div(p.dst_size[1], tile_rows_)),
-        tiles_(p.n * p.dst_size[0] * row_tiles_ * width_tiles_),
-        chunks_(std::clamp<int64_t>(most_chunks(), 1, std::max<int64_t>(tiles_, 1))),
-        task_size_(taps_per_task_ * block_ * panels_.width) {
-    for (int64_t row = 0; row < tile_rows_ && copies_; row++) {
-      for (int64_t x = 0; x < tile_width_; x++)
-        pixels_.push_back(row * copies_->row_step() + x * copies_->pixel_step());
-    }
+  WeightsGradient(const ConvProblem& p, const Panels<C>& panels, const WeightsGradientPlan& plan)
+      : p_(p), panels_(panels), plan_(plan) {
+    if (plan.copies)
+      copies_.emplace(p, *plan.copies);
   }
 
-  void run() {
-    const Scratch<C> partial(chunks_ == 1 ? 0 : chunks_ * outputs_ * task_size_);
-    const int64_t pixels = tile_rows_ * tile_width_; // of a tile
-    const int64_t operations = tiles_ / chunks_ * pixels * task_size_;
-    parallel_tasks(outputs_ * chunks_, operations, [&](int64_t begin, int64_t end) {
-      const Scratch<C> local(chunks_ == 1 ? task_size_ : 0);
+  void run() const {
+    const int64_t chunks = plan_.chunks, outputs = plan_.outputs, size = plan_.task_size;
+    const int64_t pixels = plan_.tile_rows * plan_.tile_width; // of a tile
+    const Scratch<C> partial(chunks == 1 ? 0 : chunks * outputs * size);
+    const int64_t operations = plan_.tiles / chunks * pixels * size;
+    parallel_tasks(outputs * chunks, operations, [&](int64_t begin, int64_t end) {
+      const Scratch<C> local(chunks == 1 ? size : 0);
       const Scratch<C> grads(pixels * panels_.width);
-      const int64_t widened = std::is_same_v<T, C> ? 0 : pixels * block_;
-      const Scratch<C> inputs(copies_ ? copies_->size() : widened);
+      const int64_t widened = std::is_same_v<T, C> ? 0 : pixels * plan_.block;
+      const Scratch<C> inputs(plan_.copies ? plan_.copies->size() : widened);
       for (int64_t task = begin; task < end; task++) {
         // Outputs of one chunk follow each other: they may be of unequal size.
-        const int64_t index = task % outputs_, chunk = task / outputs_;
-        C* sums = local.data();
-        if (chunks_ > 1)
-          sums = partial.data() + (index * chunks_ + chunk) * task_size_;
-        const Output output = output_of(index);
+        const int64_t index = task % outputs, chunk = task / outputs;
+        C* sums = chunks == 1 ? local.data() : partial.data() + (index * chunks + chunk) * size;
+        const Output output = output_of(p_, plan_, panels_.count, index);
         accumulate(output, chunk, sums, grads.data(), inputs.data());
-        if (chunks_ == 1)
-          store(output, sums);
+        if (chunks == 1)
+          store<T>(p_, panels_, output, plan_.block, sums);
       }
     });
-    if (chunks_ == 1)
+    if (chunks == 1)
       return;
-    parallel_tasks(outputs_ * task_size_, chunks_, [&](int64_t begin, int64_t end) {
-      for (int64_t size, at = begin; at < end; at += size) {
-        const int64_t output = at / task_size_, first = at % task_size_;
-        size = std::min(end - at, task_size_ - first);
-        C* sums = partial.data() + output * chunks_ * task_size_ + first;
-        for (int64_t chunk = 1; chunk < chunks_; chunk++) {
-          const C* more = sums + chunk * task_size_;
-          for (int64_t i = 0; i < size; i++)
-            sums[i] += more[i];
-        }
+    add_chunks<C>({partial.data(), outputs, chunks * size, size, chunks, size});
+    parallel_tasks(outputs, size, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; i++) {
+        const Output output = output_of(p_, plan_, panels_.count, i);
+        store<T>(p_, panels_, output, plan_.block, partial.data() + i * chunks * size);
       }
-    });
-    parallel_tasks(outputs_, task_size_, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; i++)
-        store(output_of(i), partial.data() + i * chunks_ * task_size_);
     });
   }
 
  private:
-  static constexpr int64_t kFewChannels = 8;      // as many and more fill the rows of a product
-  static constexpr int64_t kTaskSums = 64 * 1024; // stay in cache
-  static constexpr int64_t kTasks = 32;           // enough for the threads to share
-  static constexpr int64_t kTilePixels = 128;     // of a product
-  static constexpr int64_t kChunkPixels = 512;    // that make up for adding sums of chunks
-
-  // The taps and channels that one task, or one for each chunk of the pixels, computes.
-  struct Output {
-    int64_t group, panel, channel, channels, tap, taps;
-  };
-
-  Output output_of(int64_t index) const {
-    const int64_t tap_blocks = ceil_div(taps_, taps_per_task_), blocks = ceil_div(p_.ic, block_);
-    Output output;
-    output.tap = index % tap_blocks * taps_per_task_;
-    output.taps = std::min(taps_per_task_, taps_ - output.tap);
-    index /= tap_blocks;
-    output.channel = index % blocks * block_;
-    output.channels = std::min(block_, p_.ic - output.channel);
-    index /= blocks;
-    output.panel = index % panels_.count;
-    output.group = index / panels_.count;
-    return output;
-  }
-
-  // Pixels of some rows of the result.
-  struct Tile {
-    int64_t n, d, h, rows, x, width;
-  };
-
-  // Vectors of channels of a tile's pixels, and their distances.
-  struct Grads {
-    const C* data;
-    int64_t row, pixel;
-  };
-
-  Tile tile_of(int64_t index) const {
-    Digits digits{index};
-    Tile tile;
-    tile.x = digits.next(width_tiles_) * tile_width_;
-    tile.width = std::min(tile_width_, p_.dst_size[2] - tile.x);
-    tile.h = digits.next(row_tiles_) * tile_rows_;
-    tile.rows = std::min(tile_rows_, p_.dst_size[1] - tile.h);
-    tile.d = digits.next(p_.dst_size[0]);
-    tile.n = digits.rest;
-    return tile;
-  }
-
-  // Taps share gradients that are packed; but of few pixels, threads get taps as tasks.
-  int64_t choose_taps() const {
-    const int64_t most = std::clamp<int64_t>(kTaskSums / (block_ * panels_.width), 1, taps_);
-    const int64_t tasks = blocks_ * ceil_div(taps_, most) * most_chunks_;
-    const int64_t taps = std::max<int64_t>(tasks < kTasks ? most * tasks / kTasks : most, 1);
-    return ceil_div(taps_, ceil_div(taps_, taps));
-  }
-
-  int64_t most_chunks() const {
-    return std::min(kTasks / outputs_, most_chunks_);
-  }
-
-  // Rows share the sums that a product loads and stores, but there are tiles for all chunks.
-  int64_t choose_rows() const {
-    const int64_t rows = p_.dst_size[1], tiles = p_.n * p_.dst_size[0] * rows * width_tiles_;
-    const int64_t chunks = std::max<int64_t>(most_chunks(), 1);
-    const int64_t most = std::min({kTilePixels / tile_width_, tiles / chunks, rows});
-    return most <= 1 ? 1 : ceil_div(rows, ceil_div(rows, most));
-  }
-
-  // Of few channels, rows of the image are copied: products of one tap would be of few rows.
-  std::optional<RowCopies<T>> plan_copies() const {
-    const bool is_long = p_.kernel[2] * p_.ic * panels_.width > kTaskSums;
-    if (p_.ic >= kFewChannels || taps_ == 1 || is_long)
-      return {};
-    const bool is_joined = p_.dst_stride[3] == p_.dst_size[2] * p_.dst_stride[4];
-    const int64_t rows = is_joined ? std::max<int64_t>(kPixels / p_.dst_size[2], 1) : 1;
-    return RowCopies<T>(p_, tile_width_, rows, kTaskSums / panels_.width, false);
-  }
-
   void accumulate(const Output& o, int64_t chunk, C* sums, C* buffer, C* inputs) const {
-    std::fill(sums, sums + task_size_, C(0));
+    std::fill(sums, sums + plan_.task_size, C(0));
     const int64_t oc = o.group * p_.oc + o.panel * panels_.width, ic = o.group * p_.ic + o.channel;
     const int64_t *xs = p_.src_stride, *ys = p_.dst_stride;
-    for (int64_t i = tiles_ * chunk / chunks_; i < tiles_ * (chunk + 1) / chunks_; i++) {
-      const Tile tile = tile_of(i);
-      const Grads grads = load_grads(
+    for (int64_t i = plan_.tiles * chunk / plan_.chunks;
+         i < plan_.tiles * (chunk + 1) / plan_.chunks;
+         i++) {
+      const Tile tile = tile_of(p_, plan_, i);
+      const Grads<C> grads = load_grads(
+          ys,
           static_cast<const T*>(p_.dst) + tile.n * ys[0] + oc * ys[1] + tile.d * ys[2] +
               tile.h * ys[3] + tile.x * ys[4],
           tile,
           panels_.size(o.panel),
+          panels_.width,
           buffer);
       const T* image = static_cast<const T*>(p_.src) + tile.n * xs[0] + ic * xs[1];
       if (copies_) {
@@ -183,15 +246,16 @@ class WeightsGradient {
   }
 
   // A row of the product for each tap and channel.
-  void multiply_all(const Output& o, const Tile& tile, const C* copies, const Grads& grads, C* sums)
+  void
+  multiply_all(const Output& o, const Tile& tile, const C* copies, const Grads<C>& grads, C* sums)
       const {
     multiply<C, Listed, Listed, Strided>(
         o.taps * o.channels,
         panels_.vectors(o.panel),
         tile.rows * tile.width,
         {copies,
-         copies_->terms(),
-         pixels_.data(),
+         plan_.copies->terms.data(),
+         plan_.pixels.data(),
          grads.data,
          {grads.pixel},
          sums,
@@ -207,7 +271,7 @@ class WeightsGradient {
       const Tile& tile,
       const T* image,
       C* widened,
-      const Grads& grads,
+      const Grads<C>& grads,
       C* sums) const {
     const int64_t* xs = p_.src_stride;
     int64_t image_at[kTilePixels], grads_at[kTilePixels];
@@ -246,58 +310,18 @@ class WeightsGradient {
            image_at,
            grads.data,
            grads_at,
-           sums + t * block_ * panels_.width,
+           sums + t * plan_.block * panels_.width,
            panels_.width,
            kLanes<C>,
-           sums + t * block_ * panels_.width,
+           sums + t * plan_.block * panels_.width,
            panels_.width});
     }
   }
 
-  // Rows of whole vectors: as they lie, or copied with zeros behind the last channel.
-  Grads load_grads(const T* from, const Tile& tile, int64_t size, C* to) const {
-    const int64_t *ys = p_.dst_stride, pixel = panels_.width, row = tile.width * pixel;
-    if constexpr (std::is_same_v<T, C>) {
-      if (ys[1] == 1 && size % kLanes<C> == 0)
-        return {from, ys[3], ys[4]};
-    }
-    const bool is_joined = ys[3] == tile.width * ys[4];
-    const int64_t lines = is_joined ? 1 : tile.rows, pixels = tile.rows * tile.width / lines;
-    for (int64_t line = 0; line < lines; line++) {
-      load_pixels<C, T>(
-          {from + line * ys[3], size, pixels, ys[1], ys[4]},
-          {to + line * row, kLanes<C>, panels_.width});
-    }
-    return {to, row, pixel};
-  }
-
-  void store(const Output& o, const C* sums) const {
-    const int64_t* ws = p_.weights_stride;
-    T* const group = static_cast<T*>(p_.out) + o.group * p_.weights_group;
-    for (int64_t t = 0; t < o.taps; t++) {
-      const int64_t tap = o.tap + t, kw = tap % p_.kernel[2];
-      const int64_t kh = tap / p_.kernel[2] % p_.kernel[1];
-      const int64_t kd = tap / p_.kernel[2] / p_.kernel[1];
-      T* to = group + o.panel * panels_.width * ws[0] + o.channel * ws[1] + kd * ws[2] +
-          kh * ws[3] + kw * ws[4];
-      store_rows(
-          sums + t * block_ * panels_.width,
-          panels_.width,
-          o.channels,
-          panels_.size(o.panel),
-          to,
-          ws[1],
-          ws[0]);
-    }
-  }
-
   const ConvProblem& p_;
-  const Panels<C> panels_;
-  const int64_t taps_, block_, width_tiles_, tile_width_;
-  const std::optional<RowCopies<T>> copies_;
-  const int64_t most_chunks_, blocks_, taps_per_task_, outputs_, tile_rows_, row_tiles_, tiles_,
-      chunks_, task_size_;
-  std::vector<int64_t> pixels_; // of a tile, in copies
+  const Panels<C>& panels_;
+  const WeightsGradientPlan& plan_;
+  std::optional<RowCopies<T>> copies_;
 };
 
 } // namespace
@@ -311,7 +335,8 @@ void run_weights_gradient(const ConvProblem& p) {
     };
     const bool is_better = can_exchange(p) && 4 * lanes(p.oc, p.ic) > 5 * lanes(p.ic, p.oc);
     const ConvProblem q = is_better ? exchanged(p) : p;
-    WeightsGradient<T>(q).run();
+    const Panels<compute_t<T>> panels(q.oc);
+    WeightsGradient<T>(q, panels, plan_weights_gradient(q, panels)).run();
   });
 }
 

@@ -5,12 +5,10 @@
 #include <array>
 #include <utility>
 
-#include "core/cpu/vectors.h"
+#include "conv/cpu/pixel_lanes/plan.h"
+#include "core/cpu/simd.h"
 
 namespace torch_dnnl {
-
-// Outputs that a pixel is multiplied for: channels, or rows.
-inline constexpr int kPlaneOutputs = 7;
 
 // Vectors of pixels, which are in registers with a weight and a sum for each vector and output.
 inline constexpr int kPlaneVectors = 4;
@@ -50,6 +48,8 @@ struct PlaneOperands {
 
 namespace plane_kernels_detail {
 
+inline constexpr int kUnrolled = 64;
+
 template <class C>
 inline Vector<C> load_once(const C* from) {
   Vector<C> vector = load_vector(from);
@@ -60,14 +60,11 @@ inline Vector<C> load_once(const C* from) {
 // Outputs are the channels of a group; or, if it slides, rows: a step takes in rows of the image
 // for as many rows of outputs, completes the first of them and begins another one.
 //
-// Sum i is of output i / vectors and vector i % vectors. All sums are named by constants, as in
-// tap_kernels.h.
-template <class C, bool slides, int outputs, int... i, int... v>
-void gather(
-    const PlaneOperands<C>& o,
-    std::integer_sequence<int, i...>,
-    std::integer_sequence<int, v...>) {
-  constexpr int vectors = sizeof...(v);
+// The sum of output `m` and vector `v` is sums[m * vectors + v]. The loops over sums and over
+// vectors are unrolled completely, so that these arrays are registers.
+template <class C, bool slides, int outputs, int vectors>
+void gather(const PlaneOperands<C>& o) {
+  constexpr int count = outputs * vectors;
   constexpr int complete = slides ? 1 : outputs; // outputs in a step
   // Copies, which a store cannot change.
   const int64_t pixel_step = o.pixel_step, pitch = o.row_pitch, row_step = o.row_step;
@@ -76,22 +73,25 @@ void gather(
   const int64_t* const taps = o.taps;
   const C* const bias = o.bias;
   C* out = o.out;
-  const auto bias_of = [&](int at) __attribute__((always_inline)) {
-    return broadcast(bias[slides ? 0 : at / vectors]);
+  const auto bias_of = [&](int i) __attribute__((always_inline)) {
+    return broadcast(bias[slides ? 0 : i / vectors]);
   };
-  Vector<C> sums[] = {bias_of(i)...};
+  Vector<C> sums[count];
+#pragma GCC unroll kUnrolled
+  for (int i = 0; i < count; i++)
+    sums[i] = bias_of(i);
   // Adds the taps of a row to the sums of all outputs from `from` on.
   const auto add_row =
       [&](const C* pixels, const C* weights, auto from) __attribute__((always_inline)) {
         for (int64_t tap = 0; tap < tap_count; tap++, weights += outputs) {
           const C* const x = pixels + taps[tap];
-          const Vector<C> pixel[] = {load_once(x + v * pixel_step)...};
-          ((i / vectors < from()
-                ? void()
-                : void(
-                      sums[i] = multiply_add<C>(
-                          pixel[i % vectors], broadcast(weights[i / vectors]), sums[i]))),
-           ...);
+          Vector<C> pixel[vectors];
+#pragma GCC unroll kUnrolled
+          for (int v = 0; v < vectors; v++)
+            pixel[v] = load_once(x + v * pixel_step);
+#pragma GCC unroll kUnrolled
+          for (int i = from() * vectors; i < count; i++)
+            sums[i] = multiply_add<C>(pixel[i % vectors], broadcast(weights[i / vectors]), sums[i]);
         }
       };
   for (int64_t step = 0, at = 0; step < o.steps; step++, at += row_step) {
@@ -106,18 +106,25 @@ void gather(
       }
     }
     if (step + complete >= outputs) {
-      const auto to = [&](int at) __attribute__((always_inline)) {
-        return out + at % vectors * o.out_step + at / vectors * o.out_channel;
+      const auto to = [&](int i) __attribute__((always_inline)) {
+        return out + i % vectors * o.out_step + i / vectors * o.out_channel;
       };
       if (o.is_whole) {
-        ((i / vectors < complete ? store_vector(to(i), sums[i]) : void()), ...);
+#pragma GCC unroll kUnrolled
+        for (int i = 0; i < complete * vectors; i++)
+          store_vector(to(i), sums[i]);
       } else {
-        ((i / vectors < complete ? store_vector(to(i), sums[i], o.pixels[i % vectors]) : void()),
-         ...);
+#pragma GCC unroll kUnrolled
+        for (int i = 0; i < complete * vectors; i++)
+          store_vector(to(i), sums[i], o.pixels[i % vectors]);
       }
       out += o.out_row;
     }
-    ((sums[i] = i / vectors + complete < outputs ? sums[i + complete * vectors] : bias_of(i)), ...);
+#pragma GCC unroll kUnrolled
+    for (int i = 0; i < count; i++) {
+      const int next = i + complete * vectors;
+      sums[i] = next < count ? sums[next] : bias_of(i);
+    }
   }
 }
 
@@ -127,10 +134,7 @@ void gather_at_most(const PlaneOperands<C>& o) {
     if (o.vectors < vectors)
       return gather_at_most<C, slides, outputs, vectors - 1>(o);
   }
-  gather<C, slides, outputs>(
-      o,
-      std::make_integer_sequence<int, outputs * vectors>(),
-      std::make_integer_sequence<int, vectors>());
+  gather<C, slides, outputs, vectors>(o);
 }
 
 template <class C, bool slides, int... i>
@@ -174,34 +178,39 @@ struct PlaneSums {
 
 namespace plane_kernels_detail {
 
-// Sum i is of tap i / outputs and output i % outputs.
-template <class C, size_t outputs, size_t taps>
+// The sum of tap t and output m is sums[t * outputs + m].
+template <class C, int outputs, int taps>
 void sum(const PlaneSums<C>& o) {
   constexpr int64_t n = kLanes<C>;
+  constexpr int count = taps * outputs;
   const int64_t grad_step = o.grad_step;
   int64_t at[taps];
   std::copy_n(o.taps, taps, at);
-  Vector<C> sums[taps * outputs];
-  for_constants<taps * outputs>(
-      [&](auto i) __attribute__((always_inline)) { sums[i] = load_vector(o.sums + i * n); });
+  Vector<C> sums[count];
+#pragma GCC unroll kUnrolled
+  for (int i = 0; i < count; i++)
+    sums[i] = load_vector(o.sums + i * n);
   for (int64_t row = 0; row < o.rows; row++) {
     const C *x = o.pixels + row * o.row_pitch, *grads = o.grads + row * o.grad_pitch;
     for (int64_t vector = 0; vector < o.vectors; vector++, x += n, grads += n) {
       Vector<C> grad[outputs];
-      for_constants<outputs>([&](auto m) __attribute__((always_inline)) {
+#pragma GCC unroll kUnrolled
+      for (int m = 0; m < outputs; m++)
         grad[m] = load_once(grads + m * grad_step);
-      });
-      for_constants<taps>([&](auto t) __attribute__((always_inline)) {
+#pragma GCC unroll kUnrolled
+      for (int t = 0; t < taps; t++) {
         const auto pixel = load_once(x + at[t]);
-        for_constants<outputs>([&](auto m) __attribute__((always_inline)) {
-          constexpr size_t i = decltype(t)::value * outputs + decltype(m)::value;
+#pragma GCC unroll kUnrolled
+        for (int m = 0; m < outputs; m++) {
+          const int i = t * outputs + m;
           sums[i] = multiply_add<C>(pixel, grad[m], sums[i]);
-        });
-      });
+        }
+      }
     }
   }
-  for_constants<taps * outputs>(
-      [&](auto i) __attribute__((always_inline)) { store_vector(o.sums + i * n, sums[i]); });
+#pragma GCC unroll kUnrolled
+  for (int i = 0; i < count; i++)
+    store_vector(o.sums + i * n, sums[i]);
 }
 
 template <class C, int outputs, int taps>

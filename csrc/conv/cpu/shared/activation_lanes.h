@@ -1,10 +1,8 @@
 // What activations and their derivatives are made of, for vectors of numbers.
 #pragma once
 
-#include <cstring>
-
 #include "conv/activation.h"
-#include "core/cpu/lanes.h"
+#include "core/cpu/simd.h"
 
 namespace torch_dnnl {
 
@@ -15,7 +13,6 @@ namespace activation_detail {
 // exp itself is nearly that.
 inline Lanes<float> exp_in_registers(const Lanes<float>& argument) {
   using V = Lanes<float>;
-  typedef int32_t Bits __attribute__((vector_size(sizeof(V))));
   const V x = at::vec::clamp_max(at::vec::clamp_min(argument, V(-88)), V(89));
   const V shift(12582912); // 1.5 * 2^23: sums have their integer part in the lowest bits
   const V shifted = at::vec::fmadd(x, V(1.44269504088896341f), shift), n = shifted - shift;
@@ -24,12 +21,10 @@ inline Lanes<float> exp_in_registers(const Lanes<float>& argument) {
   V series(1.0f / 5040);
   for (const float term : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f})
     series = at::vec::fmadd(series, r, V(term));
-  Bits bits;
-  std::memcpy(&bits, &shifted, sizeof(bits));
+  Vector<int32_t> bits;
+  shifted.store(&bits);
   bits = (bits + 127) << 23;
-  V power;
-  std::memcpy(&power, &bits, sizeof(bits));
-  return series * power;
+  return series * V::loadu(&bits);
 }
 
 // erf within 1.5e-7: Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26.

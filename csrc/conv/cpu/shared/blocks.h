@@ -50,8 +50,34 @@ struct Block {
   int64_t pixel_stride, channel_stride;
 };
 
-// What is computed with as it is stays where it is; other types are widened into `buffer`, in the
-// order they lie in.
+// Widens a block into `buffer`, in the order it lies in.
+template <class T, class C = compute_t<T>>
+Block<C> copy_block(
+    const T* src,
+    int64_t pixels,
+    int64_t pixel_stride,
+    int64_t channels,
+    int64_t channel_stride,
+    C* buffer) {
+  if (channel_stride == 1) {
+    for (int64_t x = 0; x < pixels; x++)
+      widen(src + x * pixel_stride, channels, buffer + x * channels);
+    return {buffer, channels, 1};
+  }
+  for (int64_t c = 0; c < channels; c++) {
+    const T* line = src + c * channel_stride;
+    C* to = buffer + c * pixels;
+    if (pixel_stride == 1) {
+      widen(line, pixels, to);
+    } else {
+      for (int64_t x = 0; x < pixels; x++)
+        to[x] = static_cast<C>(line[x * pixel_stride]);
+    }
+  }
+  return {buffer, 1, pixels};
+}
+
+// The same, but a block stays where it is if it is computed with as it is.
 template <class T, class C = compute_t<T>>
 Block<C> load_block(
     const T* src,
@@ -62,23 +88,8 @@ Block<C> load_block(
     C* buffer) {
   if constexpr (std::is_same_v<T, C>) {
     return {src, pixel_stride, channel_stride};
-  } else if (channel_stride == 1) {
-    for (int64_t i = 0; i < pixels; i++) {
-      widen(src + i * pixel_stride, channels, buffer + i * channels);
-    }
-    return {buffer, channels, 1};
   } else {
-    for (int64_t c = 0; c < channels; c++) {
-      const T* line = src + c * channel_stride;
-      C* out = buffer + c * pixels;
-      if (pixel_stride == 1) {
-        widen(line, pixels, out);
-      } else {
-        for (int64_t i = 0; i < pixels; i++)
-          out[i] = static_cast<C>(line[i * pixel_stride]);
-      }
-    }
-    return {buffer, 1, pixels};
+    return copy_block(src, pixels, pixel_stride, channels, channel_stride, buffer);
   }
 }
 

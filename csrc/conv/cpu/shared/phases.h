@@ -1,11 +1,11 @@
-// Which inputs the outputs along an axis meet, and kernels for outputs that gather them.
+// Convolution in all its passes as outputs that gather inputs, and which inputs and taps an output
+// meets along an axis.
 #pragma once
 
 #include <numeric>
 #include <vector>
 
 #include "conv/problem.h"
-#include "core/dispatch.h"
 
 namespace torch_dnnl {
 
@@ -35,17 +35,35 @@ inline std::vector<Phase> phases_of(const ConvProblem& p, int axis) {
   return result;
 }
 
-// Gather: forward and backward data.
-template <template <class> class Gather, template <class> class WeightsGradient>
-void run_pass(const ConvProblem& p) {
-  dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    if (p.pass == ConvPass::backward_weights) {
-      WeightsGradient<T>(p).run();
-    } else {
-      Gather<T>(p).run();
-    }
-  });
+// f(in, tap) for the taps that output `out` of an axis meets in an image of `size` pixels.
+template <class F>
+void for_each_tap(const std::vector<Phase>& phases, int64_t out, int64_t size, const F& f) {
+  const Phase& phase = phases[out % phases.size()];
+  int64_t in = phase.in + (out - phase.out) / phase.out_step * phase.in_step;
+  for (int64_t m = 0; m < phase.taps; m++, in += phase.tap_in_step) {
+    if (in >= 0 && in < size)
+      f(in, phase.tap + m * phase.tap_step);
+  }
 }
+
+// The two images of a problem, as outputs that gather inputs: in all three passes. The "outputs" of
+// backward weights are the gradients.
+struct GatherImages {
+  explicit GatherImages(const ConvProblem& p)
+      : backward_data(p.pass == ConvPass::backward_data),
+        inner(backward_data ? p.oc : p.ic),
+        outer(backward_data ? p.ic : p.oc),
+        in_size(backward_data ? p.dst_size : p.src_size),
+        out_size(backward_data ? p.src_size : p.dst_size),
+        in_stride(backward_data ? p.dst_stride : p.src_stride),
+        out_stride(backward_data ? p.src_stride : p.dst_stride),
+        inner_stride(p.weights_stride[backward_data ? 0 : 1]),
+        outer_stride(p.weights_stride[backward_data ? 1 : 0]) {}
+
+  bool backward_data;
+  int64_t inner, outer; // input and output channels of a group
+  const int64_t *in_size, *out_size, *in_stride, *out_stride;
+  int64_t inner_stride, outer_stride; // of the weights
+};
 
 } // namespace torch_dnnl

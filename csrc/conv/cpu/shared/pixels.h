@@ -2,11 +2,9 @@
 // widen and transpose on the way in, stores that transpose and round on the way out.
 #pragma once
 
-#include <ATen/cpu/vec/vec.h>
-
 #include <algorithm>
 
-#include "core/cpu/lanes.h"
+#include "core/cpu/simd.h"
 
 namespace torch_dnnl {
 
@@ -27,37 +25,7 @@ struct LaneRun {
 
 namespace pixels_detail {
 
-template <class C, class T>
-Lanes<C> load_part(const T* from, int64_t n) {
-  return n >= kLanes<C> ? load_lanes<C>(from) : load_lanes<C>(from, n);
-}
-
-template <class C, class T>
-void store_part(T* to, const Lanes<C>& lanes, int64_t n) {
-  if (n >= kLanes<C>) {
-    store_lanes<C>(to, lanes);
-  } else {
-    store_lanes<C>(to, lanes, n);
-  }
-}
-
-template <class C, class T>
-Lanes<C> load_strided(const T* from, int64_t stride, int64_t count) {
-  alignas(64) C values[kLanes<C>] = {};
-  for (int64_t i = 0; i < count; i++)
-    values[i] = static_cast<C>(from[i * stride]);
-  return Lanes<C>::loadu(values);
-}
-
-template <class C, class T>
-void store_strided(T* to, int64_t stride, const Lanes<C>& lanes, int64_t count) {
-  alignas(64) C values[kLanes<C>];
-  lanes.store(values);
-  for (int64_t i = 0; i < count; i++)
-    to[i * stride] = convert<T>(values[i]);
-}
-
-// to(column, row) = from(row, column), and 0 in rows that `from` has not.
+// to(column, row) = from(row, column), and 0 in rows that `from` does not have.
 template <class C, class T>
 void load_transposed(
     const T* from,
@@ -73,7 +41,7 @@ void load_transposed(
   }
   C block[n * n], transposed[n * n];
   for (int64_t r = 0; r < rows; r++)
-    load_part<C>(from + r * row_stride, columns).store(block + r * n);
+    load_up_to<C>(from + r * row_stride, columns).store(block + r * n);
   for (int64_t r = rows; r < n; r++)
     Lanes<C>(0).store(block + r * n);
   if (columns == n)
@@ -102,7 +70,7 @@ void store_transposed(
     Lanes<C>::loadu(from + c * from_stride).store(block + c * n);
   at::vec::transpose_mxn<C, n, n>(block, n, transposed, n);
   for (int64_t r = 0; r < rows; r++)
-    store_part<C>(to + r * row_stride, Lanes<C>::loadu(transposed + r * n), columns);
+    store_up_to<C>(to + r * row_stride, Lanes<C>::loadu(transposed + r * n), columns);
 }
 
 // f(x, count) for blocks of n pixels, the last of which overlaps the one before, or one of fewer.
@@ -116,8 +84,8 @@ void for_each_block(int64_t pixels, int64_t n, const F& f) {
 
 } // namespace pixels_detail
 
-// Lanes that have no channel become 0. may_exceed: a vector of pixels may be read and written where
-// there are fewer, which is faster.
+// Lanes without a channel become 0. may_exceed: a whole vector of pixels may be read and written
+// where there are fewer pixels, which is faster.
 template <class C, class T>
 void load_pixels(const ImageRun<const T>& from, const LaneRun<C>& to, bool may_exceed = false) {
   constexpr int64_t n = kLanes<C>;

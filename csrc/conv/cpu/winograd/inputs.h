@@ -1,45 +1,13 @@
 // Tiles of images, transformed, with channels as lanes.
 #pragma once
 
-#include <cstring>
+#include <algorithm>
 
+#include "conv/cpu/shared/pixels.h"
 #include "conv/cpu/winograd/tiles.h"
-#include "core/cpu/transpose4x4.h"
+#include "core/math.h"
 
 namespace torch_dnnl {
-
-// n lanes with any stride, the others 0.
-template <class T>
-inline Vec load_lanes(const T* from, int64_t stride, int64_t n) {
-  if (stride == 1)
-    return n == kLanes<float> ? load_lanes<float>(from) : load_lanes<float>(from, n);
-  float lanes[kLanes<float>] = {};
-  for (int64_t i = 0; i < n; i++) {
-    lanes[i] = static_cast<float>(from[i * stride]);
-  }
-  return Vec::loadu(lanes);
-}
-
-// Every fourth of kLanes<float> quads as one vector. Through memory, the load would have to wait
-// for the stores.
-inline Vec join(const Quad<float>* x) {
-#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
-  const auto low = __builtin_shufflevector(x[0], x[4], 0, 1, 2, 3, 4, 5, 6, 7);
-#if defined(CPU_CAPABILITY_AVX512)
-  const auto high = __builtin_shufflevector(x[8], x[12], 0, 1, 2, 3, 4, 5, 6, 7);
-  return Vec(
-      __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
-#else
-  return Vec(low);
-#endif
-#else
-  float lanes[kLanes<float>];
-  for (int64_t i = 0; i < kLanes<float>; i += 4) {
-    std::memcpy(lanes + i, x + i, sizeof(Quad<float>));
-  }
-  return Vec::loadu(lanes);
-#endif
-}
 
 template <class T>
 struct TiledImages {
@@ -51,41 +19,28 @@ struct TiledImages {
 
 namespace winograd_detail {
 
-// Pixels (y, x), (y, x + 1), ... of a plane, [pixel][lane], and zeros around it.
+// Pixels (y, x), (y, x + 1), ... of a plane, [pixel][lane], and zeros around it. There are at most
+// kLanes<float> channels.
 template <class T>
-void load_pixels(
+void load_line(
     const TiledImages<T>& images,
     const T* plane,
-    int64_t lanes,
+    int64_t channels,
     int64_t y,
     int64_t x,
     int64_t pixels,
     float* to) {
+  constexpr int64_t n = kLanes<float>;
   const int64_t* stride = images.stride;
-  const Range inside = within(x, /*step=*/1, images.size[2], pixels);
-  const bool is_inside = y >= 0 && y < images.size[1] && inside.begin < inside.end;
-  const int64_t begin = is_inside ? inside.begin : pixels, end = is_inside ? inside.end : pixels;
-  std::fill(to, to + begin * kLanes<float>, 0.0f);
-  std::fill(to + end * kLanes<float>, to + pixels * kLanes<float>, 0.0f);
-  const T* row = plane + y * stride[3] + x * stride[4];
-  int64_t i = begin;
-  if (stride[4] == 1 && stride[1] != 1) {
-    for (; i + 4 <= end; i += 4) {
-      Quad<float> four[kLanes<float>];
-      for (int64_t lane = 0; lane < kLanes<float>; lane++) {
-        four[lane] = lane < lanes ? load_quad<float>(row + lane * stride[1] + i) : Quad<float>{};
-      }
-      for (int64_t lane = 0; lane < kLanes<float>; lane += 4) {
-        transpose(four + lane);
-      }
-      for (int64_t j = 0; j < 4; j++) {
-        join(four + j).store(to + (i + j) * kLanes<float>);
-      }
-    }
-  }
-  for (; i < end; i++) {
-    load_lanes(row + i * stride[4], stride[1], lanes).store(to + i * kLanes<float>);
-  }
+  Range inside = within(x, /*step=*/1, images.size[2], pixels);
+  if (y < 0 || y >= images.size[1] || inside.begin >= inside.end)
+    inside = {pixels, pixels};
+  std::fill(to, to + inside.begin * n, 0.0f);
+  std::fill(to + inside.end * n, to + pixels * n, 0.0f);
+  const T* first = plane + y * stride[3] + (x + inside.begin) * stride[4];
+  load_pixels(
+      ImageRun<const T>{first, channels, inside.end - inside.begin, stride[1], stride[4]},
+      LaneRun<float>{to + inside.begin * n, n, n});
 }
 
 } // namespace winograd_detail
@@ -113,7 +68,7 @@ void transform_tiles(
     const T* plane = images.data + at.n * images.stride[0] + at.d * images.stride[2];
     for (int64_t c = 0; c < channels; c += kLanes<float>) {
       for (int64_t i = 0; i < n; i++) {
-        winograd_detail::load_pixels(
+        winograd_detail::load_line(
             images,
             plane + c * images.stride[1],
             std::min(kLanes<float>, channels - c),
@@ -123,11 +78,10 @@ void transform_tiles(
             lines[i]);
       }
       for (int64_t k = 0; k < neighbours; k++) {
-        Vec d[n][n];
+        Lanes<float> d[n][n];
         for (int64_t i = 0; i < n; i++) {
-          for (int64_t j = 0; j < n; j++) {
-            d[i][j] = Vec::loadu(lines[i] + (k * kTile + j) * kLanes<float>);
-          }
+          for (int64_t j = 0; j < n; j++)
+            d[i][j] = load_lanes<float>(lines[i] + (k * kTile + j) * kLanes<float>);
         }
         store_positions<F, transform>(d, to + (t + k) * tile_step + c, position_step);
       }

@@ -8,38 +8,33 @@
 
 namespace torch_dnnl {
 
-using Vec = Lanes<float>;
-
-// Keeps the matrices of positions from beginning a power of two apart, where the lines of all of
-// them would share a few places in the cache.
+// Floats between the matrices of neighbouring positions. Matrices that began a power of two apart
+// would share a few places in the cache.
 inline constexpr int64_t kApart = 16;
 
-inline int64_t round_up(int64_t channels) {
-  return ceil_div(channels, kLanes<float>) * kLanes<float>;
-}
-
 // The transforms of one dimension; transform_both() applies them to columns and then to rows.
-// Inputs by B^T, sums of products by A^T, kernels by G. The weights gradient is the adjoint of that
-// in the kernels: gradients of outputs go by A, and their products with inputs by G^T.
+// Inputs are transformed by B^T, sums of products by A^T, weights by G. The gradient of the weights
+// is the adjoint of that in the weights: gradients of outputs are transformed by A, and sums of
+// their products with inputs by G^T.
 
 // F(2x2, 3x3)
 struct F2x2 {
   static constexpr int64_t kTile = 2, kInput = 4, kPositions = kInput * kInput;
 
-  static void transform_input(const Vec (&d)[kInput], Vec (&to)[kInput]) {
+  static void transform_input(const Lanes<float> (&d)[kInput], Lanes<float> (&to)[kInput]) {
     to[0] = d[0] - d[2];
     to[1] = d[1] + d[2];
     to[2] = d[2] - d[1];
     to[3] = d[1] - d[3];
   }
 
-  static void transform_output(const Vec (&m)[kInput], Vec (&to)[kTile]) {
+  static void transform_output(const Lanes<float> (&m)[kInput], Lanes<float> (&to)[kTile]) {
     to[0] = m[0] + (m[1] + m[2]);
     to[1] = (m[1] - m[2]) - m[3];
   }
 
-  static void transform_kernel(const Vec (&g)[3], Vec (&to)[kInput]) {
-    const Vec half(0.5f), outer = (g[0] + g[2]) * half, middle = g[1] * half;
+  static void transform_weights(const Lanes<float> (&g)[3], Lanes<float> (&to)[kInput]) {
+    const Lanes<float> half(0.5f), outer = (g[0] + g[2]) * half, middle = g[1] * half;
     to[0] = g[0];
     to[1] = outer + middle;
     to[2] = outer - middle;
@@ -51,10 +46,10 @@ struct F2x2 {
 struct F4x4 {
   static constexpr int64_t kTile = 4, kInput = 6, kPositions = kInput * kInput;
 
-  static void transform_input(const Vec (&d)[kInput], Vec (&to)[kInput]) {
-    const Vec two(2), four(4), five(5);
-    const Vec even = d[4] - four * d[2], odd = d[3] - four * d[1];
-    const Vec near = d[4] - d[2], twice = two * (d[3] - d[1]);
+  static void transform_input(const Lanes<float> (&d)[kInput], Lanes<float> (&to)[kInput]) {
+    const Lanes<float> two(2), four(4), five(5);
+    const Lanes<float> even = d[4] - four * d[2], odd = d[3] - four * d[1];
+    const Lanes<float> near = d[4] - d[2], twice = two * (d[3] - d[1]);
     to[0] = four * d[0] - five * d[2] + d[4];
     to[1] = even + odd;
     to[2] = even - odd;
@@ -63,21 +58,22 @@ struct F4x4 {
     to[5] = four * d[1] - five * d[3] + d[5];
   }
 
-  static void transform_output(const Vec (&m)[kInput], Vec (&to)[kTile]) {
-    const Vec two(2), four(4), eight(8);
-    const Vec sum = m[1] + m[2], difference = m[1] - m[2];
-    const Vec far_sum = m[3] + m[4], far_difference = m[3] - m[4];
+  static void transform_output(const Lanes<float> (&m)[kInput], Lanes<float> (&to)[kTile]) {
+    const Lanes<float> two(2), four(4), eight(8);
+    const Lanes<float> sum = m[1] + m[2], difference = m[1] - m[2];
+    const Lanes<float> far_sum = m[3] + m[4], far_difference = m[3] - m[4];
     to[0] = m[0] + sum + far_sum;
     to[1] = difference + two * far_difference;
     to[2] = sum + four * far_sum;
     to[3] = difference + eight * far_difference + m[5];
   }
 
-  static void transform_kernel(const Vec (&g)[3], Vec (&to)[kInput]) {
-    const Vec fourth(1.0f / 4), sixth(1.0f / 6), twelfth(1.0f / 12), twenty_fourth(1.0f / 24);
-    const Vec outer = (g[0] + g[2]) * sixth, middle = g[1] * sixth;
-    const Vec far_outer = g[0] * twenty_fourth + g[2] * sixth, far_middle = g[1] * twelfth;
-    const Vec zero(0);
+  static void transform_weights(const Lanes<float> (&g)[3], Lanes<float> (&to)[kInput]) {
+    const Lanes<float> fourth(1.0f / 4), sixth(1.0f / 6), twelfth(1.0f / 12),
+        twenty_fourth(1.0f / 24);
+    const Lanes<float> outer = (g[0] + g[2]) * sixth, middle = g[1] * sixth;
+    const Lanes<float> far_outer = g[0] * twenty_fourth + g[2] * sixth, far_middle = g[1] * twelfth;
+    const Lanes<float> zero(0);
     to[0] = g[0] * fourth;
     to[1] = zero - (outer + middle);
     to[2] = middle - outer;
@@ -86,10 +82,11 @@ struct F4x4 {
     to[5] = g[2];
   }
 
-  static void transform_output_gradient(const Vec (&y)[kTile], Vec (&to)[kInput]) {
-    const Vec two(2), four(4);
-    const Vec even = y[0] + y[2], odd = y[1] + y[3];
-    const Vec far_even = y[0] + four * y[2], far_odd = two * (y[1] + four * y[3]);
+  static void
+  transform_output_gradient(const Lanes<float> (&y)[kTile], Lanes<float> (&to)[kInput]) {
+    const Lanes<float> two(2), four(4);
+    const Lanes<float> even = y[0] + y[2], odd = y[1] + y[3];
+    const Lanes<float> far_even = y[0] + four * y[2], far_odd = two * (y[1] + four * y[3]);
     to[0] = y[0];
     to[1] = even + odd;
     to[2] = even - odd;
@@ -98,9 +95,10 @@ struct F4x4 {
     to[5] = y[3];
   }
 
-  static void transform_kernel_gradient(const Vec (&m)[kInput], Vec (&to)[3]) {
-    const Vec fourth(1.0f / 4), sixth(1.0f / 6), twelfth(1.0f / 12), twenty_fourth(1.0f / 24);
-    const Vec sum = (m[1] + m[2]) * sixth, far_sum = m[3] + m[4];
+  static void transform_weights_gradient(const Lanes<float> (&m)[kInput], Lanes<float> (&to)[3]) {
+    const Lanes<float> fourth(1.0f / 4), sixth(1.0f / 6), twelfth(1.0f / 12),
+        twenty_fourth(1.0f / 24);
+    const Lanes<float> sum = (m[1] + m[2]) * sixth, far_sum = m[3] + m[4];
     to[0] = m[0] * fourth - sum + far_sum * twenty_fourth;
     to[1] = (m[2] - m[1]) * sixth + (m[3] - m[4]) * twelfth;
     to[2] = far_sum * sixth - sum + m[5];
@@ -109,17 +107,17 @@ struct F4x4 {
 
 // transform(transform(from)^T)^T
 template <auto transform, int64_t n, int64_t m>
-inline void transform_both(const Vec (&from)[n][n], Vec (&to)[m][m]) {
-  Vec columns[n][m]; // transposed
+inline void transform_both(const Lanes<float> (&from)[n][n], Lanes<float> (&to)[m][m]) {
+  Lanes<float> columns[n][m]; // transposed
   for (int64_t j = 0; j < n; j++) {
-    Vec column[n];
+    Lanes<float> column[n];
     for (int64_t i = 0; i < n; i++) {
       column[i] = from[i][j];
     }
     transform(column, columns[j]);
   }
   for (int64_t i = 0; i < m; i++) {
-    Vec row[n];
+    Lanes<float> row[n];
     for (int64_t j = 0; j < n; j++) {
       row[j] = columns[j][i];
     }
@@ -129,8 +127,8 @@ inline void transform_both(const Vec (&from)[n][n], Vec (&to)[m][m]) {
 
 // The transform of a square, each of its positions to a matrix of its own, `step` apart.
 template <class F, auto transform, int64_t n>
-inline void store_positions(const Vec (&d)[n][n], float* to, int64_t step) {
-  Vec v[F::kInput][F::kInput];
+inline void store_positions(const Lanes<float> (&d)[n][n], float* to, int64_t step) {
+  Lanes<float> v[F::kInput][F::kInput];
   transform_both<transform>(d, v);
   for (int64_t k = 0; k < F::kPositions; k++) {
     v[k / F::kInput][k % F::kInput].store(to + k * step);
@@ -139,10 +137,10 @@ inline void store_positions(const Vec (&d)[n][n], float* to, int64_t step) {
 
 // The squares of all positions, transformed back.
 template <class F, auto transform, int64_t m>
-inline void load_positions(const float* from, int64_t step, Vec (&to)[m][m]) {
-  Vec v[F::kInput][F::kInput];
+inline void load_positions(const float* from, int64_t step, Lanes<float> (&to)[m][m]) {
+  Lanes<float> v[F::kInput][F::kInput];
   for (int64_t k = 0; k < F::kPositions; k++) {
-    v[k / F::kInput][k % F::kInput] = Vec::loadu(from + k * step);
+    v[k / F::kInput][k % F::kInput] = Lanes<float>::loadu(from + k * step);
   }
   transform_both<transform>(v, to);
 }

@@ -10,7 +10,7 @@
 
 namespace torch_dnnl {
 
-bool can_run_tiles(const ReorderProblem& p);
-void run_tiles(const ReorderProblem& p);
+bool supports_boxes(const ReorderProblem& p);
+void run_boxes(const ReorderProblem& p);
 
 } // namespace torch_dnnl

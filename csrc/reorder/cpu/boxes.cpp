@@ -1,4 +1,4 @@
-#include "reorder/cpu/tiles.h"
+#include "reorder/cpu/boxes.h"
 
 #include <ATen/Parallel.h>
 
@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/cpu/stream.h"
+#include "core/math.h"
 #include "reorder/cpu/rows.h"
 #include "reorder/cpu/transposed_tile.h"
 #include "reorder/decompose.h"
@@ -13,10 +14,6 @@
 namespace torch_dnnl {
 namespace reorder_cpu {
 namespace {
-
-// Bytes of a result from which on a transpose past the caches and a reader after it are faster
-// together. (Processors fetch badly ahead for stores to many places.)
-constexpr int64_t kStreamedBytes = int64_t(4) << 20;
 
 // Elements for which a thread costs no more than it brings.
 constexpr int64_t kTask = 32768;
@@ -26,18 +23,16 @@ template <class F>
 void for_each_tile(const Box& box, const Extents& tile, const F& f) {
   int64_t tiles = 1, elements = 1;
   for (size_t a = 0; a < tile.size(); a++) {
-    tiles *= (box.axes[a].extent + tile[a] - 1) / tile[a];
+    tiles *= ceil_div(box.axes[a].extent, tile[a]);
     elements *= tile[a];
   }
   at::parallel_for(0, tiles, kTask / elements + 1, [&](int64_t begin, int64_t end) {
     Box part = box;
     for (int64_t i = begin; i < end; i++) {
       part.offset = box.offset;
-      int64_t rest = i;
+      Digits number{i};
       for (size_t a = tile.size(); a-- > 0;) {
-        const int64_t count = (box.axes[a].extent + tile[a] - 1) / tile[a];
-        const int64_t first = rest % count * tile[a];
-        rest /= count;
+        const int64_t first = number.next(ceil_div(box.axes[a].extent, tile[a])) * tile[a];
         part.axes[a].extent = std::min(tile[a], box.axes[a].extent - first);
         advance(part.offset, box.axes[a].stride, first);
       }
@@ -68,10 +63,10 @@ void run_box(const ReorderProblem& p, const Rows& rows, const Box& box) {
     });
   };
   if (needs_transpose(box, p)) {
-    const bool is_streamed = box.elements() * dst_size >= kStreamedBytes;
-    const TransposedTile tile(box, p, rows, is_streamed);
-    tiled(tile.extents(), [&](const Box& part, const char* from, char* to) {
-      tile.run(part, from, to);
+    const bool is_streamed = box.elements() * dst_size >= kStreamedTransposeBytes;
+    const TransposePlan plan = plan_transpose(box, p, is_streamed);
+    tiled(plan.extents, [&](const Box& part, const char* from, char* to) {
+      reorder_tile(plan, rows, part, from, to);
     });
   } else {
     const int64_t read = src_size + (p.accumulate ? c10::elementSize(p.accumulate_dtype) : 0);
@@ -106,13 +101,13 @@ void fill_with_zero(const ReorderProblem& p, const Box& box) {
 } // namespace
 } // namespace reorder_cpu
 
-bool can_run_tiles(const ReorderProblem& p) {
+bool supports_boxes(const ReorderProblem& p) {
   return boxes::has_boxes(p);
 }
 
-void run_tiles(const ReorderProblem& p) {
+void run_boxes(const ReorderProblem& p) {
   using namespace reorder_cpu;
-  const Boxes boxes = boxes_of(p);
+  const Boxes boxes = decompose(p);
   for (const Box& box : boxes.padding) {
     fill_with_zero(p, box);
   }

@@ -1,23 +1,34 @@
-// Vectors of a row: loads that widen to the computing type, stores that round, and a
-// permutation of a window of memory, which is how neighbours at irregular distances
-// are fetched without a gather instruction.
+// Vectors in registers: their widths, loads, stores, broadcasts, products and transposes.
 //
-// Vectors are ATen's, as wide as the instruction set that a library is compiled for.
+// Lanes<E> is ATen's vector: it widens as it is loaded, rounds as it is stored, and has all of
+// ATen's functions. Vector<C> is the same register as the compiler's own type, for loops that keep
+// an array of them: an array of a class the compiler keeps in memory. Each converts to the other.
+// Quad<C> has four elements, for transposes in squares.
 #pragma once
+
+#include "core/cpu/stream.h" // first: it silences a warning of the compiler's own headers
 
 #include <ATen/cpu/vec/vec.h>
 
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "core/numeric.h"
 
-#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
-#include <immintrin.h>
+#if defined(__GNUC__) && !defined(__clang__)
+// Vectors wider than registers are passed in memory. All functions here are inline.
+#pragma GCC diagnostic ignored "-Wpsabi"
 #endif
 
 namespace torch_dnnl {
+
+#if defined(CPU_CAPABILITY_AVX512)
+inline constexpr int kRegisters = 32;
+#else
+inline constexpr int kRegisters = 16;
+#endif
 
 // The elements of a row as they are held in registers: float and double to compute with, or
 // unsigned integers of 1 to 8 bytes to move whatever they stand for.
@@ -30,7 +41,21 @@ using Lanes = std::conditional_t<
 template <class E>
 inline constexpr int64_t kLanes = Lanes<E>::size();
 
-namespace lanes_detail {
+template <class C>
+struct VectorOf {
+  typedef C type __attribute__((vector_size(sizeof(Lanes<C>))));
+};
+template <class C>
+using Vector = typename VectorOf<C>::type;
+
+template <class C>
+struct QuadOf {
+  typedef C type __attribute__((vector_size(4 * sizeof(C))));
+};
+template <class C>
+using Quad = typename QuadOf<C>::type;
+
+namespace simd_detail {
 
 template <class E>
 using Bits = std::conditional_t<sizeof(E) == 8, uint64_t, uint32_t>;
@@ -54,9 +79,9 @@ inline void copy_part(T* to, const T* from, int64_t n) {
   }
 }
 
-} // namespace lanes_detail
+} // namespace simd_detail
 
-// ---- loads: T in memory, E in registers ----
+// ---- Lanes: T or U in memory, E in registers ----
 
 template <class E, class T>
 inline Lanes<E> load_lanes(const T* from) {
@@ -96,7 +121,7 @@ inline Lanes<E> load_lanes(const T* from) {
     return std::is_same_v<E, float> ? _mm256_cvtepi32_ps(wide) : _mm256_castsi256_ps(wide);
 #endif
   } else if constexpr (std::is_unsigned_v<E>) {
-    lanes_detail::Bits<E> bits[n];
+    simd_detail::Bits<E> bits[n];
     for (int64_t i = 0; i < n; i++)
       bits[i] = from[i];
     return Lanes<E>::loadu(bits);
@@ -122,7 +147,7 @@ inline Lanes<E> load_lanes(const T* from, int64_t n) {
   }
 #endif
   alignas(64) T part[kLanes<E>] = {};
-  lanes_detail::copy_part<kLanes<E>>(part, from, n);
+  simd_detail::copy_part<kLanes<E>>(part, from, n);
   return load_lanes<E, T>(part);
 }
 
@@ -131,12 +156,10 @@ inline Lanes<E> broadcast_lanes(E value) {
   if constexpr (!std::is_unsigned_v<E>)
     return Lanes<E>(value);
   typename Lanes<E>::value_type lane;
-  const lanes_detail::Bits<E> bits = value;
+  const simd_detail::Bits<E> bits = value;
   std::memcpy(&lane, &bits, sizeof(bits));
   return Lanes<E>(lane);
 }
-
-// ---- stores: E in registers, U in memory ----
 
 template <class E, class U>
 inline void store_lanes(U* to, const Lanes<E>& lanes) {
@@ -204,7 +227,7 @@ inline void store_lanes(U* to, const Lanes<E>& lanes) {
     }
 #endif
   } else if constexpr (std::is_unsigned_v<E>) {
-    lanes_detail::Bits<E> bits[n];
+    simd_detail::Bits<E> bits[n];
     lanes.store(bits);
     for (int64_t i = 0; i < n; i++)
       to[i] = static_cast<U>(bits[i]);
@@ -227,212 +250,32 @@ inline void store_lanes(U* to, const Lanes<E>& lanes, int64_t n) {
 #endif
   alignas(64) U part[kLanes<E>];
   store_lanes<E, U>(part, lanes);
-  lanes_detail::copy_part<kLanes<E>>(to, part, n);
+  simd_detail::copy_part<kLanes<E>>(to, part, n);
 }
 
-// Past the caches, where the memory is aligned to a vector: for images that no cache would keep.
-// Other threads see the stores after end_of_stream().
+// A vector, or the first n elements where there are fewer.
+template <class E, class T>
+inline Lanes<E> load_up_to(const T* from, int64_t n) {
+  return n >= kLanes<E> ? load_lanes<E>(from) : load_lanes<E>(from, n);
+}
+
 template <class E, class U>
-inline void stream_lanes(U* to, const Lanes<E>& lanes) {
-#if defined(CPU_CAPABILITY_AVX512)
-  if (sizeof(U) == sizeof(E) && sizeof(E) >= 4 && reinterpret_cast<uintptr_t>(to) % 64 == 0) {
-    if constexpr (sizeof(E) == 8) {
-      _mm512_stream_pd(reinterpret_cast<double*>(to), lanes);
-    } else {
-      _mm512_stream_ps(reinterpret_cast<float*>(to), lanes);
-    }
-    return;
+inline void store_up_to(U* to, const Lanes<E>& lanes, int64_t n) {
+  if (n >= kLanes<E>) {
+    store_lanes<E>(to, lanes);
+  } else {
+    store_lanes<E>(to, lanes, n);
   }
-#elif defined(CPU_CAPABILITY_AVX2)
-  if (sizeof(U) == sizeof(E) && sizeof(E) >= 4 && reinterpret_cast<uintptr_t>(to) % 32 == 0) {
-    if constexpr (sizeof(E) == 8) {
-      _mm256_stream_pd(reinterpret_cast<double*>(to), lanes);
-    } else {
-      _mm256_stream_ps(reinterpret_cast<float*>(to), lanes);
-    }
-    return;
-  }
-#endif
-  store_lanes<E>(to, lanes);
 }
 
-inline void end_of_stream() {
-#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
-  _mm_sfence();
-#endif
+// The first n lanes with any stride, the others 0.
+template <class E, class T>
+inline Lanes<E> load_strided_lanes(const T* from, int64_t stride, int64_t n) {
+  alignas(64) E values[kLanes<E>] = {};
+  for (int64_t i = 0; i < n; i++)
+    values[i] = static_cast<E>(from[i * stride]);
+  return Lanes<E>::loadu(values);
 }
-
-// ---- windows of memory, and their elements index[0], index[1], ... ----
-
-// kVectors vectors: 1, 2 or 4; any number of elements with 0.
-template <int kVectors, class E>
-class LanesWindow {
-#if defined(CPU_CAPABILITY_AVX512)
-  static constexpr bool kInRegisters = kVectors > 0;
-  struct IndexVector {
-    __m512i lanes;
-    IndexVector() = default;
-    explicit IndexVector(const int32_t* index) {
-      if constexpr (sizeof(E) == 8) {
-        lanes = _mm512_cvtepi32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(index)));
-      } else {
-        lanes = _mm512_loadu_si512(index);
-      }
-    }
-  };
-#elif defined(CPU_CAPABILITY_AVX2)
-  static constexpr bool kInRegisters = kVectors > 0 && sizeof(E) <= 4;
-  struct IndexVector {
-    __m256i lanes;
-    IndexVector() = default;
-    explicit IndexVector(const int32_t* index)
-        : lanes(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(index))) {}
-  };
-#else
-  static constexpr bool kInRegisters = false;
-  struct IndexVector {};
-#endif
-
- public:
-  // Whether it is loaded; otherwise elements are picked from memory.
-  static constexpr bool is_loaded = kInRegisters;
-  // The indices of a vector: loaded, where a window is.
-  using Index = std::conditional_t<kInRegisters, IndexVector, const int32_t*>;
-
-  explicit LanesWindow(const E* from) : from_(from) {
-    if constexpr (kInRegisters) {
-      for (int v = 0; v < kVectors; v++)
-        vectors_[v] = load_lanes<E>(from + v * kLanes<E>);
-    }
-  }
-
-  // If is_loaded. load(i): the vector of elements from i on, which are nowhere in memory.
-  template <class Load>
-  LanesWindow(const Load& load, int64_t from) : from_(nullptr) {
-    for (int v = 0; v < kVectors; v++)
-      vectors_[v] = load(from + v * kLanes<E>);
-  }
-
-  Lanes<E> pick(Index index) const {
-    if constexpr (kInRegisters) {
-      return this->permute(index.lanes);
-    } else {
-      using Element = std::conditional_t<(sizeof(E) < 4), uint32_t, E>;
-      Element elements[kLanes<E>];
-      for (int64_t i = 0; i < kLanes<E>; i++)
-        elements[i] = from_[index[i]];
-      return Lanes<E>::loadu(elements);
-    }
-  }
-
- private:
-#if defined(CPU_CAPABILITY_AVX512)
-  Lanes<E> permute(__m512i at) const {
-    if constexpr (sizeof(E) == 8) {
-      if constexpr (kVectors == 1)
-        return _mm512_permutexvar_pd(at, vectors_[0]);
-      const auto of_two = [&](int v) {
-        return _mm512_permutex2var_pd(vectors_[v], at, vectors_[v + 1]);
-      };
-      if constexpr (kVectors == 2)
-        return of_two(0);
-      if constexpr (kVectors == 4)
-        return _mm512_mask_blend_pd(
-            _mm512_test_epi64_mask(at, _mm512_set1_epi64(16)), of_two(0), of_two(2));
-    } else {
-      if constexpr (kVectors == 1)
-        return _mm512_permutexvar_ps(at, vectors_[0]);
-      const auto of_two = [&](int v) {
-        return _mm512_permutex2var_ps(vectors_[v], at, vectors_[v + 1]);
-      };
-      if constexpr (kVectors == 2)
-        return of_two(0);
-      if constexpr (kVectors == 4)
-        return _mm512_mask_blend_ps(
-            _mm512_test_epi32_mask(at, _mm512_set1_epi32(32)), of_two(0), of_two(2));
-    }
-  }
-#elif defined(CPU_CAPABILITY_AVX2)
-  Lanes<E> permute(__m256i at) const {
-    // An instruction picks from one vector, by the low three bits of an index. The bits above
-    // them, moved to the sign, choose between the results.
-    const auto of_one = [&](int v) { return _mm256_permutevar8x32_ps(vectors_[v], at); };
-    const auto of_two = [&](int v) {
-      const __m256i high = _mm256_slli_epi32(at, 28);
-      return _mm256_blendv_ps(of_one(v), of_one(v + 1), _mm256_castsi256_ps(high));
-    };
-    if constexpr (kVectors == 1) {
-      return of_one(0);
-    } else if constexpr (kVectors == 2) {
-      return of_two(0);
-    } else {
-      const __m256i high = _mm256_slli_epi32(at, 27);
-      return _mm256_blendv_ps(of_two(0), of_two(2), _mm256_castsi256_ps(high));
-    }
-  }
-#endif
-
-  const E* from_;
-  Lanes<E> vectors_[kInRegisters ? kVectors : 1];
-};
-
-// ---- a window of 16 bytes, and those that index[0], index[1], ... name, as float ----
-
-#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
-
-class ByteWindow {
- public:
-  static constexpr int64_t kBytes = 16;
-  // The bytes of an index that name none, and give the zeros above the byte that the lowest names.
-  static constexpr int32_t kNone = static_cast<int32_t>(0x80808000);
-
-#if defined(CPU_CAPABILITY_AVX512)
-  struct Index {
-    __m512i lanes;
-    Index() = default;
-    explicit Index(const int32_t* index) : lanes(_mm512_loadu_si512(index)) {}
-  };
-  explicit ByteWindow(const uint8_t* from)
-      : bytes_(_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)))) {}
-
-  Lanes<float> pick(Index index) const {
-    return _mm512_cvtepi32_ps(_mm512_shuffle_epi8(bytes_, index.lanes));
-  }
-
- private:
-  __m512i bytes_;
-#else
-  struct Index {
-    __m256i lanes;
-    Index() = default;
-    explicit Index(const int32_t* index)
-        : lanes(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(index))) {}
-  };
-  explicit ByteWindow(const uint8_t* from)
-      : bytes_(
-            _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)))) {}
-
-  Lanes<float> pick(Index index) const {
-    return _mm256_cvtepi32_ps(_mm256_shuffle_epi8(bytes_, index.lanes));
-  }
-
- private:
-  __m256i bytes_;
-#endif
-};
-
-#else
-
-// An instruction set without such a permutation.
-class ByteWindow {
- public:
-  static constexpr int64_t kBytes = 0;
-  static constexpr int32_t kNone = 0;
-};
-
-#endif
-
-// ---- runs ----
 
 // n elements that lie next to each other, in the type that they are computed with.
 template <class E, class T>
@@ -447,6 +290,128 @@ inline void widen(const T* from, int64_t n, E* to) {
       load_lanes<E>(from + at).store(to + at);
     }
   }
+}
+
+// ---- Vector ----
+
+template <class C>
+inline Vector<C> load_vector(const C* from) {
+  Vector<C> vector;
+  std::memcpy(&vector, from, sizeof(vector));
+  return vector;
+}
+
+template <class C>
+inline void store_vector(C* to, const Vector<C>& vector) {
+  std::memcpy(to, &vector, sizeof(vector));
+}
+
+// The same past the caches, where an instruction can; `to` is aligned to a vector.
+template <class C>
+inline void stream_vector(C* to, const Vector<C>& vector) {
+#if defined(CPU_CAPABILITY_AVX512)
+  store(reinterpret_cast<__m512i>(vector), to, /*streamed=*/true);
+#elif defined(CPU_CAPABILITY_AVX2)
+  store(reinterpret_cast<__m256i>(vector), to, /*streamed=*/true);
+#else
+  store_vector(to, vector);
+#endif
+}
+
+// The same where `to` is aligned and nothing is rounded; else it is a store as any other.
+template <class E, class U>
+inline void stream_lanes(U* to, const Lanes<E>& lanes) {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  if (sizeof(U) == sizeof(E) && sizeof(E) >= 4 &&
+      reinterpret_cast<uintptr_t>(to) % sizeof(lanes) == 0) {
+    using C = typename Lanes<E>::value_type;
+    return stream_vector(reinterpret_cast<C*>(to), Vector<C>(lanes));
+  }
+#endif
+  store_lanes<E>(to, lanes);
+}
+
+template <class C>
+inline Vector<C> broadcast(C value) {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  return Lanes<C>(value);
+#else
+  Vector<C> vector;
+  for (int64_t i = 0; i < kLanes<C>; i++)
+    vector[i] = value;
+  return vector;
+#endif
+}
+
+// The first n elements; nothing is written beyond them.
+template <class C>
+inline void store_vector(C* to, const Vector<C>& vector, int64_t n) {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  store_lanes<C>(to, Lanes<C>(vector), n);
+#else
+  std::memcpy(to, &vector, n * sizeof(C));
+#endif
+}
+
+template <class C>
+inline Vector<C> multiply_add(const Vector<C>& a, const Vector<C>& b, const Vector<C>& c) {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  return at::vec::fmadd(Lanes<C>(a), Lanes<C>(b), Lanes<C>(c));
+#else
+  return a * b + c;
+#endif
+}
+
+// Keeps the compiler from loading a vector again for each product: to it that is one instruction
+// less, but it is loads that bound loops.
+template <class C>
+[[gnu::always_inline]] inline void keep_in_register([[maybe_unused]] Vector<C>& vector) {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  asm("" : "+v"(vector));
+#endif
+}
+
+// f(0), ..., f(n - 1), with constants. Vectors are named by constants: of an array that a loop runs
+// over the compiler may keep a copy in memory, even if the loop is unrolled.
+template <size_t n, class F>
+[[gnu::always_inline]] inline void for_constants(const F& f) {
+  [&]<size_t... i>(std::index_sequence<i...>) __attribute__((always_inline)) {
+    (f(std::integral_constant<size_t, i>()), ...);
+  }(std::make_index_sequence<n>());
+}
+
+// ---- Quad ----
+
+template <class C, class T>
+inline Quad<C> load_quad(const T* from) {
+  if constexpr (std::is_same_v<T, C>) {
+    Quad<C> quad;
+    std::memcpy(&quad, from, sizeof(quad));
+    return quad;
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  } else if constexpr (std::is_same_v<T, c10::Half>) {
+    return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+#endif
+  } else {
+    return Quad<C>{
+        static_cast<C>(from[0]),
+        static_cast<C>(from[1]),
+        static_cast<C>(from[2]),
+        static_cast<C>(from[3])};
+  }
+}
+
+// Four rows of four values become four columns.
+template <class Q>
+inline void transpose(Q* x) {
+  const Q a = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
+  const Q b = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
+  const Q c = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
+  const Q d = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
+  x[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+  x[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+  x[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
+  x[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
 }
 
 } // namespace torch_dnnl

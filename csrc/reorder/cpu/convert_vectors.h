@@ -246,7 +246,7 @@ inline Ints narrow_float8(Floats x, float max) {
   return x == x ? result : all(0x7F);
 }
 
-inline Floats canonical(Floats x) {
+inline Floats canonical_nan(Floats x) {
   return x == x ? x : all(std::numeric_limits<float>::quiet_NaN());
 }
 
@@ -290,11 +290,11 @@ template <class T, int kCount>
 inline void narrow(const Floats (&x)[kCount], T* to, bool streamed) {
   if constexpr (std::is_same_v<T, float>) {
     for (int k = 0; k < kCount; k++) {
-      store_all(canonical(x[k]), to + k * kWidth, streamed);
+      store_all(canonical_nan(x[k]), to + k * kWidth, streamed);
     }
   } else if constexpr (std::is_same_v<T, double>) {
     for (int i = 0; i < kCount * kWidth; i++) {
-      to[i] = static_cast<double>(canonical(x[i / kWidth])[i % kWidth]);
+      to[i] = static_cast<double>(canonical_nan(x[i / kWidth])[i % kWidth]);
     }
   } else if constexpr (std::is_same_v<T, int32_t>) {
     for (int k = 0; k < kCount; k++) {
@@ -306,7 +306,7 @@ inline void narrow(const Floats (&x)[kCount], T* to, bool streamed) {
     Ints words[kCount];
     for (int k = 0; k < kCount; k++) {
       // Rounding does not carry out of a canonical NaN.
-      const Ints bits = Ints(canonical(x[k]));
+      const Ints bits = Ints(canonical_nan(x[k]));
       words[k] = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
     }
     for (int k = 0; k < kCount; k += 2) {
@@ -314,7 +314,7 @@ inline void narrow(const Floats (&x)[kCount], T* to, bool streamed) {
     }
   } else if constexpr (std::is_same_v<T, c10::Half>) {
     for (int k = 0; k < kCount; k += 2) {
-      store_halves(canonical(x[k]), canonical(x[k + 1]), to + k * kWidth, streamed);
+      store_halves(canonical_nan(x[k]), canonical_nan(x[k + 1]), to + k * kWidth, streamed);
     }
   } else {
     static_assert(kCount == 4);

@@ -1,38 +1,32 @@
-// Kernels as Winograd's filtering F multiplies by them, in panels of output channels.
+// Weights as Winograd's filtering F multiplies by them, in panels of output channels.
 #pragma once
 
 #include <algorithm>
 
 #include "conv/cpu/shared/panels.h"
-#include "conv/cpu/shared/roles.h"
-#include "conv/cpu/winograd/tiles.h"
+#include "conv/cpu/winograd/plan.h"
 #include "core/cpu/parallel.h"
-#include "core/cpu/scratch.h"
-#include "core/math.h"
 
 namespace torch_dnnl {
 
 template <class T, class F>
-class WinogradKernels : Roles {
+class TransformedWeights : Roles {
  public:
-  static constexpr int64_t kWidth = 64; // of a panel, the most
+  TransformedWeights(const ConvProblem& p, const WinogradPlan& plan) : Roles(p), plan_(plan) {}
 
-  WinogradKernels(const ConvProblem& p, int64_t width) : Roles(p), width_(width) {}
-
-  // Those of one panel and `depth` input channels, from `channel` on: [position][channel][width],
-  // the positions `step` apart. What is beyond the last vector of a panel's channels is not
-  // written.
-  void transform(
+  // The weights of one panel and of the input channels [channels.begin, channels.end), to
+  // [position][channel][width], the positions `step` apart. What is beyond the last vector of a
+  // panel's channels is not written.
+  void transform_panel(
       const T* weights,
       int64_t group,
       int64_t panel,
-      int64_t channel,
-      int64_t depth,
+      Range channels,
       float* to,
       int64_t step) const {
-    const T* from = weights + group * p_.weights_group + panel * width_ * weights_out_stride_ +
-        channel * weights_in_stride_;
-    const int64_t n = std::min(width_, out_channels_ - panel * width_);
+    const T* from = weights + group * p_.weights_group + panel * plan_.width * weights_out_stride_ +
+        channels.begin * weights_in_stride_;
+    const int64_t n = plan_.channels_of(panel), depth = channels.count();
     for (int64_t c = 0; c < depth; c += kIn) {
       for (int64_t o = 0; o < n; o += kOut) {
         const auto part_at = [&](int64_t c, int64_t o) {
@@ -43,10 +37,29 @@ class WinogradKernels : Roles {
              o + kOut < n ? part_at(c, o + kOut) : part_at(c + kIn, 0),
              std::min(kOut, n - o),
              std::min(kIn, depth - c)},
-            to + c * width_ + o,
+            to + c * plan_.width + o,
             step);
       }
     }
+  }
+
+  // The weights of groups, to [group][panel][position][input channel][width].
+  void transform(const T* weights, Range groups, float* to) const {
+    constexpr int64_t depth = 32, cost = 100; // input channels of a task; operations of an element
+    const int64_t step = plan_.weights_step(in_channels_), parts = ceil_div(in_channels_, depth);
+    const int64_t tasks = groups.count() * plan_.panels * parts;
+    parallel_tasks(tasks, depth * plan_.width * cost, [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; task++) {
+        const int64_t c = task % parts * depth, panel = task / parts;
+        transform_panel(
+            weights,
+            groups.begin + panel / plan_.panels,
+            panel % plan_.panels,
+            {c, std::min(c + depth, in_channels_)},
+            to + panel * plan_.weights_of_panel() + c * plan_.width,
+            step);
+      }
+    });
   }
 
  private:
@@ -55,12 +68,12 @@ class WinogradKernels : Roles {
   static constexpr int64_t kIn = 16, kOut = 32;
 
   struct Part {
-    const T *from, *next; // next: the one that follows
+    const T *from, *next; // next: the part that follows
     int64_t out, in;      // channels
   };
 
   void transform_part(const Part& part, float* to, int64_t step) const {
-    // In the order they lie in.
+    // Elements are read in the order in which they lie.
     const bool are_taps_apart = weights_in_stride_ == 1;
     const int64_t in_step = are_taps_apart ? 1 : kTaps, tap_step = are_taps_apart ? part.in : 1;
     int64_t rows[kOut], columns[kIn * kTaps];
@@ -86,17 +99,19 @@ class WinogradKernels : Roles {
         }
       }
       for (int64_t o = 0; o < part.out; o += kLanes<float>) {
-        Vec g[3][3];
+        Lanes<float> g[3][3];
         for (int64_t tap = 0; tap < kTaps; tap++) {
+          // Backward data turns the kernels around.
           const int64_t from = forward_ ? tap : kTaps - 1 - tap;
-          g[tap / 3][tap % 3] = Vec::loadu(taps + (c * in_step + from * tap_step) * kOut + o);
+          g[tap / 3][tap % 3] =
+              load_lanes<float>(taps + (c * in_step + from * tap_step) * kOut + o);
         }
-        store_positions<F, F::transform_kernel>(g, to + c * width_ + o, step);
+        store_positions<F, F::transform_weights>(g, to + c * plan_.width + o, step);
       }
     }
   }
 
-  const int64_t width_;
+  const WinogradPlan& plan_;
 };
 
 } // namespace torch_dnnl

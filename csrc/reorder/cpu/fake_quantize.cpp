@@ -1,16 +1,17 @@
-// Fake quantization on the CPU: pieces of the result, in the order of memory, go from a buffer to
-// the quantized type and back through the steps of a reorder.
+#include "reorder/cpu/fake_quantize.h"
+
+#include <ATen/Parallel.h>
+
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
-#include "core/cpu/parallel.h"
+#include "core/math.h"
 #include "reorder/cpu/quantize_rows.h"
 #include "reorder/cpu/scalar_convert.h"
 #include "reorder/decompose.h"
-#include "reorder/fake_reorder.h"
 
-namespace torch_dnnl::reorder_cpu {
+namespace torch_dnnl {
+namespace reorder_cpu {
 namespace {
 
 using namespace boxes;
@@ -60,7 +61,7 @@ void for_each_run(const Box& box, int64_t begin, int64_t count, const F& f) {
 // Calls f(begin, count, byte) for pieces of the result: their elements and bytes of the mask.
 template <class F>
 void for_each_piece(const FakeReorderProblem& p, const F& f) {
-  const int64_t pieces = (p.row_elements + kPiece - 1) / kPiece; // of a row of the mask
+  const int64_t pieces = ceil_div(p.row_elements, kPiece); // of a row of the mask
   at::parallel_for(0, p.rows * pieces, 32, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; i++) {
       const int64_t row = i / pieces, begin = i % pieces * kPiece;
@@ -85,7 +86,7 @@ class FakeRows {
  public:
   explicit FakeRows(const FakeReorderProblem& p)
       : p_(p),
-        box_(boxes_of(p.reorder).values.front()),
+        box_(decompose(p.reorder).values.front()),
         is_in_place_(p.reorder.src_dtype == kType && is_dense(box_, kSrc)) {}
 
   void run() const {
@@ -95,7 +96,7 @@ class FakeRows {
   }
 
  private:
-  using Operand = typename Steps<C>::Operand;
+  using Operand = typename RowArgs<C>::Operand;
   static constexpr c10::ScalarType kType = c10::CppTypeToScalarType<C>::value;
 
   void run_piece(int64_t begin, int64_t count, uint8_t* mask) const {
@@ -107,47 +108,47 @@ class FakeRows {
     } else {
       gather(kSrc, r.src, r.src_dtype, begin, count, buffer);
     }
-    Steps<C> steps{};
-    steps.run = count;
-    steps.rows = 1;
-    steps.src = reinterpret_cast<const char*>(src);
-    steps.src_dtype = kType;
-    steps.dst = static_cast<char*>(r.dst) + begin * c10::elementSize(r.dst_dtype);
-    steps.dst_dtype = r.dst_dtype;
-    steps.dst_scale = operand(kDstScale, r.dst_scale, begin, count, scales);
-    steps.dst_zero_point = operand(kDstZeroPoint, r.dst_zero_point, begin, count, zero_points);
-    steps.round_before_zero_point = r.round_before_zero_point && steps.dst_zero_point.present;
+    RowArgs<C> row{};
+    row.run = count;
+    row.rows = 1;
+    row.src = reinterpret_cast<const char*>(src);
+    row.src_dtype = kType;
+    row.dst = static_cast<char*>(r.dst) + begin * c10::elementSize(r.dst_dtype);
+    row.dst_dtype = r.dst_dtype;
+    row.dst_scale = operand(kDstScale, r.dst_scale, begin, count, scales);
+    row.dst_zero_point = operand(kDstZeroPoint, r.dst_zero_point, begin, count, zero_points);
+    row.round_before_zero_point = r.round_before_zero_point && row.dst_zero_point.present;
     if (std::is_same_v<C, double> || p_.step_gradient) {
-      run_step_by_step(steps, mask);
+      run_operation_by_operation(row, mask);
     } else if constexpr (std::is_same_v<C, float>) {
-      run_fake(steps, p_.dtype, mask);
+      fake_quantize_row(row, p_.dtype, mask);
     }
     if ((begin + count) % p_.row_elements == 0) {
       mask[(count + 7) / 8] = 0;
     }
   }
 
-  void run_step_by_step(const Steps<C>& all, uint8_t* mask) const {
+  void run_operation_by_operation(const RowArgs<C>& all, uint8_t* mask) const {
     alignas(64) C w[kPiece], u[kPiece];
     alignas(64) char q[kPiece * sizeof(int32_t)];
     alignas(64) bool inside[kPiece];
-    Steps<C> steps{};
-    steps.run = all.run;
-    steps.rows = 1;
+    RowArgs<C> row{};
+    row.run = all.run;
+    row.rows = 1;
     const auto convert = [&](const void* from, auto from_dtype, void* to, auto to_dtype) {
-      steps.src = static_cast<const char*>(from);
-      steps.src_dtype = from_dtype;
-      steps.dst = static_cast<char*>(to);
-      steps.dst_dtype = to_dtype;
-      reorder_cpu::run(steps);
-      steps.dst_scale = steps.dst_zero_point = steps.scale = steps.src_zero_point = {};
+      row.src = static_cast<const char*>(from);
+      row.src_dtype = from_dtype;
+      row.dst = static_cast<char*>(to);
+      row.dst_dtype = to_dtype;
+      quantize_rows(row);
+      row.dst_scale = row.dst_zero_point = row.scale = row.src_zero_point = {};
     };
-    steps.dst_scale = all.dst_scale;
+    row.dst_scale = all.dst_scale;
     convert(all.src, kType, w, kType);
-    steps.round_before_zero_point = all.round_before_zero_point;
-    steps.dst_zero_point = all.dst_zero_point;
+    row.round_before_zero_point = all.round_before_zero_point;
+    row.dst_zero_point = all.dst_zero_point;
     convert(w, kType, u, kType);
-    steps.round_before_zero_point = false;
+    row.round_before_zero_point = false;
     with_type(p_.dtype, [&](auto tag) {
       for (int64_t i = 0; i < all.run; i++) {
         inside[i] = is_in_range<decltype(tag)>(u[i]);
@@ -155,9 +156,9 @@ class FakeRows {
     });
     pack_bits(inside, mask, all.run);
     convert(u, kType, q, p_.dtype);
-    steps.src_zero_point = all.dst_zero_point;
+    row.src_zero_point = all.dst_zero_point;
     if (!p_.step_gradient) {
-      steps.scale = all.dst_scale;
+      row.scale = all.dst_scale;
       convert(q, p_.dtype, all.dst, all.dst_dtype);
       return;
     }
@@ -224,7 +225,7 @@ void mask_row(const T* __restrict from, const uint8_t* mask, T* __restrict to, i
 // Elements as unsigned integers of their size.
 template <class T>
 void mask_elements(const FakeReorderProblem& p) {
-  const Box box = boxes_of(p.reorder).values.front();
+  const Box box = decompose(p.reorder).values.front();
   const bool is_in_place = is_dense(box, kSrc);
   const int64_t step = box.axes.back().stride[kSrc];
   const T* src = static_cast<const T*>(p.reorder.src);
@@ -241,20 +242,20 @@ void mask_elements(const FakeReorderProblem& p) {
   });
 }
 
-void quantize(const FakeReorderProblem& p) {
-  if (!has_boxes(p.reorder)) { // scales and zero points in groups that do not nest
-    dispatch(TypeList<double, float>{}, p.reorder.compute_dtype, [&](auto tag) {
-      for_each_element(
-          p.rows * p.row_bytes, /*cost=*/256, FakeReorderByte<typename decltype(tag)::type>{p});
-    });
-  } else if (p.reorder.compute_dtype == c10::kDouble) {
-    FakeRows<double>(p).run();
-  } else {
-    FakeRows<float>(p).run();
-  }
+} // namespace
+} // namespace reorder_cpu
+
+bool supports_fake_quantize(const FakeReorderProblem& p) {
+  return boxes::has_boxes(p.reorder);
 }
 
-void mask(const FakeReorderProblem& p) {
+void fake_quantize(const FakeReorderProblem& p) {
+  using reorder_cpu::FakeRows;
+  p.reorder.compute_dtype == c10::kDouble ? FakeRows<double>(p).run() : FakeRows<float>(p).run();
+}
+
+void mask_gradient(const FakeReorderProblem& p) {
+  using reorder_cpu::mask_elements;
   switch (c10::elementSize(p.reorder.dst_dtype)) {
     case 8:
       return mask_elements<uint64_t>(p);
@@ -265,9 +266,4 @@ void mask(const FakeReorderProblem& p) {
   }
 }
 
-TORCH_LIBRARY_IMPL(torch_dnnl, CPU, m) {
-  FakeReorderOnDevice<quantize, mask>::register_in(m);
-}
-
-} // namespace
-} // namespace torch_dnnl::reorder_cpu
+} // namespace torch_dnnl

@@ -1,0 +1,275 @@
+// How a depthwise convolution is cut into tasks: vectors of channels, rows and tiles of outputs,
+// and where the vectors of both images lie, in the image or in scratch memory.
+#pragma once
+
+#include <algorithm>
+
+#include "conv/cpu/shared/phases.h"
+#include "conv/problem.h"
+#include "core/math.h"
+
+namespace torch_dnnl {
+
+// The vectors of a problem.
+struct LaneImages : GatherImages {
+  LaneImages(const ConvProblem& p, int64_t lanes)
+      : GatherImages(p), p(p), lanes(lanes), vectors(ceil_div(channels(), lanes)) {}
+
+  // Each output channel meets an input channel of its own.
+  bool is_plain() const {
+    return inner == 1 && outer == 1;
+  }
+  int64_t channels() const { // output channels
+    return p.groups * outer;
+  }
+  // How many inputs along an axis some neighbouring outputs meet.
+  int64_t reach(int axis, int64_t outputs) const {
+    const int64_t kernel = (p.kernel[axis] - 1) * p.dilation[axis], s = p.stride[axis];
+    return backward_data ? (outputs - 1 + kernel) / s + 2 : (outputs - 1) * s + kernel + 1;
+  }
+  // The first input that outputs from `out` on meet.
+  int64_t first_in(int axis, int64_t out) const {
+    if (!backward_data)
+      return out * p.stride[axis] - p.pad[axis];
+    const int64_t last = out + p.pad[axis] - (p.kernel[axis] - 1) * p.dilation[axis];
+    return last >= 0 ? last / p.stride[axis] : -ceil_div(-last, p.stride[axis]);
+  }
+
+  const ConvProblem& p;
+  int64_t lanes;
+  int64_t vectors; // of output channels
+};
+
+// Where the vectors of the images are.
+struct LanePlaces {
+  bool reads_image;     // rows of inputs lie in the image, not in scratch memory
+  bool uses_outputs;    // so do outputs
+  int64_t overlap_from; // the first vector that does not begin behind the one before, or none
+};
+
+// What a task computes at once.
+struct LaneTile {
+  int64_t width; // outputs of a row
+  int64_t rows;  // of outputs
+};
+
+// The rows of inputs in scratch memory.
+struct LaneCache {
+  int64_t block;        // vectors that a task computes
+  int64_t planes, rows; // and rows of a plane, that scratch memory holds
+  int64_t width;        // pixels of a row
+  int64_t margin;       // pixels behind the end of a row, included in its width
+  bool has_planes;      // small planes are loaded as one row
+  double elements;      // at least
+};
+
+namespace channel_lanes_detail {
+
+// Bytes of the channels that a task computes: in a channels-last image they lie together, and the
+// more of them, the better they stream.
+inline constexpr int64_t kBlock = 64, kWideBlock = 1024;
+// Bytes of sums of weights that stay in the first-level cache.
+inline constexpr int64_t kCachedSums = 16 * 1024;
+// Outputs that are computed at once, and the fewest in a row that is cut up.
+inline constexpr int64_t kUnitPixels = 256, kLeastTile = 32;
+inline constexpr int64_t kTasks = 64;          // enough for the threads to share
+inline constexpr int64_t kScratch = 64 * 1024; // elements; small enough for the caches
+inline constexpr int64_t kPlanes = 96 * 1024;  // elements, for all rows of the planes in use
+
+// The vectors of a task.
+inline int64_t choose_block(const LaneImages& images, int64_t element_size) {
+  const ConvProblem& p = images.p;
+  const int64_t bytes = images.inner * images.lanes * element_size;
+  // Where sums leave the first-level cache anyway, one vector after the other is computed.
+  const bool has_many_sums =
+      p.pass == ConvPass::backward_weights && product(p.kernel) * bytes > kCachedSums;
+  const bool is_wide = images.in_stride[1] == 1 && !has_many_sums;
+  const int64_t most = std::max<int64_t>(1, (is_wide ? kWideBlock : kBlock) / bytes);
+  return ceil_div(images.vectors, ceil_div(images.vectors, most)); // of equal size
+}
+
+// may_use_images: vectors of a channels-last image of inputs, or of outputs, need not be copied.
+inline LanePlaces choose_places(
+    const LaneImages& images,
+    int64_t element_size,
+    int64_t block,
+    bool may_read_image,
+    bool may_use_outputs) {
+  const ConvProblem& p = images.p;
+  // Pixels at such distances compete for the same lines of the first-level cache.
+  const bool is_aliased =
+      images.in_stride[4] * element_size % 4096 == 0 && product(p.kernel) > p.kernel[2];
+  const bool reads_image =
+      may_read_image && images.is_plain() && images.in_stride[1] == 1 && !is_aliased;
+  const bool uses_outputs = may_use_outputs && images.out_stride[1] == 1;
+  if (images.channels() % images.lanes == 0)
+    return {reads_image, uses_outputs, images.vectors};
+  // The last vector ends with the last channel, and overlaps the one before, of the same task.
+  if (reads_image && uses_outputs && (images.vectors - 1) % block > 0)
+    return {true, true, images.vectors - 1};
+  return {false, false, images.vectors};
+}
+
+// Elements of scratch memory, in floating point, which does not overflow.
+inline double
+elements_of(const LaneImages& images, int64_t planes, int64_t rows, int64_t width, int64_t block) {
+  return 1.0 * planes * rows * width * images.inner * block * images.lanes;
+}
+
+// The rows of a tile, and the cache for a tile of a given width.
+inline int64_t choose_rows(const LaneImages& images) {
+  const int64_t* size = images.out_size;
+  const int64_t most = std::clamp<int64_t>(kUnitPixels / (size[2] * images.inner), 1, size[1]);
+  return ceil_div(size[1], ceil_div(size[1], most)); // of equal size
+}
+
+inline LaneCache cache_of(const LaneImages& images, const LaneTile& tile, int64_t block) {
+  LaneCache cache;
+  cache.block = block;
+  cache.planes = std::min(images.reach(0, 1), images.in_size[0]);
+  cache.rows = std::min(images.reach(1, tile.rows), images.in_size[1]);
+  // Transposing a row writes whole vectors of pixels: `margin` pixels beyond its end.
+  cache.margin = images.in_stride[1] == 1 ? 0 : images.lanes - 1;
+  cache.width = images.reach(2, tile.width) + cache.margin;
+  cache.has_planes = false;
+  cache.elements = elements_of(images, cache.planes, cache.rows, cache.width, block);
+  return cache;
+}
+
+// Rows are cut up while they do not fit into the scratch memory.
+inline LaneTile choose_tile(const LaneImages& images, int64_t block) {
+  LaneTile tile{images.out_size[2], choose_rows(images)};
+  while (tile.width > kLeastTile && cache_of(images, tile, block).elements > kScratch)
+    tile.width = ceil_div(tile.width, 2);
+  return tile;
+}
+
+// A task computes fewer vectors while rows do not fit.
+inline LaneCache
+choose_cache(const LaneImages& images, const LaneTile& tile, int64_t block, bool reads_image) {
+  while (!reads_image && block > 1 && cache_of(images, tile, block).elements > kScratch)
+    block = ceil_div(block, 2);
+  LaneCache cache = cache_of(images, tile, block);
+  if (reads_image)
+    return cache;
+  const int64_t* size = images.in_size;
+  const int64_t plane = size[1] * size[2];
+  const bool is_joined = images.in_stride[1] != 1 && tile.width == images.out_size[2] &&
+      images.in_stride[3] == size[2] * images.in_stride[4];
+  if (is_joined && plane <= kUnitPixels &&
+      elements_of(images, cache.planes, 1, plane + cache.margin, block) <= kPlanes) {
+    cache.has_planes = true;
+    cache.rows = 1;
+    cache.width = plane + cache.margin;
+    return cache;
+  }
+  // The next plane of outputs meets most of the same planes, if all of their rows stay.
+  const auto with_all_rows = [&](int64_t vectors) {
+    return elements_of(images, cache.planes, size[1], cache.width, vectors);
+  };
+  if (cache.planes > 1 && with_all_rows(1) <= kPlanes) {
+    while (block > 1 && with_all_rows(block) > kPlanes)
+      block = ceil_div(block, 2);
+    cache.block = block;
+    cache.rows = size[1];
+  }
+  return cache;
+}
+
+} // namespace channel_lanes_detail
+
+struct ChannelLanesPlan : LaneImages, LanePlaces {
+  LaneTile tile;
+  LaneCache cache;
+  int64_t in_step;        // from one pixel of a row of inputs to the next one
+  int64_t vector_weights; // elements of the packed weights of a vector: [tap][inner][lane]
+  int64_t blocks, tiles, row_blocks;
+  int64_t units; // of a block of vectors
+
+  // How many parts the units of a block are dealt out in. Each loads the rows that it meets itself:
+  // it should compute no fewer.
+  int64_t chunks() const {
+    const int64_t loads =
+        reads_image ? 0 : cache.planes * (cache.has_planes ? in_size[1] : cache.rows);
+    const int64_t most = ceil_div(units * tile.rows, std::max(loads, tile.rows));
+    return std::max<int64_t>(1, std::min(channel_lanes_detail::kTasks / blocks, most));
+  }
+
+  // Multiply-adds of one of `chunks` parts of a block.
+  int64_t operations(int64_t chunks) const {
+    return units / chunks * tile.rows * tile.width * vector_weights * cache.block;
+  }
+
+  // The last vectors may overlap the ones before.
+  int64_t first_channel(int64_t vector) const {
+    return vector < overlap_from ? vector * lanes : channels() - (vectors - vector) * lanes;
+  }
+
+  // Outputs are dealt out in units: a tile of some rows of a plane.
+  struct Unit {
+    int64_t n, tile, d, h;
+    int64_t first, width, rows; // of the outputs in the tile
+  };
+  Unit unit(int64_t index) const {
+    // In an image the same rows of all planes follow one another: the next plane meets most of the
+    // same planes, of which only so many rows need to stay in the cache. In scratch memory all do.
+    Digits digits{index};
+    const int64_t outer_digit = digits.next(reads_image ? out_size[0] : row_blocks);
+    const int64_t inner_digit = digits.next(reads_image ? row_blocks : out_size[0]);
+    const int64_t d = reads_image ? outer_digit : inner_digit;
+    const int64_t h = (reads_image ? inner_digit : outer_digit) * tile.rows;
+    const int64_t t = digits.next(tiles), first = t * tile.width;
+    return {
+        digits.rest,
+        t,
+        d,
+        h,
+        first,
+        std::min(tile.width, out_size[2] - first),
+        std::min(tile.rows, out_size[1] - h)};
+  }
+
+  int64_t out_offset(const Unit& unit, int64_t channel) const {
+    return unit.n * out_stride[0] + channel * out_stride[1] + unit.d * out_stride[2] +
+        unit.h * out_stride[3] + unit.first * out_stride[4];
+  }
+
+  // f(first, pixels, offset) for the runs of pixels of a unit in the image of outputs; rows that
+  // follow one another in memory are one run.
+  template <class F>
+  void for_each_run(const Unit& unit, const F& f) const {
+    if (out_stride[3] == unit.width * out_stride[4])
+      return f(0, unit.rows * unit.width, 0);
+    for (int64_t r = 0; r < unit.rows; r++)
+      f(r * unit.width, unit.width, r * out_stride[3]);
+  }
+};
+
+// may_read_image, may_use_outputs: vectors of a channels-last image of inputs, or of outputs, can
+// stay where they are.
+inline ChannelLanesPlan plan_channel_lanes(
+    const ConvProblem& p,
+    int64_t lanes,
+    int64_t element_size,
+    bool may_read_image,
+    bool may_use_outputs) {
+  using namespace channel_lanes_detail;
+  const LaneImages images(p, lanes);
+  const int64_t block = choose_block(images, element_size);
+  const LanePlaces places =
+      choose_places(images, element_size, block, may_read_image, may_use_outputs);
+  const LaneTile tile = choose_tile(images, block);
+  const LaneCache cache = choose_cache(images, tile, block, places.reads_image);
+  const int64_t pixel = cache.block * images.inner;
+  ChannelLanesPlan plan{images, places, tile, cache};
+  // Pixels at distances of many lines would compete for lines of the cache.
+  plan.in_step = places.reads_image ? images.in_stride[4] : (pixel + (pixel % 8 == 0)) * lanes;
+  plan.vector_weights = product(p.kernel) * images.inner * lanes;
+  plan.blocks = ceil_div(images.vectors, cache.block);
+  plan.tiles = ceil_div(images.out_size[2], tile.width);
+  plan.row_blocks = ceil_div(images.out_size[1], tile.rows);
+  plan.units = p.n * plan.tiles * images.out_size[0] * plan.row_blocks;
+  return plan;
+}
+
+} // namespace torch_dnnl

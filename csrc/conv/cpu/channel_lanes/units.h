@@ -1,0 +1,135 @@
+// What both kernels of depthwise convolution do with a unit of outputs: its rows of inputs and
+// blocks of pixels are listed, and its outputs lie in the image or in scratch memory.
+#pragma once
+
+#include <type_traits>
+
+#include "conv/cpu/channel_lanes/blocks.h"
+#include "conv/cpu/channel_lanes/plan.h"
+#include "conv/cpu/channel_lanes/rows.h"
+#include "core/cpu/scratch.h"
+#include "core/numeric.h"
+
+namespace torch_dnnl {
+
+// The plan for images of T; may_use_outputs: as in plan_channel_lanes.
+template <class T>
+ChannelLanesPlan plan_channel_lanes(const ConvProblem& p, bool may_use_outputs) {
+  constexpr bool is_computed = std::is_same_v<T, compute_t<T>>;
+  return plan_channel_lanes(
+      p, kLanes<compute_t<T>>, sizeof(T), is_computed, is_computed && may_use_outputs);
+}
+
+// The output vectors of a unit.
+template <class C>
+struct UnitOutputs {
+  C* data;
+  int64_t vector_stride, row_stride;
+
+  // `shift` channels behind the first one: whole vectors or, in an image, where vectors lie next to
+  // each other, any number.
+  C* at(int64_t shift, int64_t row) const {
+    constexpr int64_t n = kLanes<C>;
+    return data + shift / n * vector_stride + shift % n + row * row_stride;
+  }
+};
+
+// f(offset, index) for the weights of a vector of output channels, from the channel `begin` on:
+// where a weight is in the tensor, and where in a packed array [tap][inner][lane].
+template <class F>
+void for_each_weight(const ChannelLanesPlan& plan, int64_t vector, int64_t begin, const F& f) {
+  const ConvProblem& p = plan.p;
+  const int64_t* ws = p.weights_stride;
+  const int64_t first = plan.first_channel(vector);
+  const int64_t last = std::min(first + plan.lanes, plan.channels());
+  for (int64_t c = begin; c < last; c++) {
+    const int64_t group = c / plan.outer, channel = c - group * plan.outer;
+    const int64_t from = group * p.weights_group + channel * plan.outer_stride;
+    int64_t index = c - first;
+    for (int64_t d = 0; d < p.kernel[0]; d++) {
+      for (int64_t h = 0; h < p.kernel[1]; h++) {
+        for (int64_t w = 0; w < p.kernel[2]; w++) {
+          int64_t offset = from + d * ws[2] + h * ws[3] + w * ws[4];
+          for (int64_t i = 0; i < plan.inner; i++, index += plan.lanes, offset += plan.inner_stride)
+            f(offset, index);
+        }
+      }
+    }
+  }
+}
+
+// What a thread keeps from one task to the next.
+template <class T>
+class UnitWorker {
+ public:
+  using C = compute_t<T>;
+  using Unit = ChannelLanesPlan::Unit;
+
+  explicit UnitWorker(const ChannelLanesPlan& plan)
+      : plan_(plan),
+        input_(plan),
+        rows_(plan.tile.rows),
+        blocks_(plan),
+        scratch_(plan.uses_outputs ? 0 : plan.cache.block * plan.tile.rows * plan.tile.width * n) {}
+
+  void select_block(int64_t block) {
+    input_.select_block(block);
+    first_ = block * plan_.cache.block;
+    vectors_ = std::min(plan_.cache.block, plan_.vectors - first_);
+  }
+  // The vectors of the block.
+  int64_t first() const {
+    return first_;
+  }
+  int64_t vectors() const {
+    return vectors_;
+  }
+  // Their channels: the first one, and how many the image has.
+  int64_t channel() const {
+    return first_ * n;
+  }
+  int64_t channels() const {
+    return std::min(vectors_ * n, plan_.channels() - channel());
+  }
+
+  // In scratch memory: [vector][row][pixel][lane]. `image`: the outputs of the unit.
+  template <class Image>
+  UnitOutputs<std::conditional_t<std::is_const_v<Image>, const C, C>>
+  outputs(const Unit& unit, Image* image) const {
+    if constexpr (std::is_same_v<T, C>) {
+      if (plan_.uses_outputs)
+        return {image, n, plan_.out_stride[3]};
+    }
+    return {scratch_.data(), unit.rows * unit.width * n, unit.width * n};
+  }
+  C* scratch() const {
+    return scratch_.data();
+  }
+
+  // f(operands, row, block, shift, vector, count) for the blocks of pixels of a unit and some
+  // vectors, which are `shift` channels behind the first one of the block. `weights`: of all
+  // vectors of the block, [vector][tap][inner][lane].
+  template <class F>
+  void for_each_block(const Unit& unit, C* weights, bool by_pixels, const F& f) {
+    blocks_.select_tile(unit);
+    input_.list(unit, weights, rows_);
+    const int64_t regular = std::min(vectors_, plan_.overlap_from - first_);
+    const auto call = [&](int64_t r, const PixelBlock& block, int64_t v, int64_t count) {
+      const int64_t shift = plan_.first_channel(first_ + v) - channel();
+      f(blocks_.operands(rows_[r], shift, v * plan_.vector_weights), r, block, shift, v, count);
+    };
+    blocks_.for_each(unit, vectors_, regular, by_pixels, call);
+  }
+
+ private:
+  static constexpr int64_t n = kLanes<C>;
+
+  const ChannelLanesPlan& plan_;
+  InputRows<T, C> input_;
+  TapRows<C> rows_;
+  RowBlocks blocks_;
+  const Scratch<C> scratch_;
+  int64_t first_ = 0, vectors_ = 0;
+};
+
+} // namespace torch_dnnl

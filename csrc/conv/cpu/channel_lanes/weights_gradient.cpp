@@ -1,0 +1,127 @@
+// Each tap's products, summed over the pixels of a chunk and then over chunks. The chunks, and with
+// them the order of the sums, depend on the problem alone.
+#include "conv/cpu/channel_lanes/weights_gradient.h"
+
+#include "conv/cpu/channel_lanes/tap_kernels.h"
+#include "conv/cpu/channel_lanes/units.h"
+#include "core/cpu/parallel.h"
+#include "core/dispatch.h"
+
+namespace torch_dnnl {
+namespace {
+
+// Bytes of the sums of all chunks, unless those of one are more.
+constexpr int64_t kMostSums = 8 << 20;
+
+template <class T>
+class WeightsGradient {
+ public:
+  explicit WeightsGradient(const ConvProblem& p)
+      : plan_(plan_channel_lanes<T>(p, /*may_use_outputs=*/true)),
+        chunks_(chunks_of(plan_)),
+        sums_(chunks_ * plan_.vectors * plan_.vector_weights) {}
+
+  void run() {
+    parallel_tasks(
+        chunks_ * plan_.blocks, plan_.operations(chunks_), [&](int64_t begin, int64_t end) {
+          UnitWorker<T> worker(plan_);
+          for (int64_t task = begin; task < end; task++) {
+            worker.select_block(task % plan_.blocks);
+            accumulate(task / plan_.blocks, worker);
+          }
+        });
+    parallel_tasks(
+        plan_.vectors, (chunks_ + 8) * plan_.vector_weights, [&](int64_t begin, int64_t end) {
+          for (int64_t vector = begin; vector < end; vector++) {
+            add_chunks(vector);
+            store(vector);
+          }
+        });
+  }
+
+ private:
+  using C = compute_t<T>;
+  using Unit = ChannelLanesPlan::Unit;
+  static constexpr int64_t n = kLanes<C>;
+
+  static int64_t chunks_of(const ChannelLanesPlan& plan) {
+    const int64_t bytes = plan.vectors * plan.vector_weights * sizeof(C);
+    return std::clamp<int64_t>(kMostSums / bytes, 1, plan.chunks());
+  }
+
+  C* sums(int64_t chunk, int64_t vector) const {
+    return sums_.data() + (chunk * plan_.vectors + vector) * plan_.vector_weights;
+  }
+
+  void accumulate(int64_t chunk, UnitWorker<T>& worker) const {
+    const int64_t size = worker.vectors() * plan_.vector_weights;
+    C* const total = sums(chunk, worker.first());
+    std::fill(total, total + size, C(0));
+    const bool by_pixels = size * sizeof(C) <= channel_lanes_detail::kCachedSums;
+    for (int64_t i = plan_.units * chunk / chunks_; i < plan_.units * (chunk + 1) / chunks_; i++) {
+      const Unit unit = plan_.unit(i);
+      const UnitOutputs<const C> grads = load_grads(unit, worker);
+      const auto sum = [&](TapOperands<C> operands,
+                           int64_t row,
+                           const PixelBlock& block,
+                           int64_t shift,
+                           int64_t /*v*/,
+                           int64_t count) {
+        for (; count > 0; count--, shift += n) {
+          sum_pixels(block, operands, grads.at(shift, row));
+          operands.pixel_shift += n;
+          operands.weight_shift += plan_.vector_weights;
+        }
+      };
+      worker.for_each_block(unit, total, by_pixels, sum);
+    }
+  }
+
+  UnitOutputs<const C> load_grads(const Unit& unit, const UnitWorker<T>& worker) const {
+    const int64_t* stride = plan_.out_stride;
+    const T* const image =
+        static_cast<const T*>(plan_.p.dst) + plan_.out_offset(unit, worker.channel());
+    const UnitOutputs<const C> grads = worker.outputs(unit, image);
+    if (!plan_.uses_outputs) {
+      plan_.for_each_run(unit, [&](int64_t first, int64_t pixels, int64_t offset) {
+        load_pixels(
+            ImageRun<const T>{image + offset, worker.channels(), pixels, stride[1], stride[4]},
+            LaneRun<C>{worker.scratch() + first * n, grads.vector_stride, n});
+      });
+    }
+    return grads;
+  }
+
+  // The sums of all chunks, in those of the first one.
+  void add_chunks(int64_t vector) const {
+    C* const total = sums(0, vector);
+    for (int64_t chunk = 1; chunk < chunks_; chunk++) {
+      const C* part = sums(chunk, vector);
+      for (int64_t i = 0; i < plan_.vector_weights; i++)
+        total[i] += part[i];
+    }
+  }
+
+  void store(int64_t vector) const {
+    const C* from = sums(0, vector);
+    auto* to = static_cast<T*>(plan_.p.out);
+    // A channel that two vectors have in common was summed in both; it is stored once.
+    for_each_weight(plan_, vector, vector * n, [&](int64_t offset, int64_t index) {
+      to[offset] = convert<T>(from[index]);
+    });
+  }
+
+  const ChannelLanesPlan plan_;
+  const int64_t chunks_;
+  const Scratch<C> sums_;
+};
+
+} // namespace
+
+void channel_lanes_weights_gradient(const ConvProblem& p) {
+  dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
+    WeightsGradient<typename decltype(tag)::type>(p).run();
+  });
+}
+
+} // namespace torch_dnnl

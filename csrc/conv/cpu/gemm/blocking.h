@@ -1,0 +1,138 @@
+// How a matrix product is cut: into blocks, which are tasks; into chunks of the depth, which are
+// summed apart; and into parts, which are computed one after the other.
+#pragma once
+
+#include <algorithm>
+
+#include "conv/cpu/gemm/view.h"
+#include "conv/cpu/shared/packed_weights.h"
+#include "core/math.h"
+
+namespace torch_dnnl {
+
+// A task computes a block of out for a chunk, one step of kGemmDepth after the other. What it reads
+// is in panels: those of a shared matrix are packed once per part for all tasks, others by each
+// task.
+struct GemmBlocking {
+  int64_t rows, columns;             // of a block
+  int64_t row_blocks, column_blocks; // of a group's out
+  // The sums of each chunk of the depth are made apart. It is one chunk but for backward weights,
+  // where the number of chunks depends on the problem alone, as results may not depend on threads.
+  int64_t depth, chunks;
+  bool shares_left, shares_right;
+  int64_t part_rows, part_columns, part_depth; // which bound the memory of shared panels
+  bool keeps_sums;                             // until all chunks and parts of the depth are there
+
+  int64_t blocks() const {
+    return row_blocks * column_blocks;
+  }
+  int64_t block_size() const {
+    return rows * columns;
+  }
+  // The chunks that have some of this depth.
+  Range chunks_in(Range of_depth) const;
+  // Where a chunk begins; that of the chunk past the last is the end of the depth.
+  int64_t begin_of(int64_t chunk) const;
+};
+
+// What a block reads of both matrices in one step, and its sums, stay in the second-level cache.
+inline constexpr int64_t kGemmBlockRows = 43 * kGemmRows; // 256, and the rest of a panel
+inline constexpr int64_t kGemmBlockColumns = 256;
+inline constexpr int64_t kGemmDepth = 256;
+
+inline int64_t GemmBlocking::begin_of(int64_t chunk) const {
+  return std::min(ceil_div(depth, kGemmDepth) * chunk / chunks * kGemmDepth, depth);
+}
+
+inline Range GemmBlocking::chunks_in(Range of_depth) const {
+  Range some{0, 0};
+  while (begin_of(some.begin + 1) <= of_depth.begin)
+    some.begin++;
+  while (some.end < chunks && begin_of(some.end) < of_depth.end)
+    some.end++;
+  return some;
+}
+
+namespace blocking_detail {
+
+// Chunks of backward weights: tasks for the threads to share, of so many pixels at least.
+constexpr int64_t kTasks = 32, kTaskPixels = 1024;
+// Elements of images that are packed at once for each thread, and for how many threads at least.
+constexpr int64_t kSharedElements = int64_t(1) << 18, kFewThreads = 4;
+// Tasks that read the same rows of a matrix before these rows are packed once for all tasks.
+constexpr int64_t kFewReaders = 2;
+
+// The largest blocks that are equal and fit into the cache.
+inline void choose_largest_blocks(const GemmView& v, int64_t panel, GemmBlocking& b) {
+  b.rows = round_up(ceil_div(v.rows, ceil_div(v.rows, kGemmBlockRows)), kGemmRows);
+  b.columns = round_up(ceil_div(v.columns, ceil_div(v.columns, kGemmBlockColumns)), panel);
+  b.row_blocks = ceil_div(v.rows, b.rows);
+  b.column_blocks = ceil_div(v.columns, b.columns);
+}
+
+// Smaller blocks, which change no sum, so that all threads have work, and equal work.
+inline void fit_to_threads(const GemmView& v, int64_t panel, int64_t threads, GemmBlocking& b) {
+  const int64_t enough = threads == 1 ? 1 : 4 * threads;
+  const auto set_rows = [&](int64_t rows) {
+    b.rows = round_up(rows, kGemmRows);
+    b.row_blocks = ceil_div(v.rows, b.rows);
+  };
+  const int64_t equal = round_up(b.row_blocks, threads);
+  if (b.chunks == 1 && v.rows >= equal * 16 * kGemmRows)
+    set_rows(ceil_div(v.rows, equal));
+  while (b.chunks * b.blocks() < enough && b.columns > panel) {
+    b.columns = round_up(b.columns / 2, panel);
+    b.column_blocks = ceil_div(v.columns, b.columns);
+  }
+  while (b.chunks * b.blocks() < enough && b.rows > 4 * kGemmRows)
+    set_rows(b.rows / 2);
+}
+
+// Parts whose shared panels take bounded memory, however large images and weights are.
+inline void
+choose_parts(const GemmView& v, int64_t element_size, int64_t threads, GemmBlocking& b) {
+  const int64_t of_image = kSharedElements * std::max(kFewThreads, threads);
+  const int64_t of_weights = kMostPacked / element_size;
+  // As many whole units, of `elements` for each of its indices, as `most` elements have.
+  const auto fitting = [&](int64_t unit, int64_t elements, int64_t most) {
+    return std::max<int64_t>(1, most / std::max<int64_t>(1, v.groups * unit * elements)) * unit;
+  };
+  b.part_rows = v.rows;
+  b.part_columns = v.columns;
+  b.part_depth = v.depth;
+  if (v.sums_pixels()) {
+    const int64_t shared = (b.shares_left ? v.rows : 0) + (b.shares_right ? v.columns : 0);
+    b.part_depth = std::min(v.depth, fitting(kGemmDepth, shared, of_image));
+    return;
+  }
+  if (b.shares_left) {
+    const int64_t most = v.left.is_weights ? of_weights : of_image;
+    b.part_rows = std::min(v.rows, fitting(b.rows, v.depth, most));
+  }
+  if (b.shares_right) {
+    const int64_t most = v.right.is_weights ? of_weights : of_image;
+    b.part_columns = std::min(v.columns, fitting(b.columns, v.depth, most));
+  }
+}
+
+} // namespace blocking_detail
+
+// `element_size`: bytes of a number as it is computed with.
+inline GemmBlocking gemm_blocking(const GemmView& v, int64_t threads, int64_t element_size) {
+  using namespace blocking_detail;
+  const int64_t panel = kPanel<float> * int64_t(sizeof(float)) / element_size;
+  GemmBlocking b{.depth = v.depth, .chunks = 1};
+  choose_largest_blocks(v, panel, b);
+  if (v.sums_pixels()) {
+    b.chunks = std::clamp<int64_t>(
+        std::min(kTasks / b.blocks(), v.depth / kTaskPixels), 1, ceil_div(v.depth, kGemmDepth));
+  }
+  fit_to_threads(v, panel, threads, b);
+  b.shares_left = v.left.is_weights || b.column_blocks > kFewReaders;
+  b.shares_right = v.right.is_weights || b.row_blocks > kFewReaders;
+  choose_parts(v, element_size, threads, b);
+  b.keeps_sums = b.chunks > 1 || b.part_depth < v.depth;
+  return b;
+}
+
+} // namespace torch_dnnl

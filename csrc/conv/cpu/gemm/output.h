@@ -1,0 +1,149 @@
+// The blocks of a matrix product, and how their sums become the result.
+#pragma once
+
+#include <algorithm>
+
+#include "conv/cpu/gemm/blocking.h"
+#include "conv/cpu/gemm/view.h"
+#include "conv/cpu/shared/epilogue.h"
+#include "core/cpu/scratch.h"
+
+namespace torch_dnnl {
+
+// A block of a group's out. `index`: among the blocks of all groups.
+struct GemmBlock {
+  int64_t index, group;
+  Range rows, columns;
+};
+
+// [i * size, (i + 1) * size), but not beyond the end.
+inline Range nth_range(int64_t i, int64_t size, int64_t end) {
+  return {i * size, std::min((i + 1) * size, end)};
+}
+
+inline GemmBlock
+gemm_block(const GemmView& v, const GemmBlocking& b, int64_t group, int64_t row, int64_t column) {
+  return {
+      (group * b.row_blocks + row) * b.column_blocks + column,
+      group,
+      nth_range(row, b.rows, v.rows),
+      nth_range(column, b.columns, v.columns)};
+}
+
+// Where the rows and columns of a block are in the result, from its group on.
+struct GemmOffsets {
+  explicit GemmOffsets(const GemmBlocking& b) : rows(b.rows), columns(b.columns) {}
+  void select(const GemmView& view, const GemmBlock& block) const {
+    view.out_rows.offsets(block.rows.begin, block.rows.count(), rows.data());
+    view.out_columns.offsets(block.columns.begin, block.columns.count(), columns.data());
+  }
+  Scratch<int64_t> rows, columns;
+};
+
+// Sums of a block lie in panels of columns: [panel][row][column of the panel].
+template <class T>
+class GemmOutput {
+ public:
+  using C = compute_t<T>;
+
+  GemmOutput(const ConvProblem& p, const GemmView& view, bool keeps_sums)
+      : p_(p), view_(view), epilogue_(p), are_final_(!keeps_sums && epilogue_.is_empty()) {}
+
+  // Whether the sums of a panel are written where results are, as they are completed: panels of
+  // whole vectors, of rows at one distance and of columns next to each other.
+  bool is_direct(const GemmBlock& block, int64_t column, const GemmOffsets& offsets) const {
+    const int64_t columns = std::min(kPanel<C>, block.columns.count() - column);
+    return std::is_same_v<T, C> && are_final_ && columns % kLanes<C> == 0 &&
+        run_length(offsets.columns.data() + column, columns) == columns &&
+        are_even(offsets.rows.data(), block.rows.count());
+  }
+
+  T* group(int64_t group) const {
+    return static_cast<T*>(view_.out) + group * view_.out_group_step;
+  }
+
+  // Stores what is_direct() has not.
+  void store(const GemmBlock& block, const GemmOffsets& offsets, const C* sums) const {
+    if (!epilogue_.is_empty())
+      return complete(block, sums);
+    const int64_t *row = offsets.rows.data(), *column = offsets.columns.data();
+    const int64_t rows = block.rows.count(), columns = block.columns.count();
+    const auto next = [&](int64_t j) { return std::min(j + kPanel<C>, columns); };
+    for (int64_t end, first = 0; first < columns; first = end) {
+      end = next(first);
+      if (is_direct(block, first, offsets))
+        continue;
+      while (end < columns && !is_direct(block, end, offsets))
+        end = next(end);
+      for (int64_t run, at = first; at < end; at += run) {
+        run = run_length(column + at, end - at);
+        for (int64_t i = 0; i < rows; i++) {
+          T* to = group(block.group) + row[i] + column[at];
+          store_run(sums + i * kPanel<C>, rows * kPanel<C>, at, run, to);
+        }
+      }
+    }
+  }
+
+ private:
+  // By runs of pixels in one row of the result, or in joined rows.
+  void complete(const GemmBlock& block, const C* sums) const {
+    const bool is_transposed = view_.is_transposed; // and rows are pixels
+    const Range& pixels = is_transposed ? block.rows : block.columns;
+    const int64_t* size = p_.dst_size;
+    const int64_t longest = size[2] * (epilogue_.has_joined_rows(size[2]) ? size[1] : 1);
+    OutputRun run;
+    for (int64_t pixel = pixels.begin; pixel < pixels.end; pixel += run.pixels) {
+      Digits digits{pixel};
+      run.w = digits.next(size[2]), run.h = digits.next(size[1]), run.d = digits.next(size[0]);
+      run.n = digits.rest;
+      run.pixels = std::min(pixels.end - pixel, longest - pixel % longest);
+      if (is_transposed) {
+        complete_pixels(block, sums + (pixel - pixels.begin) * kPanel<C>, run);
+      } else {
+        complete_lines(block, sums, pixel - pixels.begin, run);
+      }
+    }
+  }
+
+  // Rows of sums are pixels.
+  void complete_pixels(const GemmBlock& block, const C* sums, OutputRun run) const {
+    for (int64_t c = 0; c < block.columns.count(); c += kPanel<C>) {
+      run.channel = block.group * p_.oc + block.columns.begin + c;
+      run.channels = std::min(kPanel<C>, block.columns.count() - c);
+      epilogue_.store_pixels(sums + c * block.rows.count(), kLanes<C>, kPanel<C>, run);
+    }
+  }
+
+  // Rows of sums are channels, columns from `first` on the pixels.
+  void complete_lines(const GemmBlock& block, const C* sums, int64_t first, OutputRun run) const {
+    run.channels = 1;
+    for (int64_t i = 0; i < block.rows.count(); i++) {
+      C line[kGemmBlockColumns];
+      store_run(sums + i * kPanel<C>, block.rows.count() * kPanel<C>, first, run.pixels, line);
+      run.channel = block.group * p_.oc + block.rows.begin + i;
+      epilogue_.store_line(line, run);
+    }
+  }
+
+  // Columns [first, first + n) of a row whose panels are `step` apart.
+  template <class U>
+  static void store_run(const C* row, int64_t step, int64_t first, int64_t n, U* to) {
+    for (int64_t count, j = first, end = first + n; j < end; j += count, to += count) {
+      const C* from = row + j / kPanel<C> * step + j % kPanel<C>;
+      count = std::min(end - j, kPanel<C> - j % kPanel<C>);
+      if (count == 1) {
+        *to = convert<U>(*from);
+      } else {
+        at::vec::convert(from, to, count);
+      }
+    }
+  }
+
+  const ConvProblem& p_;
+  const GemmView& view_;
+  const Epilogue<T> epilogue_;
+  const bool are_final_; // sums of one call, without an epilogue
+};
+
+} // namespace torch_dnnl

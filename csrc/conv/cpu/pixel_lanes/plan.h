@@ -1,0 +1,195 @@
+// How a convolution whose lanes are pixels is cut into tasks, and how the planes of its inputs lie
+// in scratch memory.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "conv/cpu/shared/canonical.h"
+#include "conv/cpu/shared/phases.h"
+#include "core/math.h"
+
+namespace torch_dnnl {
+
+// Outputs that a pixel is multiplied for: channels, or rows.
+inline constexpr int kPlaneOutputs = 7;
+
+// Outputs of the same phase along an axis are counted in steps. Inputs whose columns leave the same
+// rest when they are divided by the step of the inputs are a class.
+struct PlanePhases : GatherImages {
+  explicit PlanePhases(const ConvProblem& p)
+      : GatherImages(p),
+        p(p),
+        phases{phases_of(p, 0), phases_of(p, 1), phases_of(p, 2)},
+        classes(phases[2][0].in_step),
+        columns(ceil_div(out_size[2], phases[2][0].out_step)),
+        row_steps(ceil_div(out_size[1], phases[1][0].out_step)) {
+    const Range reach = in_reach(2, 0, 1);
+    first_class = floor_div(reach.begin, classes);
+    last_class = floor_div(reach.end - 1, classes);
+  }
+
+  // The inputs that a range of steps of outputs meets in any phase, be they in the image or not.
+  Range in_reach(int axis, int64_t first, int64_t steps) const {
+    Range reach{0, 0};
+    for (const Phase& f : phases[axis]) {
+      const int64_t begin = f.in + first * f.in_step;
+      const Range met{begin, begin + (steps - 1) * f.in_step + (f.taps - 1) * f.tap_in_step + 1};
+      if (f.taps > 0) {
+        const bool is_first = reach.begin == reach.end;
+        reach.begin = is_first ? met.begin : std::min(reach.begin, met.begin);
+        reach.end = is_first ? met.end : std::max(reach.end, met.end);
+      }
+    }
+    return reach;
+  }
+
+  int64_t class_of(int64_t column) const {
+    return column - floor_div(column, classes) * classes;
+  }
+  static int64_t floor_div(int64_t a, int64_t b) {
+    return a >= 0 ? a / b : -ceil_div(-a, b);
+  }
+
+  const ConvProblem& p;
+  std::vector<Phase> phases[3];
+  int64_t classes;                 // of the columns of inputs
+  int64_t columns, row_steps;      // of the outputs of a phase
+  int64_t first_class, last_class; // that an output meets, from its own on
+};
+
+// Columns of outputs, in steps, and the rows of inputs that they meet, in elements.
+struct PlaneColumns {
+  int64_t lanes;
+  int64_t tile, tiles; // steps that are computed at once
+  int64_t vectors;     // of a tile
+  int64_t lead;        // zeros in front of a plane
+  int64_t pitch;       // of the rows of a class
+};
+
+// What is computed at once beside columns.
+struct PlaneUnits {
+  int64_t block, blocks;    // images, where rows are a vector
+  int64_t rows, row_blocks; // steps of rows
+  int64_t slots;            // planes of an input channel in scratch memory
+  int64_t plane_size;       // elements of a plane in scratch memory, with room for the last vector
+  double scratch;           // elements of all planes
+};
+
+namespace pixel_lanes_detail {
+
+inline constexpr int64_t kTile = 1024;        // columns
+inline constexpr int64_t kImages = 4;         // of narrow planes
+inline constexpr int64_t kLeastRows = 16;     // that planes are cut into
+inline constexpr int64_t kScratch = 8 * 1024; // elements that stay in the cache
+
+inline PlaneColumns choose_columns(const PlanePhases& o, int64_t lanes) {
+  PlaneColumns c{lanes};
+  c.tile = ceil_div(o.columns, ceil_div(o.columns, kTile));
+  if (c.tile < o.columns)
+    c.tile = round_up(c.tile, lanes);
+  c.tiles = ceil_div(o.columns, c.tile);
+  c.vectors = ceil_div(c.tile, lanes);
+  // Zeros behind a row are also those in front of the next one. The last vector of a class may be
+  // stored over the first pixels of the next class.
+  const int64_t left = std::max<int64_t>(-o.first_class, 0), met = c.tile + o.last_class;
+  const int64_t in_columns = ceil_div(o.in_size[2], o.classes);
+  const int64_t pitch = c.tiles == 1 ? std::max(std::min(in_columns, met) + left, met)
+                                     : std::max(c.tile + left, met) + left;
+  c.lead = round_up(left, lanes);
+  c.pitch = round_up(pitch + (o.classes > 1 ? lanes - 1 : 0), lanes);
+  return c;
+}
+
+inline PlaneUnits choose_units(const PlanePhases& o, const PlaneColumns& c) {
+  PlaneUnits u;
+  u.block = c.vectors == 1 ? std::min(kImages, o.p.n) : 1;
+  u.blocks = ceil_div(o.p.n, u.block);
+  const Range depth = o.in_reach(0, 0, 1);
+  u.slots = std::min(depth.end - depth.begin + 1, o.in_size[0]);
+  const auto plane_size = [&](int64_t rows) {
+    const Range reach = o.in_reach(1, 0, rows);
+    return c.lead + std::min(reach.end - reach.begin, o.in_size[1]) * o.classes * c.pitch + c.lanes;
+  };
+  u.rows = o.row_steps;
+  while (u.rows > kLeastRows && u.block * o.inner * u.slots * plane_size(u.rows) > kScratch)
+    u.rows = ceil_div(u.rows, 2);
+  u.row_blocks = ceil_div(o.row_steps, u.rows);
+  u.plane_size = plane_size(u.rows);
+  u.scratch = 1.0 * u.block * o.inner * u.slots * u.plane_size;
+  return u;
+}
+
+} // namespace pixel_lanes_detail
+
+struct PixelLanesPlan : PlanePhases, PlaneColumns, PlaneUnits {
+  // All parts of outputs, of all groups.
+  int64_t units() const {
+    return p.groups * blocks * tiles * row_blocks * out_size[0];
+  }
+  int64_t row_pitch() const {
+    return classes * pitch;
+  }
+  // Multiply-adds of a unit.
+  int64_t operations() const {
+    return block * rows * tile * outer * inner * product(p.kernel);
+  }
+
+  // A part of the outputs of a group in some images: `rows` and `width` are steps.
+  struct Unit {
+    int64_t group, n, images, tile, first, width, row, rows, d;
+  };
+  Unit unit(int64_t index) const {
+    Digits digits{index};
+    Unit u;
+    u.d = digits.next(out_size[0]);
+    u.row = digits.next(row_blocks) * rows;
+    u.rows = std::min(rows, row_steps - u.row);
+    u.tile = digits.next(tiles);
+    u.first = u.tile * tile;
+    u.width = std::min(tile, columns - u.first);
+    u.n = digits.next(blocks) * block;
+    u.images = std::min(block, p.n - u.n);
+    u.group = digits.rest;
+    return u;
+  }
+
+  // Where the pixels of taps are in a row, from that of its first output on.
+  std::vector<int64_t> column_taps(const Phase& phase) const {
+    std::vector<int64_t> taps;
+    for (int64_t m = 0; m < phase.taps; m++) {
+      const int64_t in = phase.in + m * phase.tap_in_step;
+      taps.push_back(class_of(in) * pitch + floor_div(in, classes));
+    }
+    return taps;
+  }
+};
+
+inline PixelLanesPlan plan_pixel_lanes(const ConvProblem& p, int64_t lanes) {
+  using namespace pixel_lanes_detail;
+  const PlanePhases phases(p);
+  const PlaneColumns columns = choose_columns(phases, lanes);
+  return {phases, columns, choose_units(phases, columns)};
+}
+
+// Rows of outputs that a step of rows of the image is multiplied for.
+inline int64_t outputs_of_step(const Phase& row) {
+  return ceil_div(row.taps, row.in_step);
+}
+
+// Whether rows of outputs meet rows of the image that follow one another.
+inline bool can_slide(const Phase& row) {
+  const int64_t outputs = outputs_of_step(row);
+  return row.tap_in_step == 1 && outputs > 1 && outputs <= kPlaneOutputs;
+}
+
+// Short rows are columns instead.
+inline ConvProblem with_long_rows(ConvProblem p) {
+  constexpr int64_t short_row = 8, long_row = 64;
+  if (std::max(p.src_size[2], p.dst_size[2]) <= short_row &&
+      std::min(p.src_size[1], p.dst_size[1]) >= long_row)
+    swap_axes(p, 1, 2);
+  return p;
+}
+
+} // namespace torch_dnnl

@@ -1,0 +1,78 @@
+// Reorder and fake quantization on a device, made of the device's kernels.
+#pragma once
+
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include <string_view>
+
+#include "core/kernel_list.h"
+#include "core/torch/run_kernel.h"
+#include "reorder/fake_reorder.h"
+#include "reorder/reorder.h"
+
+namespace torch_dnnl {
+
+// What a device registers: read the call, allocate, and run a kernel where there are elements.
+// Device has a table of kernels for each operator.
+template <class Device>
+struct ReorderOnDevice {
+  static at::Tensor reorder(const at::Tensor& src, const ReorderOptions& options) {
+    const c10::DeviceGuard guard(src.device());
+    const ReorderArguments call = reorder_arguments(src, options);
+    at::Tensor dst = reorder_output(call);
+    if (dst.numel() > 0)
+      compute(Device::kernels, reorder_problem(call, dst), options);
+    return dst;
+  }
+
+  static FakeReorderOutputs quantize(const at::Tensor& src, const FakeReorderOptions& options) {
+    const c10::DeviceGuard guard(src.device());
+    const FakeReorderArguments call = fake_reorder_arguments(src, options);
+    FakeReorderOutputs outputs = fake_reorder_outputs(call);
+    if (src.numel() > 0) {
+      const auto p = fake_reorder_problem(call, outputs, options.step_gradient);
+      compute(Device::quantizing_kernels, p, options.reorder);
+    } else {
+      outputs.mask.zero_();
+    }
+    return outputs;
+  }
+
+  static at::Tensor
+  mask(const at::Tensor& grad, const at::Tensor& saved_mask, const ReorderOptions& options) {
+    const c10::DeviceGuard guard(grad.device());
+    const auto call = fake_reorder_backward_arguments(grad, saved_mask, options);
+    at::Tensor dst = fake_reorder_backward_output(call);
+    if (grad.numel() > 0) {
+      const at::Tensor dense = saved_mask.contiguous();
+      compute(Device::masking_kernels, fake_reorder_backward_problem(call, dense, dst), options);
+    }
+    return dst;
+  }
+
+  static void register_in(torch::Library& m) {
+    m.impl("reorder", reorder_kernel<reorder>);
+    m.impl("reorder_backward", reorder_backward_kernel<reorder>);
+    m.impl("fake_reorder", fake_reorder_kernel<quantize>);
+    m.impl("fake_reorder_backward", fake_reorder_backward_kernel<mask>);
+  }
+
+  // `device`: "cpu" or "cuda".
+  static void list_in(torch::Library& m, const char* device) {
+    list_kernels(m, "reorder", device, Device::kernels);
+    list_kernels(m, "fake_reorder", device, Device::quantizing_kernels);
+  }
+
+ private:
+  template <class Problem, size_t n>
+  static void
+  compute(const Kernel<Problem> (&kernels)[n], const Problem& p, const ReorderOptions& options) {
+    const std::string_view algorithm = options.algorithm;
+    run(algorithm == "auto" ? choose(kernels, p)
+                            : kernel_named(kernels, algorithm, options.names.op, p),
+        p);
+  }
+};
+
+} // namespace torch_dnnl

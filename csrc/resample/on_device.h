@@ -1,0 +1,54 @@
+// The operators of resample on a device, made of what the device can compute.
+#pragma once
+
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include "core/kernel_list.h"
+#include "resample/resample.h"
+
+namespace torch_dnnl {
+
+// How many elements a copy takes in the time of fetching one element of the result one by one.
+constexpr int64_t kCopiedPerFetched = 64;
+
+// `src` with dense rows in the layout of `dst`, for kernels that need them. It is copied, unless it
+// is so much larger than the result (an expanded one may have any size) that the copy would take
+// longer than the rest.
+inline at::Tensor with_dense_rows(const at::Tensor& src, const at::Tensor& dst, bool nxc) {
+  if (src.numel() / kCopiedPerFetched > dst.numel())
+    return src;
+  return src.contiguous(nxc ? at::MemoryFormat::Contiguous : dst.suggest_memory_format());
+}
+
+// What a device registers: allocate the output and let Device::compute a problem that is not empty,
+// by the algorithm that is asked for.
+template <class Device>
+struct ResampleOnDevice {
+  static at::Tensor compute(const at::Tensor& src, const ResampleArguments& call) {
+    const c10::DeviceGuard guard(src.device());
+    at::Tensor dst = resample_output(src, call);
+    if (dst.numel() == 0)
+      return dst;
+    ResampleProblem p = resample_problem(src, dst, call);
+    at::Tensor image = src; // lives as long as it is read
+    if (call.algorithm != "reference" && !Device::has_dense_rows(p)) {
+      image = with_dense_rows(src, dst, call.nxc);
+      p = resample_problem(image, dst, call);
+    }
+    Device::compute(p, call.algorithm);
+    return dst;
+  }
+
+  static void register_in(torch::Library& m) {
+    m.impl("resample", resample_kernel<compute>);
+    m.impl("resample_backward", resample_backward_kernel<compute>);
+  }
+};
+
+// The name of the operator that a problem belongs to, for messages.
+inline const char* name_of(const ResampleProblem& p) {
+  return p.transposed ? "resample_backward" : "resample";
+}
+
+} // namespace torch_dnnl
