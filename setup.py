@@ -136,11 +136,13 @@ def sources(suffix: str, device: str | None = None) -> list[str]:
     """The files of a library: those in the folders of a device, or in no device's."""
     devices = {"cpu", "cuda"}
     wanted = {device} if device else set()
-    return [
-        str(path.relative_to(ROOT))
-        for path in sorted((ROOT / "csrc").rglob(f"*{suffix}"))
+    paths = [
+        path.relative_to(ROOT)
+        for path in (ROOT / "csrc").rglob(f"*{suffix}")
         if devices & set(path.parts) == wanted
     ]
+    # The longest first: a core that is left with one of them at the end has the others wait.
+    return sorted(map(str, paths), key=lambda path: (-os.path.getsize(ROOT / path), path))
 
 
 def library(name: str, sources: list[str], flags: list[str]) -> Extension:
@@ -191,11 +193,15 @@ def still_current(record: Path) -> list[str]:
 cpu_names = choose_cpu()
 cuda, cuda_reason = choose_cuda()
 
+# Tables of kernels and registrations contain no vectors, so one object serves all CPU libraries.
+CPU_TABLES = [path for path in sources(".cpp", "cpu") if path.endswith("_cpu.cpp")]
+CPU_KERNELS = [path for path in sources(".cpp", "cpu") if path not in CPU_TABLES]
+
 libraries = [library("_C", sources(".cpp"), ["-O2"])]
 for name in cpu_names:
     capability = [f"-DCPU_CAPABILITY={name.upper()}", f"-DCPU_CAPABILITY_{name.upper()}"]
     libraries.append(
-        library(f"_cpu_{name}", sources(".cpp", "cpu"), ["-O3", *capability, *CPU_FLAGS[name]])
+        library(f"_cpu_{name}", CPU_KERNELS, ["-O3", *capability, *CPU_FLAGS[name]])
     )
 if cuda:
     kernels = sources(".cu", "cuda")
@@ -225,7 +231,20 @@ class BuildLibraries(BuildExtension):
         # pip may choose, and is not shared with another torch, so objects can be reused.
         name = ext.name.split(".")[1]
         self.build_temp = str(ROOT / "build" / f"torch-{torch.__version__}" / name)
+        if name.startswith("_cpu_"):
+            self.add_tables(ext)
         super().build_extension(ext)
+
+    def add_tables(self, ext: Extension) -> None:
+        """Compiles CPU_TABLES, unless the library before has, and links the objects."""
+        tables = library("_cpu", CPU_TABLES, ["-O2"])
+        ext.extra_objects = self.compiler.compile(
+            tables.sources,
+            output_dir=str(Path(self.build_temp).with_name("_cpu")),
+            include_dirs=tables.include_dirs,
+            extra_postargs=tables.extra_compile_args,
+            depends=tables.depends,
+        )
 
     def get_ext_filename(self, ext_name: str) -> str:
         return f"{ext_name.replace('.', os.sep)}.so"

@@ -5,7 +5,7 @@
 
 #include "conv/cpu/channel_lanes/plan.h"
 #include "conv/cpu/shared/pixels.h"
-#include "core/cpu/simd.h"
+#include "core/cpu/windows.h"
 #include "core/cpu/scratch.h"
 
 namespace torch_dnnl {
