@@ -39,9 +39,10 @@ void pack_weights(const ChannelLanesPlan& plan, C* packed) {
       C* const to = packed + v * size;
       if (plan.first_channel(v) + plan.lanes > plan.channels())
         std::fill(to, to + size, C(0));
-      for_each_weight(plan, v, plan.first_channel(v), [&](int64_t offset, int64_t index) {
-        to[index] = static_cast<C>(weights[offset]);
-      });
+      for_each_weight<kLanes<C>>(
+          plan, v, plan.first_channel(v), [&](int64_t offset, int64_t index) {
+            to[index] = static_cast<C>(weights[offset]);
+          });
     }
   });
 }

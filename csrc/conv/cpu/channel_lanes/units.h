@@ -36,12 +36,12 @@ struct UnitOutputs {
 
 // f(offset, index) for the weights of a vector of output channels, from the channel `begin` on:
 // where a weight is in the tensor, and where in a packed array [tap][inner][lane].
-template <class F>
+template <int64_t lanes, class F>
 void for_each_weight(const ChannelLanesPlan& plan, int64_t vector, int64_t begin, const F& f) {
   const ConvProblem& p = plan.p;
   const int64_t* ws = p.weights_stride;
   const int64_t first = plan.first_channel(vector);
-  const int64_t last = std::min(first + plan.lanes, plan.channels());
+  const int64_t last = std::min(first + lanes, plan.channels());
   for (int64_t c = begin; c < last; c++) {
     const int64_t group = c / plan.outer, channel = c - group * plan.outer;
     const int64_t from = group * p.weights_group + channel * plan.outer_stride;
@@ -50,7 +50,7 @@ void for_each_weight(const ChannelLanesPlan& plan, int64_t vector, int64_t begin
       for (int64_t h = 0; h < p.kernel[1]; h++) {
         for (int64_t w = 0; w < p.kernel[2]; w++) {
           int64_t offset = from + d * ws[2] + h * ws[3] + w * ws[4];
-          for (int64_t i = 0; i < plan.inner; i++, index += plan.lanes, offset += plan.inner_stride)
+          for (int64_t i = 0; i < plan.inner; i++, index += lanes, offset += plan.inner_stride)
             f(offset, index);
         }
       }

@@ -106,7 +106,7 @@ class WeightsGradient {
     const C* from = sums(0, vector);
     auto* to = static_cast<T*>(plan_.p.out);
     // A channel that two vectors have in common was summed in both; it is stored once.
-    for_each_weight(plan_, vector, vector * n, [&](int64_t offset, int64_t index) {
+    for_each_weight<n>(plan_, vector, vector * n, [&](int64_t offset, int64_t index) {
       to[offset] = convert<T>(from[index]);
     });
   }
