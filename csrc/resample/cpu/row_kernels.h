@@ -310,17 +310,18 @@ void gather_line(
 }
 
 // From a row of bytes, with taps for one.
-inline void gather_window_of_bytes(
+template <class C> // float; no function where there is no such window
+void gather_window_of_bytes(
     const void* line,
-    const Taps<float>& taps,
+    const Taps<C>& taps,
     int64_t begin,
     int64_t n,
     const RowEnd& end) {
   const Line<uint8_t> row{static_cast<const uint8_t*>(line)};
-  const Destination<float> to{static_cast<float*>(end.to), end.target};
-  const float empty = *static_cast<const float*>(end.empty);
-  with_taps<float>(taps.width, [&](auto kTaps) {
-    gather_taps<Window::bytes, kTaps, float>(row, taps, begin, n, empty, to);
+  const Destination<C> to{static_cast<C*>(end.to), end.target};
+  const C empty = *static_cast<const C*>(end.empty);
+  with_taps<C>(taps.width, [&](auto kTaps) {
+    gather_taps<Window::bytes, kTaps, C>(row, taps, begin, n, empty, to);
   });
 }
 
@@ -459,7 +460,7 @@ inline constexpr ImagePasses<C> kPasses = [] {
   if constexpr (LanesWindow<1, C>::is_loaded)
     passes.gather_rows = gather_two_rows<T, C, T>;
   if constexpr (std::is_same_v<T, uint8_t> && ByteWindow::kBytes > 0)
-    passes.gather_window_of_bytes = gather_window_of_bytes;
+    passes.gather_window_of_bytes = gather_window_of_bytes<C>;
   return passes;
 }();
 
