@@ -14,10 +14,6 @@ namespace torch_dnnl {
 namespace reorder_cpu {
 namespace {
 
-// Bytes of a result from which on a transpose past the caches and a reader after it are faster
-// together. (Processors fetch badly ahead for stores to many places.)
-constexpr int64_t kStreamedBytes = int64_t(4) << 20;
-
 // Elements for which a thread costs no more than it brings.
 constexpr int64_t kTask = 32768;
 
@@ -68,7 +64,7 @@ void run_box(const ReorderProblem& p, const Rows& rows, const Box& box) {
     });
   };
   if (needs_transpose(box, p)) {
-    const bool is_streamed = box.elements() * dst_size >= kStreamedBytes;
+    const bool is_streamed = box.elements() * dst_size >= kStreamedTransposeBytes;
     const TransposedTile tile(box, p, rows, is_streamed);
     tiled(tile.extents(), [&](const Box& part, const char* from, char* to) {
       tile.run(part, from, to);

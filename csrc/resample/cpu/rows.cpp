@@ -21,8 +21,6 @@ constexpr int64_t kPiece = 2048;
 constexpr int64_t kShortLine = 512;
 // W first: elements of an output row, of which kMaxRows are kept, in the second-level cache.
 constexpr int64_t kLongestRow = 16384;
-// Bytes of an image that is stored past the caches: most of a processor's last-level cache.
-constexpr int64_t kStreamed = int64_t(24) << 20;
 // Operations below which a thread costs more than it brings.
 constexpr int64_t kTaskOperations = 16384;
 // Pixels with few channels are treated as a row of elements, unless its taps grow beyond this.
@@ -112,7 +110,7 @@ class Rows {
             std::is_unsigned_v<E> || p.src_dtype == c10::CppTypeToScalarType<C>::value),
         empty_(empty_value()) {
     const int64_t elements = p.n * p.c * p.dst_size[0] * p.dst_size[1] * p.dst_size[2];
-    target_ = elements * dst_bytes_ > kStreamed ? Target::stream : Target::image;
+    target_ = elements * dst_bytes_ > kStreamedImageBytes ? Target::stream : Target::image;
     int64_t last = (p.n - 1) * p.src_stride[0] + (p.c - 1) * p.src_stride[1];
     for (int a = 0; a < 3; a++)
       last += (p.src_size[a] - 1) * p.src_stride[2 + a];
@@ -167,7 +165,7 @@ class Rows {
         }
       }
       if (target_ == Target::stream)
-        end_of_stream();
+        finish_streaming();
     });
   }
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/cache.h"
-#include "core/cpu/lanes.h"
+#include "core/cpu/windows.h"
 #include "resample/host_table.h"
 
 namespace torch_dnnl {

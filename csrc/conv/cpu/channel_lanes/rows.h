@@ -11,6 +11,7 @@
 #include "conv/reference.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/scratch.h"
+#include "core/cpu/windows.h"
 #include "core/math.h"
 
 namespace torch_dnnl {

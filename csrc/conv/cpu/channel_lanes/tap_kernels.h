@@ -10,7 +10,7 @@
 #include <array>
 #include <utility>
 
-#include "core/cpu/vectors.h"
+#include "core/cpu/simd.h"
 
 namespace torch_dnnl {
 

@@ -8,7 +8,7 @@
 #include "conv/cpu/shared/canonical.h"
 #include "conv/cpu/shared/phases.h"
 #include "conv/reference.h"
-#include "core/cpu/lanes.h"
+#include "core/cpu/simd.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/scratch.h"
 #include "core/math.h"

@@ -5,7 +5,7 @@
 #include <array>
 #include <utility>
 
-#include "core/cpu/vectors.h"
+#include "core/cpu/simd.h"
 
 namespace torch_dnnl {
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "core/cpu/vectors.h"
+#include "core/cpu/simd.h"
 
 namespace torch_dnnl {
 

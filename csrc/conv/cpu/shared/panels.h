@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "conv/cpu/shared/blocks.h"
-#include "core/cpu/transpose4x4.h"
+#include "core/cpu/simd.h"
 
 namespace torch_dnnl {
 

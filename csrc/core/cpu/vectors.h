@@ -1,3 +1,0 @@
-#pragma once
-
-#include "core/cpu/simd.h"
