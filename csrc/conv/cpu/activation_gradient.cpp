@@ -1,14 +1,16 @@
+// A part of the result at a time: a loop for each type and activation multiplies elements that
+// follow one another, and what has been written is summed while it is still in the cache.
 #include "conv/cpu/activation_gradient.h"
 
 #include <array>
 #include <vector>
 
 #include "conv/cpu/shared/activation_lanes.h"
-#include "conv/reference.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/scratch.h"
 #include "core/dispatch.h"
 #include "core/math.h"
+#include "core/numeric.h"
 
 namespace torch_dnnl {
 namespace {

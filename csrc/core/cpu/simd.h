@@ -167,11 +167,15 @@ inline void store_lanes(U* to, const Lanes<E>& lanes) {
   if constexpr (
       sizeof(U) == sizeof(E) && sizeof(E) >= 4 && (std::is_same_v<U, E> || std::is_unsigned_v<E>)) {
     lanes.store(to);
-#if defined(CPU_CAPABILITY_AVX512)
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
   } else if constexpr (std::is_same_v<E, float> && std::is_same_v<U, c10::BFloat16>) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), at::vec::cvtfp32_bf16(lanes));
+    const auto words = at::vec::cvtfp32_bf16(lanes);
+    std::memcpy(to, &words, sizeof(words));
   } else if constexpr (std::is_same_v<E, float> && std::is_same_v<U, c10::Half>) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), at::vec::cvtfp32_fp16(lanes));
+    const auto words = at::vec::cvtfp32_fp16(lanes);
+    std::memcpy(to, &words, sizeof(words));
+#endif
+#if defined(CPU_CAPABILITY_AVX512)
   } else if constexpr (sizeof(E) <= 4 && std::is_integral_v<U> && sizeof(U) <= 2) {
     __m512i integers = _mm512_castps_si512(lanes);
     if constexpr (std::is_same_v<E, float>) {
@@ -190,10 +194,6 @@ inline void store_lanes(U* to, const Lanes<E>& lanes) {
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(integers));
     }
 #elif defined(CPU_CAPABILITY_AVX2)
-  } else if constexpr (std::is_same_v<E, float> && std::is_same_v<U, c10::BFloat16>) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), at::vec::cvtfp32_bf16(lanes));
-  } else if constexpr (std::is_same_v<E, float> && std::is_same_v<U, c10::Half>) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), at::vec::cvtfp32_fp16(lanes));
   } else if constexpr (sizeof(E) <= 4 && std::is_integral_v<U> && sizeof(U) <= 2) {
     __m256i integers = _mm256_castps_si256(lanes);
     if constexpr (std::is_same_v<E, float>) {

@@ -1,3 +1,5 @@
+// A loop for each type and activation completes outputs that follow one another in all tensors;
+// other layouts are brought to it.
 #include "conv/cpu/shared/epilogue.h"
 
 #include <algorithm>

@@ -40,7 +40,7 @@ template <class C, class T>
     if (rows == n && columns == n)
       return at::vec::transpose_mxn<C, n, n>(from, row_stride, to, to_stride);
   }
-  C block[n * n], transposed[n * n];
+  alignas(64) C block[n * n], transposed[n * n];
   for (int64_t r = 0; r < rows; r++)
     load_up_to<C>(from + r * row_stride, columns).store(block + r * n);
   for (int64_t r = rows; r < n; r++)
@@ -66,7 +66,7 @@ template <class C, class T>
     if (rows == n && columns == n)
       return at::vec::transpose_mxn<C, n, n>(from, from_stride, to, row_stride);
   }
-  C block[n * n], transposed[n * n];
+  alignas(64) C block[n * n], transposed[n * n];
   for (int64_t c = 0; c < columns; c++)
     Lanes<C>::loadu(from + c * from_stride).store(block + c * n);
   at::vec::transpose_mxn<C, n, n>(block, n, transposed, n);

@@ -2,9 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 
-#include "conv/cpu/shared/pixels.h"
 #include "conv/cpu/winograd/tiles.h"
+#include "core/cpu/simd.h"
 #include "core/math.h"
 
 namespace torch_dnnl {
@@ -18,6 +19,26 @@ struct TiledImages {
 };
 
 namespace winograd_detail {
+
+// Every fourth of kLanes<float> quads as one vector. Through memory, the load would have to wait
+// for the stores.
+inline Lanes<float> join(const Quad<float>* x) {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  const auto low = __builtin_shufflevector(x[0], x[4], 0, 1, 2, 3, 4, 5, 6, 7);
+#if defined(CPU_CAPABILITY_AVX512)
+  const auto high = __builtin_shufflevector(x[8], x[12], 0, 1, 2, 3, 4, 5, 6, 7);
+  return Lanes<float>(
+      __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+#else
+  return Lanes<float>(low);
+#endif
+#else
+  float lanes[kLanes<float>];
+  for (int64_t i = 0; i < kLanes<float>; i += 4)
+    std::memcpy(lanes + i, x + i, sizeof(Quad<float>));
+  return load_lanes<float>(lanes);
+#endif
+}
 
 // Pixels (y, x), (y, x + 1), ... of a plane, [pixel][lane], and zeros around it. There are at most
 // kLanes<float> channels.
@@ -37,10 +58,25 @@ void load_line(
     inside = {pixels, pixels};
   std::fill(to, to + inside.begin * n, 0.0f);
   std::fill(to + inside.end * n, to + pixels * n, 0.0f);
-  const T* first = plane + y * stride[3] + (x + inside.begin) * stride[4];
-  load_pixels(
-      ImageRun<const T>{first, channels, inside.end - inside.begin, stride[1], stride[4]},
-      LaneRun<float>{to + inside.begin * n, n, n});
+  const T* row = plane + y * stride[3] + x * stride[4];
+  int64_t i = inside.begin;
+  if (stride[4] == 1 && stride[1] != 1) {
+    for (; i + 4 <= inside.end; i += 4) {
+      Quad<float> four[n];
+      for (int64_t lane = 0; lane < n; lane++)
+        four[lane] = lane < channels ? load_quad<float>(row + lane * stride[1] + i) : Quad<float>{};
+      for (int64_t lane = 0; lane < n; lane += 4)
+        transpose(four + lane);
+      for (int64_t j = 0; j < 4; j++)
+        join(four + j).store(to + (i + j) * n);
+    }
+  }
+  for (; i < inside.end; i++) {
+    const T* pixel = row + i * stride[4];
+    const auto lanes = stride[1] == 1 ? load_up_to<float>(pixel, channels)
+                                      : load_strided_lanes<float>(pixel, stride[1], channels);
+    lanes.store(to + i * n);
+  }
 }
 
 } // namespace winograd_detail

@@ -2,9 +2,8 @@
 // lie.
 #pragma once
 
-#include "conv/cpu/shared/microkernel.h"
-#include "conv/reference.h"
-#include "core/numeric.h"
+#include "core/cpu/simd.h"
+#include "core/math.h"
 
 namespace torch_dnnl {
 

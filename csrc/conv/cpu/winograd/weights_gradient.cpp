@@ -6,6 +6,7 @@
 // positions they are a matrix product, output channels x tiles by tiles x input channels.
 #include <algorithm>
 
+#include "conv/cpu/shared/microkernel.h"
 #include "conv/cpu/winograd/inputs.h"
 #include "conv/cpu/winograd/winograd.h"
 #include "core/cpu/parallel.h"

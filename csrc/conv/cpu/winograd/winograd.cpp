@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "conv/cpu/shared/epilogue.h"
+#include "conv/cpu/shared/microkernel.h"
 #include "conv/cpu/shared/pixels.h"
 #include "conv/cpu/shared/roles.h"
 #include "conv/cpu/winograd/inputs.h"
