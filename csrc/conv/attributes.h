@@ -200,18 +200,18 @@ struct ConvArguments {
 
 namespace conv_detail {
 
-// A list attribute, checked, or `otherwise` for each spatial dimension.
-inline Sizes attribute_list(
+// A list attribute, checked and copied; an empty one leaves what is in `to`.
+inline void take_list(
+    Sizes& to,
     const ConvArguments& a,
     const char* argument,
     c10::SymIntArrayRef list,
-    int64_t least,
-    c10::SymIntArrayRef otherwise) {
+    int64_t least) {
   if (list.empty())
-    return {otherwise.begin(), otherwise.end()};
+    return;
   check_length(a.op, argument, list, a.spatial());
   check_within(a.op, "", argument, list, least, kMaxAttribute);
-  return {list.begin(), list.end()};
+  std::copy(list.begin(), list.end(), to.begin());
 }
 
 // The attributes, and the rank of `image`, the first tensor, whose name is `argument`.
@@ -254,13 +254,18 @@ inline ConvArguments attributes(
       image.sym_sizes());
   a.image_at = image_dims(is_nxc, a.rank);
   a.weights_at = weights_dims(is_xio, a.rank);
-  const Sizes zeros(a.spatial(), 0), ones(a.spatial(), 1);
-  a.strides = attribute_list(a, "strides", options.strides, 1, ones);
-  a.pads_begin = attribute_list(a, "pads_begin", options.pads_begin, 0, zeros);
-  a.pads_end = attribute_list(a, "pads_end", options.pads_end, 0, a.pads_begin);
-  a.dilations = attribute_list(a, "dilations", options.dilations, 1, ones);
-  if (is_valid)
-    a.pads_begin = a.pads_end = zeros;
+  a.strides.assign(a.spatial(), 1);
+  a.pads_begin.assign(a.spatial(), 0);
+  a.dilations.assign(a.spatial(), 1);
+  take_list(a.strides, a, "strides", options.strides, 1);
+  take_list(a.pads_begin, a, "pads_begin", options.pads_begin, 0);
+  a.pads_end = a.pads_begin;
+  take_list(a.pads_end, a, "pads_end", options.pads_end, 0);
+  take_list(a.dilations, a, "dilations", options.dilations, 1);
+  if (is_valid) {
+    a.pads_begin.assign(a.spatial(), 0);
+    a.pads_end = a.pads_begin;
+  }
   TORCH_CHECK_VALUE(
       holds(options.groups.sym_ge(1)) && holds(options.groups.sym_le(kMaxAttribute)),
       op,
