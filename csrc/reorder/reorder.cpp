@@ -130,9 +130,8 @@ struct ReorderCall {
         }
       }
     }
-    if (size.isNone()) {
+    if (size.isNone())
       size = sizes.vec();
-    }
   }
 
   const Tensor& src() const {
@@ -424,9 +423,8 @@ Stack with_batch_in_front(
     rank = parse_format(op, "src_format", *tag).rank();
     args[src_format] = batched_tag(op, "src_format", *tag);
   }
-  if (const auto tag = as_text(args[dst_format])) {
+  if (const auto tag = as_text(args[dst_format]))
     args[dst_format] = batched_tag(op, "dst_format", *tag);
-  }
   if (!args[size].isNone()) {
     auto sizes = args[size].toSymIntVector();
     rank = sizes.size();
@@ -434,9 +432,8 @@ Stack with_batch_in_front(
     args[size] = std::move(sizes);
   }
   for (const size_t operand : operands) {
-    if (args[operand].isTensor()) {
+    if (args[operand].isTensor())
       args[operand] = operand_with_batch(call, operand, rank);
-    }
   }
   return args;
 }
@@ -450,9 +447,8 @@ Tensor batch_reorder(const BatchedCall& call) {
       src_format,
       size,
       {scale, dst_scale, src_zero_point, dst_zero_point});
-  if (args[accumulate].isTensor()) {
+  if (args[accumulate].isTensor())
     args[accumulate] = call.with_batch_at(accumulate, 0);
-  }
   return call_reorder(std::move(args));
 }
 

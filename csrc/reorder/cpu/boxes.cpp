@@ -8,7 +8,7 @@
 #include "core/cpu/stream.h"
 #include "core/math.h"
 #include "reorder/cpu/rows.h"
-#include "reorder/cpu/transposed_tile.h"
+#include "reorder/cpu/transpose/transposed_tile.h"
 #include "reorder/decompose.h"
 
 namespace torch_dnnl {

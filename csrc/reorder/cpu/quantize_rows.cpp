@@ -8,7 +8,6 @@
 #include "core/cpu/stream.h"
 #include "core/dispatch.h"
 #include "reorder/cpu/convert_vectors.h"
-#include "reorder/cpu/scalar_convert.h"
 #include "reorder/fake_reference.h"
 
 namespace torch_dnnl::reorder_cpu {
@@ -50,25 +49,6 @@ struct Block {
       const Floats copy[] = {vector[k]...};
       narrow(copy, to, streamed);
     }(std::make_integer_sequence<int, kVectors>());
-  }
-};
-
-// An operand in one row.
-template <class C>
-struct RowOperand {
-  bool present;
-  const C* data; // null: `number`
-  C number;
-
-  RowOperand(const typename RowArgs<C>::Operand& operand, int64_t row)
-      : present(operand.present), data(operand.data), number(operand.number) {
-    if (data != nullptr) {
-      data += row * operand.row_step;
-      if (operand.step == 0) {
-        number = *data;
-        data = nullptr;
-      }
-    }
   }
 };
 
@@ -429,115 +409,12 @@ void fake_quantize_row(const RowArgs<float>& s, uint8_t* mask) {
   }
 }
 
-// One step at a time, in pieces that stay in the first-level cache.
-template <class C>
-class StepByStep {
- public:
-  explicit StepByStep(const RowArgs<C>& rows) : s_(rows) {}
-
-  void run() {
-    for (row_ = 0; row_ < s_.rows; row_++) {
-      for (begin_ = 0; begin_ < s_.run; begin_ += kPiece) {
-        size_ = std::min(kPiece, s_.run - begin_);
-        load();
-        if constexpr (std::is_floating_point_v<C>) {
-          compute();
-        }
-        store();
-      }
-    }
-  }
-
- private:
-  static constexpr int64_t kPiece = 512;
-
-  void load() {
-    with_type(s_.src_dtype, [&](auto tag) {
-      using T = decltype(tag);
-      const T* from = reinterpret_cast<const T*>(s_.src) + row_ * s_.src_row_step;
-      widen_row(from + begin_, 1, value_, size_);
-    });
-  }
-
-  template <class F>
-  void step(const typename RowArgs<C>::Operand& operand, const F& f) {
-    const RowOperand<C> in_row(operand, row_);
-    if (!in_row.present) {
-      return;
-    }
-    if (in_row.data == nullptr) {
-      for (int64_t i = 0; i < size_; i++) {
-        value_[i] = f(value_[i], in_row.number);
-      }
-    } else {
-      for (int64_t i = 0; i < size_; i++) {
-        value_[i] = f(value_[i], in_row.data[begin_ + i]);
-      }
-    }
-  }
-
-  void compute() {
-    const C beta = s_.beta;
-    step(s_.src_zero_point, [](C x, C zero) { return x - zero; });
-    step(s_.scale, [](C x, C scale) { return scale * x; });
-    step(s_.accumulate, [beta](C x, C sum) { return x + beta * sum; });
-    step(s_.dst_scale, [](C x, C scale) { return x / scale; });
-    if (s_.round_before_zero_point) {
-      step(s_.dst_zero_point, [](C x, C zero) { return round_even(x) + zero; });
-    } else {
-      step(s_.dst_zero_point, [](C x, C zero) { return x + zero; });
-    }
-  }
-
-  void store() const {
-    dispatch(ReorderTypes{}, s_.dst_dtype, [&](auto tag) {
-      using T = typename decltype(tag)::type;
-      T* to = reinterpret_cast<T*>(s_.dst) + row_ * s_.dst_row_step + begin_;
-      if constexpr (std::is_integral_v<T> || std::is_same_v<C, double>) {
-        if constexpr (std::is_arithmetic_v<T>) {
-          narrow_row(value_, to, size_);
-        } else {
-          store_singles(to);
-        }
-      }
-    });
-  }
-
-  template <class T>
-  void store_singles(T* to) const {
-    alignas(64) float singles[kPiece];
-    for (int64_t i = 0; i < size_; i++) {
-      singles[i] = single_for<T>(value_[i]);
-    }
-    RowArgs<float> row{};
-    row.run = size_;
-    row.rows = 1;
-    row.src = reinterpret_cast<const char*>(singles);
-    row.dst = reinterpret_cast<char*>(to);
-    row.src_dtype = c10::kFloat;
-    row.dst_dtype = s_.dst_dtype;
-    quantize_rows(row);
-  }
-
-  const RowArgs<C>& s_;
-  int64_t row_ = 0, begin_ = 0, size_ = 0;
-  alignas(64) C value_[kPiece];
-};
-
 } // namespace
 
 void fake_quantize_row(const RowArgs<float>& row, c10::ScalarType quantized, uint8_t* mask) {
   dispatch(FakeReorderTypes{}, quantized, [&](auto tag) {
     fake_quantize_row<typename decltype(tag)::type>(row, mask);
   });
-}
-
-void quantize_rows(const RowArgs<double>& rows) {
-  StepByStep<double>(rows).run();
-}
-
-void quantize_rows(const RowArgs<int32_t>& rows) {
-  StepByStep<int32_t>(rows).run();
 }
 
 void quantize_rows(const RowArgs<float>& rows) {

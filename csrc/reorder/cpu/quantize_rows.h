@@ -32,6 +32,25 @@ struct RowArgs {
   bool is_streamed; // as far as rows are whole lines
 };
 
+// An operand in one row.
+template <class C>
+struct RowOperand {
+  bool present;
+  const C* data; // null: `number`
+  C number;
+
+  RowOperand(const typename RowArgs<C>::Operand& operand, int64_t row)
+      : present(operand.present), data(operand.data), number(operand.number) {
+    if (data != nullptr) {
+      data += row * operand.row_step;
+      if (operand.step == 0) {
+        number = *data;
+        data = nullptr;
+      }
+    }
+  }
+};
+
 // Rows that are shorter are slow; they should be brought together.
 inline constexpr int64_t kShortestRun = 64;
 

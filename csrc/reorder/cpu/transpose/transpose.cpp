@@ -1,4 +1,4 @@
-#include "reorder/cpu/transpose.h"
+#include "reorder/cpu/transpose/transpose.h"
 
 #include <c10/macros/Macros.h>
 

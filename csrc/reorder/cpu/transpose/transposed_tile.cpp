@@ -1,9 +1,9 @@
-#include "reorder/cpu/transposed_tile.h"
+#include "reorder/cpu/transpose/transposed_tile.h"
 
 #include <algorithm>
 
 #include "core/cpu/stream.h"
-#include "reorder/cpu/transpose.h"
+#include "reorder/cpu/transpose/transpose.h"
 
 namespace torch_dnnl::reorder_cpu {
 namespace {
