@@ -116,7 +116,7 @@ class RowMaker {
     return to;
   }
 
-  // The taps, applied to a line from piece.low on. `gather_bytes`: the line is one of bytes.
+  // The taps, applied to a line from piece.low on, or to a source row of bytes.
   void apply_taps(const void* line, const RowPiece& piece, C* to) const {
     apply_taps(passes_.line, line, plan_.line_bytes, piece, {to, Target::line, &plan_.empty});
   }
