@@ -200,9 +200,7 @@ CPU_KERNELS = [path for path in sources(".cpp", "cpu") if path not in CPU_TABLES
 libraries = [library("_C", sources(".cpp"), ["-O2"])]
 for name in cpu_names:
     capability = [f"-DCPU_CAPABILITY={name.upper()}", f"-DCPU_CAPABILITY_{name.upper()}"]
-    libraries.append(
-        library(f"_cpu_{name}", CPU_KERNELS, ["-O3", *capability, *CPU_FLAGS[name]])
-    )
+    libraries.append(library(f"_cpu_{name}", CPU_KERNELS, ["-O3", *capability, *CPU_FLAGS[name]]))
 if cuda:
     kernels = sources(".cu", "cuda")
     # Reorder's kernels agree with the CPU's to the bit, so that they must not fuse a * b + c.

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import torch_dnnl.functional as D
-from torch_dnnl.functional._algorithm import chosen
+from torch_dnnl.functional._algorithm import convolution as choice
 
 
 @dataclass
@@ -525,7 +525,8 @@ def layer_passes(
         grad = grad.movedim(1, -1).contiguous().movedim(-1, 1)
     given = {"strides": attributes[0], "pads_begin": attributes[1], "dilations": attributes[2]}
     given |= {"groups": groups, "data_format": "NCX", "weights_format": "OIX"}
-    ops = torch.ops.torch_dnnl
+    data = torch.ops.torch_dnnl.convolution_backward_data
+    weights = torch.ops.torch_dnnl.convolution_backward_weights
 
     def torchs(grad: Tensor, x: Tensor, w: Tensor, of: int) -> Tensor:
         mask = [of == 0, of == 1, False]
@@ -535,14 +536,14 @@ def layer_passes(
 
     yield Case(
         f"{name} data gradient",
-        lambda grad, w: ops.convolution_backward_data(grad, w, spatial, **given, **chosen()),
+        lambda grad, w: data(grad, w, spatial, **given, **choice.options()),
         lambda grad, w: torchs(grad, x, w, 0),
         (grad, w),
         operations,
     )
     yield Case(
         f"{name} weights gradient",
-        lambda grad, x: ops.convolution_backward_weights(grad, x, kernel, **given, **chosen()),
+        lambda grad, x: weights(grad, x, kernel, **given, **choice.options()),
         lambda grad, x: torchs(grad, x, w, 1),
         (grad, x),
         operations,

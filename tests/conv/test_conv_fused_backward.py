@@ -113,8 +113,8 @@ def test_parts(name, layout):
                 assert a.numel() == 0
 
 
-# The gradients of weights take more than 4 MB, so that a part of h is as large as they are; or a part
-# is an image of some groups, since the kernel reaches over more rows than a part has.
+# The gradients of weights take more than 4 MB, so that a part of h is as large as they are; or a
+# part is an image of some groups, since the kernel reaches over more rows than a part has.
 BY_CHANNELS = {
     "dense": (3, 500, 597, 1, (34, 35), (3, 3), {}),
     "groups": (2, 1088, 2176, 17, (21, 22), (3, 3), {"pads_begin": [1, 0]}),
@@ -327,7 +327,7 @@ def test_memory(layout, n, groups, size, scratch, dtype):
     ids=["dense", "depthwise"],
 )
 def test_memory_of_parts_of_channels(sizes, layout):
-    """h would take 39 or 33 MB; 6 MB are of h, 6 of a summand, some of what that is summed up from."""
+    """h would take 39 or 33 MB; h takes 6 MB here, a summand 6, and the sums in it some more."""
     *sizes, attributes = sizes
     src, weights, attributes, value = problem(*sizes, layout, **attributes)
     grad = torch.randn_like(value)

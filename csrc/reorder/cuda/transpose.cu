@@ -66,10 +66,37 @@ class TileOfBlock {
     }
   }
 
-  __device__ __forceinline__ void store(const char* shared) const {
-    for (uint32_t i = threadIdx.x; i < box_.packs; i += kThreads) {
-      store_pack(i, shared);
+  __device__ __forceinline__ void store_pack(uint32_t index, const char* shared) const {
+    PackPosition position;
+    position.step = box_.step;
+    for (int array = 0; array < kArrays; array++) {
+      position.at[array] = begin_[array];
     }
+    uint32_t pack_index = box_.line.split(index);
+    bool inside = true;
+    uint32_t from = 0;
+#pragma unroll
+    for (int a = 1; a < kTiledAxes; a++) {
+      if (a < box_.tiled) {
+        const uint32_t coordinate = box_.axis[a].inside.split(index);
+        inside &= coordinate < left_[a];
+        from += coordinate * box_.axis[a].shared;
+        advance(position.at, a, coordinate);
+      }
+    }
+    pack_index += index * box_.line_packs;
+    const uint32_t first = pack_index * Pack::kElements;
+    if (!inside || first >= left_[0]) {
+      return;
+    }
+    from += pack_index * box_.pack_shared;
+    advance(position.at, 0, first);
+    const int count =
+        static_cast<int>(min(static_cast<uint32_t>(Pack::kElements), left_[0] - first));
+    Pack pack;
+    pack.gather(shared + from, box_.axis[0].shared, args_.src_dtype);
+    pack.compute(args_, position, count);
+    pack.store(args_.dst + position.at[kDst], args_.dst_dtype, count);
   }
 
  private:
@@ -143,39 +170,6 @@ class TileOfBlock {
     }
   }
 
-  __device__ __forceinline__ void store_pack(uint32_t index, const char* shared) const {
-    PackPosition position;
-    position.step = box_.step;
-    for (int array = 0; array < kArrays; array++) {
-      position.at[array] = begin_[array];
-    }
-    uint32_t pack_index = box_.line.split(index);
-    bool inside = true;
-    uint32_t from = 0;
-#pragma unroll
-    for (int a = 1; a < kTiledAxes; a++) {
-      if (a < box_.tiled) {
-        const uint32_t coordinate = box_.axis[a].inside.split(index);
-        inside &= coordinate < left_[a];
-        from += coordinate * box_.axis[a].shared;
-        advance(position.at, a, coordinate);
-      }
-    }
-    pack_index += index * box_.line_packs;
-    const uint32_t first = pack_index * Pack::kElements;
-    if (!inside || first >= left_[0]) {
-      return;
-    }
-    from += pack_index * box_.pack_shared;
-    advance(position.at, 0, first);
-    const int count =
-        static_cast<int>(min(static_cast<uint32_t>(Pack::kElements), left_[0] - first));
-    Pack pack;
-    pack.gather(shared + from, box_.axis[0].shared, args_.src_dtype);
-    pack.compute(args_, position, count);
-    pack.store(args_.dst + position.at[kDst], args_.dst_dtype, count);
-  }
-
   const typename Pack::Args& args_;
   const TileBox& box_;
   int64_t begin_[kArrays];
@@ -190,7 +184,9 @@ __global__ void __launch_bounds__(kThreads)
   const TileOfBlock<Pack> tile(plan.args, plan.box);
   tile.load(shared);
   __syncthreads();
-  tile.store(shared);
+  for (uint32_t i = threadIdx.x; i < plan.box.packs; i += kThreads) {
+    tile.store_pack(i, shared);
+  }
 }
 
 template <class Pack>

@@ -5,8 +5,8 @@
 
 #include "conv/cpu/channel_lanes/plan.h"
 #include "conv/cpu/shared/pixels.h"
-#include "core/cpu/windows.h"
 #include "core/cpu/scratch.h"
+#include "core/cpu/windows.h"
 
 namespace torch_dnnl {
 

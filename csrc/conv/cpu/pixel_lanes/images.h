@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "conv/cpu/pixel_lanes/plan.h"
-#include "core/cpu/simd.h"
 #include "core/cpu/scratch.h"
+#include "core/cpu/simd.h"
 #include "core/math.h"
 
 namespace torch_dnnl {
