@@ -4,6 +4,7 @@
 
 #include "conv/cpu/channel_lanes/tap_kernels.h"
 #include "conv/cpu/channel_lanes/units.h"
+#include "conv/cpu/shared/reduce.h"
 #include "core/cpu/parallel.h"
 #include "core/dispatch.h"
 
@@ -30,13 +31,12 @@ class WeightsGradient {
             accumulate(task / plan_.blocks, worker);
           }
         });
-    parallel_tasks(
-        plan_.vectors, (chunks_ + 8) * plan_.vector_weights, [&](int64_t begin, int64_t end) {
-          for (int64_t vector = begin; vector < end; vector++) {
-            add_chunks(vector);
-            store(vector);
-          }
-        });
+    const int64_t size = plan_.vectors * plan_.vector_weights;
+    add_chunks<C>({sums_.data(), /*outputs=*/1, /*output_step=*/0, size, chunks_, size});
+    parallel_tasks(plan_.vectors, 8 * plan_.vector_weights, [&](int64_t begin, int64_t end) {
+      for (int64_t vector = begin; vector < end; vector++)
+        store(vector);
+    });
   }
 
  private:
@@ -90,16 +90,6 @@ class WeightsGradient {
       });
     }
     return grads;
-  }
-
-  // The sums of all chunks, in those of the first one.
-  void add_chunks(int64_t vector) const {
-    C* const total = sums(0, vector);
-    for (int64_t chunk = 1; chunk < chunks_; chunk++) {
-      const C* part = sums(chunk, vector);
-      for (int64_t i = 0; i < plan_.vector_weights; i++)
-        total[i] += part[i];
-    }
   }
 
   void store(int64_t vector) const {

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "conv/cpu/gemm/view.h"
-#include "conv/cpu/shared/packed_weights.h"
 #include "core/math.h"
 
 namespace torch_dnnl {
@@ -87,6 +86,9 @@ inline void fit_to_threads(const GemmView& v, int64_t panel, int64_t threads, Ge
   while (b.chunks * b.blocks() < enough && b.rows > 4 * kGemmRows)
     set_rows(b.rows / 2);
 }
+
+// Bytes of weights that are packed at once.
+inline constexpr int64_t kMostPacked = int64_t(10) << 20;
 
 // Parts whose shared panels take bounded memory, however large images and weights are.
 inline void

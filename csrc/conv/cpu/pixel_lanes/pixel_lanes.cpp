@@ -4,6 +4,7 @@
 #include "conv/cpu/pixel_lanes/images.h"
 #include "conv/cpu/pixel_lanes/kernels.h"
 #include "conv/cpu/pixel_lanes/parts.h"
+#include "conv/cpu/shared/bias.h"
 #include "conv/cpu/shared/epilogue.h"
 #include "core/cpu/parallel.h"
 #include "core/dispatch.h"
@@ -29,14 +30,6 @@ void pack_weights(const PixelLanesPlan& plan, const Parts& parts, C* packed) {
       });
     }
   });
-}
-
-// packed: [channel of all groups].
-template <class T, class C>
-void pack_bias(const PixelLanesPlan& plan, C* packed) {
-  const auto* bias = static_cast<const T*>(plan.p.bias);
-  for (int64_t c = 0; c < plan.p.groups * plan.outer; c++)
-    packed[c] = bias == nullptr ? C(0) : static_cast<C>(bias[c * plan.p.bias_stride]);
 }
 
 // The rows of taps of a part, for a unit. `weights`: of the unit's group.
@@ -158,7 +151,7 @@ class Gather {
         plan_(plan_pixel_lanes(p, n)),
         parts_(plan_),
         weights_(p.groups * parts_.weights),
-        bias_(p.groups * plan_.outer),
+        bias_(p, plan_.outer),
         phases_(plan_.phases[2].size()),
         stores_(
             std::is_same_v<T, C> && phases_ == 1 && plan_.out_stride[4] == 1 &&
@@ -171,7 +164,6 @@ class Gather {
     // Zeros around an image are multiplied, too.
     if (!all_finite(weights_.data(), plan_.p.groups * parts_.weights))
       return false;
-    pack_bias<T>(plan_, bias_.data());
     parallel_tasks(plan_.units(), plan_.operations(), [&](int64_t begin, int64_t end) {
       PlaneImages<T, C> images(plan_);
       std::vector<PlaneRow<C>> rows;
@@ -255,7 +247,7 @@ class Gather {
     o.row_pitch = plan_.row_pitch();
     o.row_step = f.in_step;
     o.pixel_step = is_narrow ? images.image_step() : n;
-    o.bias = bias_.data() + c;
+    o.bias = bias_.at(unit.group, part.channel);
     if (stores_) {
       const int64_t* ys = plan_.out_stride;
       if constexpr (std::is_same_v<T, C>) {
@@ -278,7 +270,8 @@ class Gather {
   const Epilogue<T>& epilogue_;
   const PixelLanesPlan plan_;
   const Parts parts_;
-  const Scratch<C> weights_, bias_;
+  const Scratch<C> weights_;
+  const Bias<T> bias_;
   const int64_t phases_; // of columns
   const bool stores_;    // kernels store what is computed where it belongs
   const int64_t out_pitch_;

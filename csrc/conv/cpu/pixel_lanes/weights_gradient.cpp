@@ -4,6 +4,7 @@
 #include "conv/cpu/pixel_lanes/images.h"
 #include "conv/cpu/pixel_lanes/kernels.h"
 #include "conv/cpu/pixel_lanes/parts.h"
+#include "conv/cpu/shared/reduce.h"
 #include "core/cpu/parallel.h"
 #include "core/dispatch.h"
 #include "core/numeric.h"
@@ -40,7 +41,7 @@ class WeightsGradient {
     });
     C* const total = sums_.data();
     const int64_t count = p_.groups * parts_.weights;
-    add_chunks(total, count);
+    add_chunks<C>({total, /*outputs=*/1, /*output_step=*/0, count, chunks_, count});
     // Gradients are multiplied with the zeros around an image, too, and pixels with zeros.
     if (!all_finite(total, count))
       return false;
@@ -59,16 +60,6 @@ class WeightsGradient {
   using Unit = PixelLanesPlan::Unit;
   static constexpr int64_t n = kLanes<C>;
   static constexpr int64_t kTasks = 32; // enough for the threads to share
-
-  // The sums of all chunks, in those of the first one.
-  void add_chunks(C* total, int64_t count) const {
-    parallel_tasks(count, chunks_, [&](int64_t begin, int64_t end) {
-      for (int64_t chunk = 1; chunk < chunks_; chunk++) {
-        for (int64_t i = begin; i < end; i++)
-          total[i] += total[chunk * count + i];
-      }
-    });
-  }
 
   void
   accumulate(int64_t group, int64_t chunk, PlaneImages<T, C>& images, C* grads, C* lanes) const {
