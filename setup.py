@@ -202,12 +202,13 @@ for name in cpu_names:
     capability = [f"-DCPU_CAPABILITY={name.upper()}", f"-DCPU_CAPABILITY_{name.upper()}"]
     libraries.append(library(f"_cpu_{name}", CPU_KERNELS, ["-O3", *capability, *CPU_FLAGS[name]]))
 if cuda:
-    kernels = sources(".cu", "cuda")
-    # Reorder's kernels agree with the CPU's to the bit, so that they must not fuse a * b + c.
-    exact = [source for source in kernels if "/reorder/" in source]
-    others = [source for source in kernels if source not in exact]
-    libraries.append(library("_cuda", others + sources(".cpp", "cuda"), ["-O3"]))
-    libraries.append(library("_cuda_exact", exact, ["-O3"]))
+    # Reorder's kernels agree with the CPU's to the bit, so that they must not fuse a * b + c. The
+    # libraries do not link to each other: what launches kernels is in both.
+    reorder = [path for path in sources(".cu", "cuda") if "/reorder/" in path]
+    launching = [path for path in sources(".cu", "cuda") if "/core/" in path]
+    others = [path for path in sources(".cu", "cuda") if path not in reorder]
+    libraries.append(library("_cuda", others, ["-O3"]))
+    libraries.append(library("_cuda_exact", reorder + launching, ["-O3"]))
 
 
 class BuildLibraries(BuildExtension):

@@ -1,5 +1,5 @@
 // When each kernel is the best choice for a problem that it supports: one rule for each row of the
-// table in conv_cuda.cpp, in the same order.
+// table in conv_cuda.cu, in the same order.
 #pragma once
 
 #include "conv/problem.h"
