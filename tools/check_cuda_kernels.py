@@ -12,7 +12,7 @@ print(torch_dnnl.build_info())
 names = {
     schema.name
     for schema in torch._C._jit_get_all_schemas()
-    if schema.name.startswith("torch_dnnl::") and "Tensor" in str(schema.arguments)
+    if schema.name.startswith("torch_dnnl::") and "Tensor" in str(schema)
 }
 has_kernel = {
     name: torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, "CUDA")
