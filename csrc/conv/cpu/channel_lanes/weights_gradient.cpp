@@ -31,9 +31,10 @@ class WeightsGradient {
             accumulate(task / plan_.blocks, worker);
           }
         });
-    const int64_t size = plan_.vectors * plan_.vector_weights;
-    add_chunks<C>({sums_.data(), /*outputs=*/1, /*output_step=*/0, size, chunks_, size});
-    parallel_tasks(plan_.vectors, 8 * plan_.vector_weights, [&](int64_t begin, int64_t end) {
+    const int64_t size = plan_.vector_weights;
+    parallel_tasks(plan_.vectors, (chunks_ + 8) * size, [&](int64_t begin, int64_t end) {
+      // In this loop already: to wake the threads once more takes longer than small sums.
+      add_chunks<C>({sums(0, begin), end - begin, size, size, chunks_, plan_.vectors * size});
       for (int64_t vector = begin; vector < end; vector++)
         store(vector);
     });
