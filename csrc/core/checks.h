@@ -13,10 +13,31 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ostream>
+#include <sstream>
 #include <string>
 #include <string_view>
 
 namespace torch_dnnl {
+
+// The beginning of a message: TORCH_CHECK_VALUE(condition, Expected(op) << argument << " to ...").
+class Expected {
+ public:
+  explicit Expected(const char* op) {
+    message_ << op << ": expected ";
+  }
+  template <class T>
+  Expected& operator<<(const T& value) {
+    message_ << value;
+    return *this;
+  }
+  friend std::ostream& operator<<(std::ostream& out, const Expected& e) {
+    return out << e.message_.view();
+  }
+
+ private:
+  std::ostringstream message_;
+};
 
 inline bool holds(const c10::SymBool& condition) {
   return condition.expect_true(__FILE__, __LINE__);
@@ -36,20 +57,13 @@ inline void check_same_device(
     const at::Tensor& like) {
   TORCH_CHECK_VALUE(
       tensor.device() == like.device(),
-      op,
-      ": expected ",
-      argument,
-      " on the device of ",
-      like_name,
-      " (",
-      like.device(),
-      "), got ",
-      tensor.device());
+      Expected(op) << argument << " on the device of " << like_name << " (" << like.device()
+                   << "), got " << tensor.device());
 }
 
 inline void check_finite(const char* op, const char* argument, double value) {
   TORCH_CHECK_VALUE(
-      std::isfinite(value), op, ": expected ", argument, " to be finite, got ", value);
+      std::isfinite(value), Expected(op) << argument << " to be finite, got " << value);
 }
 
 // ValueError unless `list` has one entry per spatial dimension.
@@ -57,15 +71,8 @@ template <class List>
 void check_length(const char* op, const char* argument, const List& list, size_t spatial) {
   TORCH_CHECK_VALUE(
       list.size() == spatial,
-      op,
-      ": expected ",
-      argument,
-      " to have one entry per spatial dimension (",
-      spatial,
-      "), got ",
-      list.size(),
-      ": ",
-      list);
+      Expected(op) << argument << " to have one entry per spatial dimension (" << spatial
+                   << "), got " << list.size() << ": " << list);
 }
 
 inline void
@@ -73,45 +80,31 @@ check_at_least(const char* op, const char* argument, c10::SymIntArrayRef list, i
   for (const auto& value : list) {
     TORCH_CHECK_VALUE(
         holds(value.sym_ge(least)),
-        op,
-        ": expected every entry of ",
-        argument,
-        " to be at least ",
-        least,
-        ", got ",
-        list);
+        Expected(op) << "every entry of " << argument << " to be at least " << least << ", got "
+                     << list);
   }
 }
 
 inline void check_strided(const char* op, const char* argument, const at::Tensor& tensor) {
   TORCH_CHECK_TYPE(
       tensor.layout() == c10::kStrided,
-      op,
-      ": expected ",
-      argument,
-      " to be a dense (strided) tensor, got layout ",
-      tensor.layout());
+      Expected(op) << argument << " to be a dense (strided) tensor, got layout "
+                   << tensor.layout());
 }
 
 // Expanded tensors may have any number of elements. Kernels multiply it by a few small factors.
 inline void check_numel(const char* op, const char* argument, const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(
       holds(tensor.sym_numel().sym_le(int64_t(1) << 48)),
-      op,
-      ": expected ",
-      argument,
-      " to have at most 2^48 elements, got sizes ",
-      tensor.sym_sizes());
+      Expected(op) << argument << " to have at most 2^48 elements, got sizes "
+                   << tensor.sym_sizes());
 }
 
 // True for "NXC", false for "NCX"; ValueError for anything else.
 inline bool is_channels_innermost(const char* op, std::string_view data_format) {
   TORCH_CHECK_VALUE(
       data_format == "NCX" || data_format == "NXC",
-      op,
-      ": expected data_format to be \"NCX\" or \"NXC\", got \"",
-      data_format,
-      "\"");
+      Expected(op) << "data_format to be \"NCX\" or \"NXC\", got \"" << data_format << "\"");
   return data_format == "NXC";
 }
 
@@ -123,7 +116,8 @@ void check_algorithm(const char* op, std::string_view name, const std::string_vi
   std::string names;
   for (const std::string_view each : known)
     names.append(names.empty() ? "\"" : ", \"").append(each).append("\"");
-  TORCH_CHECK_VALUE(false, op, ": expected algorithm to be one of ", names, ", got \"", name, "\"");
+  TORCH_CHECK_VALUE(
+      false, Expected(op) << "algorithm to be one of " << names << ", got \"" << name << "\"");
 }
 
 } // namespace torch_dnnl
