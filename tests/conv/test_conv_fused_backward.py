@@ -328,7 +328,7 @@ def test_memory(layout, n, groups, size, scratch, dtype):
 )
 def test_memory_of_parts_of_channels(sizes, layout):
     """h as a whole would take 39 or 33 MB. Of h, of a summand and of the sums in a kernel there are
-    up to 6 MB each; 6 MB more are for small pieces of memory, which lie between what others left."""
+    up to 6 MB each; 6 MB more are for small pieces, which lie between what others left."""
     *sizes, attributes = sizes
     src, weights, attributes, value = problem(*sizes, layout, **attributes)
     grad = torch.randn_like(value)
