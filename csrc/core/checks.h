@@ -1,8 +1,6 @@
 // The vocabulary of every validator. Sizes are SymInt, so that one check serves
 // eager, meta and traced calls: a check on a symbolic size becomes a guard, one
 // on an unbacked size a run-time assertion of the traced program.
-//
-// A message reads `<operator>: expected <argument> to ..., got ...`.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,31 +11,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ostream>
-#include <sstream>
 #include <string>
 #include <string_view>
 
+#include "core/expected.h"
+
 namespace torch_dnnl {
-
-// The beginning of a message: TORCH_CHECK_VALUE(condition, Expected(op) << argument << " to ...").
-class Expected {
- public:
-  explicit Expected(const char* op) {
-    message_ << op << ": expected ";
-  }
-  template <class T>
-  Expected& operator<<(const T& value) {
-    message_ << value;
-    return *this;
-  }
-  friend std::ostream& operator<<(std::ostream& out, const Expected& e) {
-    return out << e.message_.view();
-  }
-
- private:
-  std::ostringstream message_;
-};
 
 inline bool holds(const c10::SymBool& condition) {
   return condition.expect_true(__FILE__, __LINE__);
