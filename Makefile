@@ -58,10 +58,10 @@ demo: $(VENV)/.examples
 	$(PY) examples/train_super_resolution.py $(ARGS)
 
 test: $(VENV)/.packages
-	$(PY) -m pytest tests --durations=10 $(ARGS)
+	$(PY) -m pytest --durations=10 $(ARGS)
 
 sanitize: $(VENV)/.packages
-	$(PY) -m pytest tests -m sanitizer $(ARGS)
+	$(PY) -m pytest -m sanitizer $(ARGS)
 
 bench: $(VENV)/.packages
 	$(PY) benchmarks/run.py $(ARGS)
@@ -73,12 +73,15 @@ bench-choices: $(VENV)/.packages
 bench-summary: $(VENV)/.examples
 	$(PY) benchmarks/summary.py --write
 
+# All four, whatever the first ones find.
 lint: $(VENV)/.lint-tools
-	$(PY) -m ruff check .
-	$(PY) -m ruff format --check .
-	$(PY) -m mypy
-	git ls-files --cached --others --exclude-standard csrc tests \
-	  | grep -E '\.(h|cpp|cu|cuh)$$' | xargs $(VENV)/bin/clang-format --dry-run -Werror
+	failed=""; \
+	$(PY) -m ruff check . || failed+=" ruff-check"; \
+	$(PY) -m ruff format --check . || failed+=" ruff-format"; \
+	$(PY) -m mypy || failed+=" mypy"; \
+	git ls-files --cached --others --exclude-standard csrc tests | grep -E '\.(h|cpp|cu|cuh)$$' \
+	  | xargs $(VENV)/bin/clang-format --dry-run -Werror || failed+=" clang-format"; \
+	[ -z "$$failed" ] || { echo "make lint: failed:$$failed"; exit 1; }
 
 # Only loads the kernels, on any machine with nvcc; one CPU library keeps it short.
 cuda-build: $(CUDA_VENV)/.torch

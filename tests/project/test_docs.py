@@ -85,6 +85,13 @@ def test_support_table_is_true(name, dtype):
         call(name, dtype)
 
 
+def test_table_of_convolution_kernels_is_current():
+    text = (ROOT / "docs" / "convolution.md").read_text()
+    table = text[text.index("| Kernel | Supports |") :].split("\n\n")[0]
+    names = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert names == torch_dnnl.build_info()["kernels"]["cpu"]["convolution"]
+
+
 @pytest.mark.slow
 def test_super_resolution_example(tmp_path):
     result = python(
