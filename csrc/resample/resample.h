@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/library.h>
 
 #include "core/torch/empty.h"
 #include "resample/arguments.h"
@@ -68,68 +69,19 @@ resample_problem(const at::Tensor& src, const at::Tensor& dst, const ResampleArg
   return p;
 }
 
-// The operators' signatures, spelled once: `run` gets the image and the parsed call.
-template <at::Tensor (*run)(const at::Tensor&, const ResampleArguments&)>
-at::Tensor resample_kernel(
-    const at::Tensor& src,
-    c10::SymIntArrayRef size,
-    c10::ArrayRef<double> scales,
-    std::string_view mode,
-    std::string_view coordinates,
-    std::string_view nearest_mode,
-    bool antialias,
-    double cubic_coeff_a,
-    bool exclude_outside,
-    c10::ArrayRef<double> roi,
-    double extrapolation_value,
-    std::string_view data_format,
-    std::optional<c10::ScalarType> dtype,
-    std::string_view algorithm) {
-  const ResampleOptions options{
-      scales,
-      mode,
-      coordinates,
-      nearest_mode,
-      antialias,
-      cubic_coeff_a,
-      exclude_outside,
-      roi,
-      extrapolation_value,
-      data_format,
-      dtype,
-      algorithm};
-  return run(src, parse_resample(src, size, options));
+// An operator that parses its arguments and returns run(image, parsed arguments).
+template <auto run, bool transposed>
+void resample_operator(const c10::OperatorHandle&, Stack* stack) {
+  const Stack args =
+      torch::jit::pop(*stack, resample_arg::position(resample_arg::count, transposed));
+  stack->emplace_back(run(args[resample_arg::image].toTensor(), parse_resample(args, transposed)));
 }
 
-template <at::Tensor (*run)(const at::Tensor&, const ResampleArguments&)>
-at::Tensor resample_backward_kernel(
-    const at::Tensor& grad,
-    c10::SymIntArrayRef src_size,
-    c10::ArrayRef<double> scales,
-    std::string_view mode,
-    std::string_view coordinates,
-    std::string_view nearest_mode,
-    bool antialias,
-    double cubic_coeff_a,
-    bool exclude_outside,
-    c10::ArrayRef<double> roi,
-    std::string_view data_format,
-    std::optional<c10::ScalarType> dtype,
-    std::string_view algorithm) {
-  const ResampleOptions options{
-      scales,
-      mode,
-      coordinates,
-      nearest_mode,
-      antialias,
-      cubic_coeff_a,
-      exclude_outside,
-      roi,
-      /*extrapolation_value=*/0,
-      data_format,
-      dtype,
-      algorithm};
-  return run(grad, parse_resample_backward(grad, src_size, options));
+template <auto run>
+void register_resample(torch::Library& m) {
+  using torch::CppFunction;
+  m.impl("resample", CppFunction::makeFromBoxedFunction<resample_operator<run, false>>());
+  m.impl("resample_backward", CppFunction::makeFromBoxedFunction<resample_operator<run, true>>());
 }
 
 } // namespace torch_dnnl
