@@ -259,7 +259,7 @@ inline c10::SymInt scaled_size(const char* op, const c10::SymInt& in, double sca
 } // namespace resample_detail
 
 // `args`: the call of resample or, if `transposed`, of resample_backward.
-inline ResampleArguments parse_resample(const Stack& args, bool transposed) {
+inline ResampleArguments parse_resample(c10::ArrayRef<c10::IValue> args, bool transposed) {
   using namespace resample_arg;
   const auto argument = [&](Name name) -> const c10::IValue& {
     return args[position(name, transposed)];
@@ -271,16 +271,16 @@ inline ResampleArguments parse_resample(const Stack& args, bool transposed) {
   const bool nxc = is_channels_innermost(op, argument(data_format).toStringView());
   const size_t spatial = resample_detail::check_image(op, image_name, src, nxc);
   const auto src_size = src.sym_sizes().slice(resample_detail::first_spatial(nxc), spatial);
-  const std::vector<c10::SymInt> given_size = args[size].toSymIntVector();
   ResampleArguments call{
       .transposed = transposed,
       .nxc = nxc,
-      .size = {given_size.begin(), given_size.end()},
       .dtype = argument(dtype).toOptional<c10::ScalarType>().value_or(src.scalar_type()),
       .factors = args[scales].toDoubleVector(),
       .roi = args[roi].toDoubleVector(),
       .extrapolation_value = transposed ? 0 : args[extrapolation_value].toDouble(),
       .algorithm = argument(algorithm).toStringView()};
+  for (const c10::IValue& each : args[size].toListRef())
+    call.size.push_back(each.toSymInt());
   check_finite(op, "extrapolation_value", call.extrapolation_value);
   check_algorithm(op, call.algorithm, kResampleAlgorithms);
   call.axis = resample_detail::check_options(op, argument, call.factors, call.roi, spatial);

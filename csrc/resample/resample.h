@@ -72,9 +72,11 @@ resample_problem(const at::Tensor& src, const at::Tensor& dst, const ResampleArg
 // An operator that parses its arguments and returns run(image, parsed arguments).
 template <auto run, bool transposed>
 void resample_operator(const c10::OperatorHandle&, Stack* stack) {
-  const Stack args =
-      torch::jit::pop(*stack, resample_arg::position(resample_arg::count, transposed));
-  stack->emplace_back(run(args[resample_arg::image].toTensor(), parse_resample(args, transposed)));
+  const size_t count = resample_arg::position(resample_arg::count, transposed);
+  const auto args = torch::jit::last(*stack, count);
+  at::Tensor result = run(args[resample_arg::image].toTensor(), parse_resample(args, transposed));
+  torch::jit::drop(*stack, count);
+  stack->emplace_back(std::move(result));
 }
 
 template <auto run>

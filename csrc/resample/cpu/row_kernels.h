@@ -66,15 +66,9 @@ class WeightedRows {
   template <class... N>
   C10_ALWAYS_INLINE Lanes<C> load(int64_t i, N... n) const {
     const int64_t count = kRows ? kRows : list_.count;
-    const auto load_row = [&](int64_t r) {
-      const T* const row = kRows ? row_[r] : static_cast<const T*>(list_.rows[r]);
-      if constexpr (kFromImage && sizeof...(n) == 0)
-        __builtin_prefetch(reinterpret_cast<const char*>(row + i) + kPrefetch);
-      return load_lanes<C>(row + i, n...);
-    };
-    Lanes<C> sum = load_row(0) * weight(0);
+    Lanes<C> sum = load_row(0, i, n...) * weight(0);
     for (int64_t r = 1; r < count; r++)
-      sum = at::vec::fmadd(load_row(r), weight(r), sum);
+      sum = at::vec::fmadd(load_row(r, i, n...), weight(r), sum);
     return sum;
   }
   template <class Window>
@@ -83,6 +77,13 @@ class WeightedRows {
   }
 
  private:
+  template <class... N>
+  C10_ALWAYS_INLINE Lanes<C> load_row(int64_t r, int64_t i, N... n) const {
+    const T* const row = kRows ? row_[r] : static_cast<const T*>(list_.rows[r]);
+    if constexpr (kFromImage && sizeof...(n) == 0)
+      __builtin_prefetch(reinterpret_cast<const char*>(row + i) + kPrefetch);
+    return load_lanes<C>(row + i, n...);
+  }
   C10_ALWAYS_INLINE Lanes<C> weight(int64_t r) const {
     return kRows ? weight_[r] : Lanes<C>(list_.weights[r]);
   }
@@ -150,7 +151,7 @@ using WindowOf = std::conditional_t<
 
 // kTaps 0: as many as there are.
 template <Window kWindow, int kTaps, class E, class U, class Row>
-void gather_taps(const Row& pixels, const RowPart<WeightOf<E>>& part) {
+C10_ALWAYS_INLINE void gather_taps(const Row& pixels, const RowPart<WeightOf<E>>& part) {
   using LineWindow = WindowOf<kWindow, E>;
   const Row row = pixels; // a copy, which a store to the image cannot change
   constexpr int64_t step = kLanes<E>;
@@ -234,9 +235,9 @@ void with_taps(int64_t taps, const F& f) {
 }
 
 // A function of its own for each: inlined side by side, loops would lack registers.
-template <Window kWindow, int kTaps, class E, class U>
-C10_NOINLINE void gather_taps_of_line(const E* line, const RowPart<WeightOf<E>>& part) {
-  gather_taps<kWindow, kTaps, E, U>(Line<E>{line}, part);
+template <Window kWindow, int kTaps, class E, class U, class T>
+C10_NOINLINE void gather_taps_of_line(const T* line, const RowPart<WeightOf<E>>& part) {
+  gather_taps<kWindow, kTaps, E, U>(Line<T>{line}, part);
 }
 
 template <class E, class U>
@@ -263,7 +264,7 @@ void gather_line(const E* line, const RowPart<WeightOf<E>>& part) {
 template <class C> // float; no function where there is no such window
 void apply_taps_to_bytes(const void* row, const RowPart<C>& part) {
   with_taps<C>(part.taps->width, [&](auto kTaps) {
-    gather_taps<Window::bytes, kTaps, C, C>(Line<uint8_t>{static_cast<const uint8_t*>(row)}, part);
+    gather_taps_of_line<Window::bytes, kTaps, C, C>(static_cast<const uint8_t*>(row), part);
   });
 }
 
@@ -319,16 +320,21 @@ void apply_taps(const void* line, const RowPart<WeightOf<E>>& part) {
   part.taps != nullptr ? gather_line<E, U>(row, part) : sum_pixels<E, U>(Line<E>{row}, part);
 }
 
-// To rows of an image that are added up on the way. Few channels: two rows, with two taps whose
-// window can_gather_rows(), which is bilinear.
+// Two rows of an image that are added up on the way, with two taps: bilinear.
+template <Window kWindow, class T, class C, class U>
+C10_NOINLINE void gather_two_rows(const WeightedRowList<C>& list, const RowPart<C>& part) {
+  gather_taps<kWindow, 2, C, U>(WeightedRows<2, true, T, C>(list), part);
+}
+
+// Few channels: for taps whose window can_gather_rows().
 template <class T, class C, class U>
 void apply_taps_to_rows(const WeightedRowList<C>& list, const RowPart<C>& part) {
+  using enum Window;
   if (part.taps == nullptr) {
     with_rows<false, T>(list, [&](const auto& row) { sum_pixels<C, U>(row, part); });
   } else if constexpr (LanesWindow<1, C>::is_loaded) {
-    const WeightedRows<2, true, T, C> row(list);
-    part.taps->window == Window::shared_1 ? gather_taps<Window::shared_1, 2, C, U>(row, part)
-                                          : gather_taps<Window::shared_2, 2, C, U>(row, part);
+    part.taps->window == shared_1 ? gather_two_rows<shared_1, T, C, U>(list, part)
+                                  : gather_two_rows<shared_2, T, C, U>(list, part);
   }
 }
 
