@@ -62,20 +62,6 @@ __device__ __forceinline__ T result(C value) {
   }
 }
 
-// Adds what row `row` of src gives, over the planes of the D axis.
-template <class T, class W, class Row, int kVector>
-__device__ __forceinline__ void add_planes(
-    const KernelArguments<W>& args,
-    const TapLoop<W>& planes,
-    const T* line, // of the first plane
-    const Row& row,
-    W (&sum)[kVector]) {
-  planes.for_each([&](int32_t, W weight) {
-    row.add(line, weight, sum);
-    line += args.src_stride[2];
-  });
-}
-
 template <class T>
 __device__ __forceinline__ T fill_value(uint64_t bits) {
   T value;
@@ -83,11 +69,15 @@ __device__ __forceinline__ T fill_value(uint64_t bits) {
   return value;
 }
 
-template <class T, int n>
-__device__ __forceinline__ void fill_if(bool empty, Vector<T, n>& out, uint64_t bits) {
+// Writes `fill` over what reads nothing: all outputs of a vector, or those of some columns.
+template <class T, int n, class W, class Columns>
+__device__ __forceinline__ void
+fill_empty(const KernelArguments<W>& args, const Columns& columns, bool all, Vector<T, n>& out) {
 #pragma unroll
-  for (int v = 0; v < n; v++)
-    out.at[v] = empty ? fill_value<T>(bits) : out.at[v];
+  for (int v = 0; v < n; v++) {
+    if (all || columns.is_empty(v))
+      out.at[v] = fill_value<T>(args.fill);
+  }
 }
 
 // The elements of a vector: 16 bytes, but no more than 8, so that sums stay in registers.
@@ -150,15 +140,8 @@ struct Columns {
       sum[v] += scale * part[v];
   }
 
-  // Writes `fill` over what reads nothing.
-  template <class T>
-  __device__ __forceinline__ void
-  fill_empty(Vector<T, kVector>& out, uint64_t fill, bool all) const {
-#pragma unroll
-    for (int v = 0; v < kVector; v++) {
-      if (all || (empty >> (kPixels ? 0 : v) & 1) != 0)
-        out.at[v] = fill_value<T>(fill);
-    }
+  __device__ __forceinline__ bool is_empty(int v) const {
+    return (empty >> (kPixels ? 0 : v) & 1) != 0;
   }
 };
 

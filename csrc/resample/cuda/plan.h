@@ -169,15 +169,17 @@ KernelArguments<W> make_arguments(const ResamplePlan<W>& plan, const Workers& wo
   return args;
 }
 
-// A table that a kernel needs.
-template <class W>
-struct NeededTable {
-  TapTable* table;
-  int axis;
-  int64_t slots;
-  SharedTable<W> host;
-  bool transposed;
+// How many taps the records of the axes have room for; those of D, as many as there are.
+struct Slots {
+  int64_t h, w;
+  int64_t h_transpose = 0; // 0: the kernel does not need this table
 };
+
+// Of each row of src, the rows of dst that read it.
+template <class W>
+SharedTable<W> readers_of(const ResamplePlan<W>& plan) {
+  return cached_table<W>(plan.problem.axes[1], !plan.problem.transposed);
+}
 
 // Writes the records that BuildTapTables would build, from the table on the host.
 template <class W>
@@ -192,19 +194,33 @@ void write_records(const HostTable<W>& host, const TapTable& table, unsigned cha
   }
 }
 
-// Makes the tables of a call: in its own bytes where they fit, else in the memory that is returned,
-// which must live until the kernel is queued. Equal axes share one table.
-template <class W, size_t count>
-std::optional<Scratch> make_tables(
-    const ResamplePlan<W>& plan,
-    KernelArguments<W>& args,
-    const NeededTable<W> (&needed)[count]) {
+// Makes the tables of a call: in their own bytes where they fit, else in the memory that is
+// returned, which must live until the kernel is queued. Equal axes share one table.
+template <class W>
+std::optional<Scratch>
+make_tables(const ResamplePlan<W>& plan, const Slots& slots, TapTables<W>& tables) {
+  const bool transposed = plan.problem.transposed;
+  const struct {
+    TapTable* table;
+    int axis;
+    int64_t slots;
+    SharedTable<W> host;
+    bool transposed;
+  } wanted[] = {
+      {&tables.d, 0, plan.tables[0]->width, plan.tables[0], transposed},
+      {&tables.h, 1, slots.h, plan.tables[1], transposed},
+      {&tables.w, 2, slots.w, plan.tables[2], transposed},
+      {&tables.h_transpose,
+       1,
+       slots.h_transpose,
+       slots.h_transpose > 0 ? readers_of(plan) : nullptr,
+       !transposed}};
   BuildTapTables<W> build;
-  const HostTable<W>* hosts[count];
+  const HostTable<W>* hosts[BuildTapTables<W>::kMost];
   int64_t bytes = 0;
-  for (const NeededTable<W>& n : needed) {
+  for (const auto& n : wanted) {
     *n.table = {};
-    if (n.host->identity)
+    if (n.host == nullptr || n.host->identity)
       continue;
     int i = 0;
     while (i < build.count && (hosts[i] != n.host.get() || build.sources[i].table.slots != n.slots))
@@ -221,14 +237,28 @@ std::optional<Scratch> make_tables(
   }
   if (bytes <= static_cast<int64_t>(kArgumentTableBytes)) {
     for (int i = 0; i < build.count; i++)
-      write_records(*hosts[i], build.sources[i].table, args.tables.arguments);
+      write_records(*hosts[i], build.sources[i].table, tables.arguments);
     return std::nullopt;
   }
   Scratch memory(bytes);
   build.tables = static_cast<unsigned char*>(memory.data());
-  args.tables.memory = build.tables;
+  tables.memory = build.tables;
   for_each_element(build.rows, build);
   return memory;
+}
+
+// Runs a kernel whose workers are threads, each with a vector of every row of dst.
+template <class W>
+void run_threads(
+    const ResamplePlan<W>& plan,
+    void (*kernel)(KernelArguments<W>),
+    int threads, // of a block
+    int64_t vector,
+    const Slots& slots) {
+  KernelArguments<W> args =
+      make_arguments(plan, workers_for(plan.images, plan.images.row() / vector, 1));
+  const std::optional<Scratch> memory = make_tables(plan, slots, args.tables);
+  launch(kernel, dim3(ceil_div(args.workers, threads)), dim3(threads), 0, args);
 }
 
 } // namespace torch_dnnl::cuda

@@ -1,14 +1,13 @@
-// The axis tables are built on the device, by the function that builds them on the host, into
-// memory of torch's allocator: one launch for the rows of all axes, one for those of their
-// transposes.
-#include "resample/cuda/reference.h"
-
+// The reference: the axis tables are built on the device, by the function that builds them on the
+// host, into memory of torch's allocator: one launch for the rows of all axes, one for those of
+// their transposes.
 #include <algorithm>
 #include <utility>
 
 #include "core/cuda/launch.h"
 #include "core/cuda/scratch.h"
 #include "core/dispatch.h"
+#include "resample/cuda/kernels.h"
 #include "resample/host_table.h"
 #include "resample/reference.h"
 

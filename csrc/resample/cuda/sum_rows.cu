@@ -1,11 +1,11 @@
-// The kernel for rows of neighbouring columns that running_sums.h describes.
+// The kernel of running sums for rows of neighbouring columns; see kernels.h.
 //
 // A block takes a tile of a row of dst and the columns of src that the tile reads, a vector for
 // each thread. When the sums of a row of dst are complete, the block shares them and applies the W
 // axis. Two buffers by turns: the barrier before a row is read is also the one that lets the buffer
 // of the row before be overwritten by the next but one.
+#include "resample/cuda/kernels.h"
 #include "resample/cuda/running_sums.h"
-#include "resample/cuda/running_sums_device.h"
 
 namespace torch_dnnl::cuda {
 namespace {
@@ -138,7 +138,7 @@ struct ManyTaps {
     for (int32_t element = begin + threadIdx.x; element < end; element += blockDim.x) {
       uint32_t x = element;
       const auto channel = static_cast<int32_t>(args.by_inner.split(x));
-      const TapLoop<W> taps(args.tables.row(args.tables.w, static_cast<int32_t>(x)), args.tables.w);
+      const TapLoop<W> taps = args.tables.loop(args.tables.w, static_cast<int32_t>(x));
       W sum = 0;
       taps.for_each([&](int32_t index, W weight) {
         sum += weight * row[shared_position(index * args.inner + channel - src_begin)];
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kMostThreads)
   const uint32_t shared_mine = shared_position(mine); // 32 is a multiple of kVector
   const bool has_columns = src_begin + mine < src_end;
   const Outputs outputs(args, begin, end, src_begin);
-  const TapLoop<W> planes(args.tables.row(args.tables.d, at.d), args.tables.d);
+  const TapLoop<W> planes = args.tables.loop(args.tables.d, at.d);
   const T* src = static_cast<const T*>(args.src) + at.src + planes.first() * args.src_stride[2] +
       src_begin + mine;
   T* line = static_cast<T*>(args.dst) + at.dst + at.begin * args.dst_stride[3];
@@ -265,7 +265,8 @@ void run(
   const Workers workers = workers_for(m, ceil_div(m.row(), elements_per_tile), threads_of(plan));
   KernelArguments<W> args = make_arguments(plan, workers);
   args.elements_per_tile = static_cast<int32_t>(elements_per_tile);
-  const std::optional<Scratch> memory = make_sum_tables(plan, args, open, w_slots);
+  const Slots slots{plan.tables[1]->width, w_slots, open};
+  const std::optional<Scratch> memory = make_tables(plan, slots, args.tables);
   const int64_t threads = threads_of(plan);
   const int64_t buffer = shared_position(static_cast<uint32_t>(threads * lanes(plan)));
   launch(kernel, dim3(args.workers), dim3(threads), 2 * buffer * sizeof(W), args);

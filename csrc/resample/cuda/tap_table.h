@@ -123,6 +123,9 @@ struct TapTables {
   __device__ __forceinline__ Taps<W> row(const TapTable& table, int32_t index) const {
     return TapRows<W>(*this, table, index).next();
   }
+  __device__ __forceinline__ TapLoop<W> loop(const TapTable& table, int32_t index) const {
+    return TapLoop<W>(row(table, index), table);
+  }
 };
 
 // The rows of a table from one on, in their order: then a record is one step from the one before.
