@@ -11,6 +11,11 @@ M_MMAP_THRESHOLD = -3  # of malloc.h
 ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)
 
 
+def pytest_addoption(parser):
+    parser.addoption("--problems", type=int, default=60, help="random problems for each kernel")
+    parser.addoption("--seed", type=int, default=0, help="of random problems")
+
+
 def pytest_collection_modifyitems(items):
     """Tests marked `cuda` need a GPU; nothing else is ever skipped. Where there is one, what a
     module runs on its DEVICE is one of them."""

@@ -4,6 +4,10 @@ but for an expanded one, whose elements repeat the first."""
 import torch
 
 
+def poison(x):
+    return float("nan") if x.is_floating_point() else torch.iinfo(x.dtype).max
+
+
 def channels_last(x):
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     return x.contiguous(memory_format=formats[x.dim()]) if x.dim() in formats else x
@@ -14,13 +18,13 @@ def transposed(x):
 
 
 def sliced(x):
-    wide = torch.full([2 * n + 1 for n in x.shape], float("nan"), dtype=x.dtype)
+    wide = torch.full([2 * n + 1 for n in x.shape], poison(x), dtype=x.dtype)
     view = wide[tuple(slice(1, None, 2) for _ in x.shape)]
     return view.copy_(x)
 
 
 def offset_by_one(x):
-    flat = torch.full([x.numel() + 1], float("nan"), dtype=x.dtype)
+    flat = torch.full([x.numel() + 1], poison(x), dtype=x.dtype)
     return flat[1:].view(x.shape).copy_(x)
 
 

@@ -20,49 +20,28 @@ inline void check_result(const char* op, const char* causes, c10::SymIntArrayRef
     elements *= static_cast<double>(std::max<int64_t>(size.maybe_as_int().value_or(1), 1));
   TORCH_CHECK_VALUE(
       elements <= kMaxSize,
-      op,
-      ": expected ",
-      causes,
-      " to give a result of at most 2^48 elements, got sizes ",
-      sizes);
+      Expected(op) << causes << " to give a result of at most 2^48 elements, got sizes " << sizes);
 }
 
 inline void check_tensor(const ConvArguments& a, const char* argument, const at::Tensor& tensor) {
   check_strided(a.op, argument, tensor);
   TORCH_CHECK_VALUE(
       tensor.dim() == a.rank,
-      a.op,
-      ": expected ",
-      argument,
-      " to be ",
-      a.rank,
-      "-D, got ",
-      tensor.dim(),
-      "-D with sizes ",
-      tensor.sym_sizes());
+      Expected(a.op) << argument << " to be " << a.rank << "-D, got " << tensor.dim()
+                     << "-D with sizes " << tensor.sym_sizes());
   check_numel(a.op, argument, tensor);
   TORCH_CHECK_TYPE(
       contains(FloatingTypes{}, tensor.scalar_type()),
-      a.op,
-      ": expected ",
-      argument,
-      " to be float64, float32, bfloat16 or float16, got ",
-      tensor.scalar_type());
+      Expected(a.op) << argument << " to be float64, float32, bfloat16 or float16, got "
+                     << tensor.scalar_type());
 }
 
 inline void
 check_divisible(const ConvArguments& a, const char* argument, const c10::SymInt& channels) {
   TORCH_CHECK_VALUE(
       holds(channels.sym_le(kMaxAttribute)) && holds((channels % a.groups).sym_eq(0)),
-      a.op,
-      ": expected ",
-      argument,
-      " to have at most ",
-      kMaxAttribute,
-      " channels, divisible by groups (",
-      a.groups,
-      "), got ",
-      channels);
+      Expected(a.op) << argument << " to have at most " << kMaxAttribute
+                     << " channels, divisible by groups (" << a.groups << "), got " << channels);
 }
 
 inline void check_image(const ConvArguments& a, const char* argument, const at::Tensor& image) {
@@ -76,11 +55,8 @@ inline void check_weights(const ConvArguments& a, const at::Tensor& weights) {
   check_within(a.op, "the kernel sizes of ", "weights", a.kernel_of(weights), 1, kMaxAttribute);
   TORCH_CHECK_VALUE(
       holds(a.oc(weights).sym_gt(0)) && holds(a.ic_per_group(weights).sym_le(kMaxAttribute)),
-      a.op,
-      ": expected weights to have at least one output channel and at most ",
-      kMaxAttribute,
-      " input channels, got sizes ",
-      weights.sym_sizes());
+      Expected(a.op) << "weights to have at least one output channel and at most " << kMaxAttribute
+                     << " input channels, got sizes " << weights.sym_sizes());
   check_divisible(a, "weights", a.oc(weights));
 }
 
@@ -93,15 +69,8 @@ inline void check_alike(
     const at::Tensor& like) {
   TORCH_CHECK_TYPE(
       tensor.scalar_type() == like.scalar_type(),
-      op,
-      ": expected ",
-      argument,
-      " to have the type of ",
-      like_name,
-      " (",
-      like.scalar_type(),
-      "), got ",
-      tensor.scalar_type());
+      Expected(op) << argument << " to have the type of " << like_name << " (" << like.scalar_type()
+                   << "), got " << tensor.scalar_type());
   check_same_device(op, argument, tensor, like_name, like);
 }
 
@@ -120,13 +89,8 @@ inline void check_like_output(
     is_alike = holds(tensor.sym_size(d).sym_eq(output_sizes[d]));
   TORCH_CHECK_VALUE(
       is_alike,
-      op,
-      ": expected ",
-      argument,
-      " to have the sizes of the output, ",
-      output_sizes,
-      ", got ",
-      tensor.sym_sizes());
+      Expected(op) << argument << " to have the sizes of the output, " << output_sizes << ", got "
+                   << tensor.sym_sizes());
 }
 
 // The gradient that a backward operator gets is shaped as the forward's result.
@@ -140,15 +104,9 @@ inline void check_grad(
   for (size_t d = 0; d < a.spatial(); d++) {
     TORCH_CHECK_VALUE(
         holds(got[d].sym_eq(expected[d])),
-        a.op,
-        ": expected grad to have spatial sizes ",
-        c10::SymIntArrayRef(expected),
-        " (those of the convolution of sizes ",
-        src_size,
-        " with kernel sizes ",
-        kernel,
-        "), got ",
-        got);
+        Expected(a.op) << "grad to have spatial sizes " << c10::SymIntArrayRef(expected)
+                       << " (those of the convolution of sizes " << src_size
+                       << " with kernel sizes " << kernel << "), got " << got);
   }
 }
 
@@ -171,13 +129,8 @@ inline void check_sizes_of_tensor(
   for (size_t d = 0; d < sizes.size(); d++) {
     TORCH_CHECK_VALUE(
         holds(sizes[d].sym_eq(of_tensor[d])),
-        op,
-        ": expected ",
-        argument,
-        " to be the spatial sizes of the tensor, ",
-        of_tensor,
-        ", got ",
-        sizes);
+        Expected(op) << argument << " to be the spatial sizes of the tensor, " << of_tensor
+                     << ", got " << sizes);
   }
 }
 
@@ -193,27 +146,16 @@ inline void add_forward(
   const c10::SymInt ic = a.channels(src) / a.groups, oc = a.oc(weights);
   TORCH_CHECK_VALUE(
       holds(a.ic_per_group(weights).sym_eq(ic)),
-      a.op,
-      ": expected weights to have ",
-      ic,
-      " input channels (the ",
-      a.channels(src),
-      " of src in ",
-      a.groups,
-      " groups), got ",
-      a.ic_per_group(weights),
-      " in sizes ",
-      weights.sym_sizes());
+      Expected(a.op) << "weights to have " << ic << " input channels (the " << a.channels(src)
+                     << " of src in " << a.groups << " groups), got " << a.ic_per_group(weights)
+                     << " in sizes " << weights.sym_sizes());
   if (bias.has_value()) {
     check_strided(a.op, "bias", *bias);
     check_alike(a.op, "bias", *bias, "src", src);
     TORCH_CHECK_VALUE(
         bias->dim() == 1 && holds(bias->sym_size(0).sym_eq(oc)),
-        a.op,
-        ": expected bias to be 1-D with ",
-        oc,
-        " elements (the output channels of weights), got ",
-        bias->sym_sizes());
+        Expected(a.op) << "bias to be 1-D with " << oc
+                       << " elements (the output channels of weights), got " << bias->sym_sizes());
   }
   const Sizes size = a.dst_size(a.spatial_of(src), a.kernel_of(weights));
   a.dst = make_sizes(a.image_at, src.sym_size(0), oc, size);
@@ -231,11 +173,8 @@ inline void add_data_gradient(
   check_src_size(a, src_size);
   TORCH_CHECK_VALUE(
       holds(a.channels(grad).sym_eq(a.oc(weights))),
-      a.op,
-      ": expected grad to have ",
-      a.oc(weights),
-      " channels (the output channels of weights), got ",
-      a.channels(grad));
+      Expected(a.op) << "grad to have " << a.oc(weights)
+                     << " channels (the output channels of weights), got " << a.channels(grad));
   check_grad(a, grad, src_size, a.kernel_of(weights));
   const c10::SymInt ic = a.ic_per_group(weights) * a.groups;
   a.src = make_sizes(a.image_at, grad.sym_size(0), ic, src_size);
@@ -253,12 +192,8 @@ inline void add_weights_gradient(
   check_kernel_size(a, kernel_size);
   TORCH_CHECK_VALUE(
       holds(grad.sym_size(0).sym_eq(src.sym_size(0))),
-      a.op,
-      ": expected src to have the batch ",
-      "size of grad (",
-      grad.sym_size(0),
-      "), got ",
-      src.sym_size(0));
+      Expected(a.op) << "src to have the batch size of grad (" << grad.sym_size(0) << "), got "
+                     << src.sym_size(0));
   check_grad(a, grad, a.spatial_of(src), kernel_size);
   a.weights = make_sizes(a.weights_at, a.channels(grad), a.channels(src) / a.groups, kernel_size);
   check_result(a.op, "kernel_size, grad and src", a.weights);

@@ -77,11 +77,9 @@ inline Activation activation_of(const char* op, std::optional<std::string_view> 
   }
   TORCH_CHECK_VALUE(
       false,
-      op,
-      ": expected activation to be None, \"relu\", \"silu\", \"gelu\", \"sigmoid\", \"tanh\" or ",
-      "\"hardswish\", got \"",
-      *name,
-      "\"");
+      Expected(op) << "activation to be None, \"relu\", \"silu\", \"gelu\", \"sigmoid\", \"tanh\" "
+                      "or \"hardswish\", got \""
+                   << *name << "\"");
 }
 
 // `what` and `argument` name the list: "the spatial sizes of " "src", or "" "strides".
@@ -95,16 +93,8 @@ inline void check_within(
   for (const auto& value : list) {
     TORCH_CHECK_VALUE(
         holds(value.sym_ge(least)) && holds(value.sym_le(most)),
-        op,
-        ": expected every entry of ",
-        what,
-        argument,
-        " to be from ",
-        least,
-        " to ",
-        most,
-        ", got ",
-        list);
+        Expected(op) << "every entry of " << what << argument << " to be from " << least << " to "
+                     << most << ", got " << list);
   }
 }
 
@@ -177,21 +167,10 @@ struct ConvArguments {
       const c10::SymInt padded = in + pads_begin[d] + pads_end[d], covered = reach(d, kernel[d]);
       TORCH_CHECK_VALUE(
           holds(padded.sym_ge(covered)),
-          op,
-          ": expected the kernel to fit into the padded src, ",
-          "got a kernel that covers ",
-          covered,
-          " and a padded size of ",
-          padded,
-          " in spatial dimension ",
-          d,
-          " (sizes ",
-          src_size,
-          ", kernel sizes ",
-          kernel,
-          ", dilation ",
-          dilations[d],
-          ")");
+          Expected(op) << "the kernel to fit into the padded src, got a kernel that covers "
+                       << covered << " and a padded size of " << padded << " in spatial dimension "
+                       << d << " (sizes " << src_size << ", kernel sizes " << kernel
+                       << ", dilation " << dilations[d] << ")");
       result[d] = (padded - covered) / stride + 1;
     }
     return result;
@@ -225,33 +204,23 @@ inline ConvArguments attributes(
   const bool is_xio = options.weights_format == "XIO";
   TORCH_CHECK_VALUE(
       is_xio || options.weights_format == "OIX",
-      op,
-      ": expected weights_format to be \"OIX\" or \"XIO\", got \"",
-      options.weights_format,
-      "\"");
+      Expected(op) << "weights_format to be \"OIX\" or \"XIO\", got \"" << options.weights_format
+                   << "\"");
   const bool is_valid = options.auto_pad == "valid";
   a.auto_pad = options.auto_pad == "same_upper" ? AutoPad::same_upper
       : options.auto_pad == "same_lower"        ? AutoPad::same_lower
                                                 : AutoPad::none;
   TORCH_CHECK_VALUE(
       is_valid || a.auto_pad != AutoPad::none || options.auto_pad == "none",
-      op,
-      ": expected auto_pad to be one of \"none\", \"same_upper\", \"same_lower\", \"valid\", ",
-      "got \"",
-      options.auto_pad,
-      "\"");
+      Expected(op)
+          << "auto_pad to be one of \"none\", \"same_upper\", \"same_lower\", \"valid\", got \""
+          << options.auto_pad << "\"");
   check_algorithm(op, options.algorithm, kConvAlgorithms);
   TORCH_CHECK_VALUE(
       a.rank >= 3 && a.rank <= 5,
-      op,
-      ": expected ",
-      argument,
-      " to be 3-D to 5-D (",
-      is_nxc ? "N, spatial..., C" : "N, C, spatial...",
-      "), got ",
-      a.rank,
-      "-D with sizes ",
-      image.sym_sizes());
+      Expected(op) << argument << " to be 3-D to 5-D ("
+                   << (is_nxc ? "N, spatial..., C" : "N, C, spatial...") << "), got " << a.rank
+                   << "-D with sizes " << image.sym_sizes());
   a.image_at = image_dims(is_nxc, a.rank);
   a.weights_at = weights_dims(is_xio, a.rank);
   a.strides.assign(a.spatial(), 1);
@@ -268,11 +237,7 @@ inline ConvArguments attributes(
   }
   TORCH_CHECK_VALUE(
       holds(options.groups.sym_ge(1)) && holds(options.groups.sym_le(kMaxAttribute)),
-      op,
-      ": expected groups to be from 1 to ",
-      kMaxAttribute,
-      ", got ",
-      options.groups);
+      Expected(op) << "groups to be from 1 to " << kMaxAttribute << ", got " << options.groups);
   a.groups = options.groups;
   return a;
 }

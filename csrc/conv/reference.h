@@ -230,8 +230,7 @@ struct ActivationGradientElement {
 // f(functor) with the function object that computes the problem.
 template <class F>
 void with_reference(const ConvProblem& p, F&& f) {
-  dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  dispatch(FloatingTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
     switch (p.pass) {
       case ConvPass::forward:
         return f(ConvForward<T>{p});

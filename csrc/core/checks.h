@@ -1,8 +1,6 @@
 // The vocabulary of every validator. Sizes are SymInt, so that one check serves
 // eager, meta and traced calls: a check on a symbolic size becomes a guard, one
 // on an unbacked size a run-time assertion of the traced program.
-//
-// A message reads `<operator>: expected <argument> to ..., got ...`.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,6 +13,8 @@
 #include <cmath>
 #include <string>
 #include <string_view>
+
+#include "core/expected.h"
 
 namespace torch_dnnl {
 
@@ -36,20 +36,13 @@ inline void check_same_device(
     const at::Tensor& like) {
   TORCH_CHECK_VALUE(
       tensor.device() == like.device(),
-      op,
-      ": expected ",
-      argument,
-      " on the device of ",
-      like_name,
-      " (",
-      like.device(),
-      "), got ",
-      tensor.device());
+      Expected(op) << argument << " on the device of " << like_name << " (" << like.device()
+                   << "), got " << tensor.device());
 }
 
 inline void check_finite(const char* op, const char* argument, double value) {
   TORCH_CHECK_VALUE(
-      std::isfinite(value), op, ": expected ", argument, " to be finite, got ", value);
+      std::isfinite(value), Expected(op) << argument << " to be finite, got " << value);
 }
 
 // ValueError unless `list` has one entry per spatial dimension.
@@ -57,15 +50,8 @@ template <class List>
 void check_length(const char* op, const char* argument, const List& list, size_t spatial) {
   TORCH_CHECK_VALUE(
       list.size() == spatial,
-      op,
-      ": expected ",
-      argument,
-      " to have one entry per spatial dimension (",
-      spatial,
-      "), got ",
-      list.size(),
-      ": ",
-      list);
+      Expected(op) << argument << " to have one entry per spatial dimension (" << spatial
+                   << "), got " << list.size() << ": " << list);
 }
 
 inline void
@@ -73,45 +59,31 @@ check_at_least(const char* op, const char* argument, c10::SymIntArrayRef list, i
   for (const auto& value : list) {
     TORCH_CHECK_VALUE(
         holds(value.sym_ge(least)),
-        op,
-        ": expected every entry of ",
-        argument,
-        " to be at least ",
-        least,
-        ", got ",
-        list);
+        Expected(op) << "every entry of " << argument << " to be at least " << least << ", got "
+                     << list);
   }
 }
 
 inline void check_strided(const char* op, const char* argument, const at::Tensor& tensor) {
   TORCH_CHECK_TYPE(
       tensor.layout() == c10::kStrided,
-      op,
-      ": expected ",
-      argument,
-      " to be a dense (strided) tensor, got layout ",
-      tensor.layout());
+      Expected(op) << argument << " to be a dense (strided) tensor, got layout "
+                   << tensor.layout());
 }
 
 // Expanded tensors may have any number of elements. Kernels multiply it by a few small factors.
 inline void check_numel(const char* op, const char* argument, const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(
       holds(tensor.sym_numel().sym_le(int64_t(1) << 48)),
-      op,
-      ": expected ",
-      argument,
-      " to have at most 2^48 elements, got sizes ",
-      tensor.sym_sizes());
+      Expected(op) << argument << " to have at most 2^48 elements, got sizes "
+                   << tensor.sym_sizes());
 }
 
 // True for "NXC", false for "NCX"; ValueError for anything else.
 inline bool is_channels_innermost(const char* op, std::string_view data_format) {
   TORCH_CHECK_VALUE(
       data_format == "NCX" || data_format == "NXC",
-      op,
-      ": expected data_format to be \"NCX\" or \"NXC\", got \"",
-      data_format,
-      "\"");
+      Expected(op) << "data_format to be \"NCX\" or \"NXC\", got \"" << data_format << "\"");
   return data_format == "NXC";
 }
 
@@ -123,7 +95,8 @@ void check_algorithm(const char* op, std::string_view name, const std::string_vi
   std::string names;
   for (const std::string_view each : known)
     names.append(names.empty() ? "\"" : ", \"").append(each).append("\"");
-  TORCH_CHECK_VALUE(false, op, ": expected algorithm to be one of ", names, ", got \"", name, "\"");
+  TORCH_CHECK_VALUE(
+      false, Expected(op) << "algorithm to be one of " << names << ", got \"" << name << "\"");
 }
 
 } // namespace torch_dnnl

@@ -5,11 +5,12 @@
 // supports it. The last row is the reference, for which both always hold.
 #pragma once
 
-#include <c10/util/Exception.h>
-
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <string_view>
+
+#include "core/expected.h"
 
 namespace torch_dnnl {
 
@@ -45,6 +46,17 @@ const Kernel<Problem>& choose(const Kernel<Problem> (&kernels)[n], const Problem
   });
 }
 
+// The quoted names of the rows that a message lists.
+template <class Problem, size_t n, class IsListed>
+std::string quoted_names(const Kernel<Problem> (&kernels)[n], const IsListed& is_listed) {
+  std::string names;
+  for (const Kernel<Problem>& kernel : kernels) {
+    if (is_listed(kernel))
+      names.append(names.empty() ? "\"" : ", \"").append(kernel.name).append("\"");
+  }
+  return names;
+}
+
 // The row of a name that a caller asks for. `op` is the operator, for messages.
 template <class Problem, size_t n>
 const Kernel<Problem>& kernel_named(
@@ -52,32 +64,19 @@ const Kernel<Problem>& kernel_named(
     std::string_view name,
     const char* op,
     const Problem& p) {
-  std::string supporting, all;
-  const Kernel<Problem>* found = nullptr;
-  for (const Kernel<Problem>& kernel : kernels) {
-    if (name == kernel.name)
-      found = &kernel;
-    const std::string quoted = std::string("\"") + kernel.name + "\"";
-    all += (all.empty() ? "" : ", ") + quoted;
-    if (kernel.supports(p))
-      supporting += (supporting.empty() ? "" : ", ") + quoted;
-  }
+  using Row = const Kernel<Problem>&;
+  const auto found =
+      std::find_if(kernels, kernels + n, [&](Row kernel) { return name == kernel.name; });
   TORCH_CHECK_VALUE(
-      found != nullptr,
-      op,
-      ": expected algorithm to be a kernel of this device, one of ",
-      all,
-      ", got \"",
-      name,
-      "\"");
+      found != kernels + n,
+      Expected(op) << "algorithm to be a kernel of this device, one of "
+                   << quoted_names(kernels, [](Row) { return true; }) << ", got \"" << name
+                   << "\"");
   TORCH_CHECK_NOT_IMPLEMENTED(
       found->supports(p),
-      op,
-      ": expected algorithm to be a kernel that supports this call, one of ",
-      supporting,
-      ", got \"",
-      name,
-      "\"");
+      Expected(op) << "algorithm to be a kernel that supports this call, one of "
+                   << quoted_names(kernels, [&](Row kernel) { return kernel.supports(p); })
+                   << ", got \"" << name << "\"");
   return *found;
 }
 

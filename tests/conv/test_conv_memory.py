@@ -10,16 +10,10 @@ import torch
 import torch.nn.functional as F
 
 
-M_MMAP_THRESHOLD = -3  # of <malloc.h>
-
-
 def peak_of(call):
     """The result, and how many bytes of memory the process took for a moment beyond what it had, at
     least: the first calls also grow the threads' stacks and heaps."""
     status, clear = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-    libc = ctypes.CDLL(None)
-    # Else what is freed may stay in the heap, in pieces too small for what is taken next.
-    libc.mallopt(M_MMAP_THRESHOLD, 1 << 20)
 
     def kilobytes(field):
         return int(status.read_text().split(f"{field}:")[1].split()[0])
@@ -27,7 +21,7 @@ def peak_of(call):
     peaks = []
     for _ in range(4):
         result = None
-        libc.malloc_trim(0)  # what was freed would be taken again unseen
+        ctypes.CDLL(None).malloc_trim(0)  # what was freed would be taken again unseen
         clear.write_text("5")  # the peak begins here
         before = kilobytes("VmRSS")
         result = call()

@@ -21,7 +21,7 @@ struct Epilogue {
   const void* residual;
   Activation activation;
 
-  static Epilogue of(const ConvProblem& p) {
+  TORCH_DNNL_HD static Epilogue of(const ConvProblem& p) {
     return {p.out, p.preactivation, p.residual, p.activation};
   }
 

@@ -11,8 +11,7 @@ void run_reference(const ConvProblem& p) {
 }
 
 void activation_gradient(const ActivationGradient& p) {
-  dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  dispatch(FloatingTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
     for_each_element(p.n * p.channels * product(p.size), ActivationGradientElement<T>{p});
   });
 }

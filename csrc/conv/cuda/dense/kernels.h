@@ -3,9 +3,9 @@
 // they multiply those of the present one.
 #pragma once
 
-#include "conv/activation.h"
 #include "conv/cuda/dense/problem.h"
 #include "conv/cuda/dense/tile.h"
+#include "conv/cuda/epilogue.h"
 
 namespace torch_dnnl::cuda {
 
@@ -151,93 +151,39 @@ gathered_source(const DenseProblem& p, const PixelRow& row, const Shift& shift, 
   return {first + a.offset, inside};
 }
 
-// The sums of a block's pixels and channels, as they leave it: bias and residual added, activated,
-// rounded and stored.
+// Completes and stores a chunk of a block's sums. `channel`: the first, of the group, of `channels`
+// that exist.
 template <class T, class Sum>
-class DenseEpilogue {
- public:
-  __device__ DenseEpilogue(const DenseProblem& p, const Geometry& g) : p_(p), g_(g) {}
-
-  // `channels` of a chunk, `channel` the first, of the group. `whole`: by 16 bytes.
-  template <bool whole>
-  __device__ void
-  store(const Sum* sums, int64_t offset, int64_t residual_offset, int channel, int channels) const {
-    const ConvProblem& c = p_.conv;
-    Sum u[kChunk<T>];
+__device__ __forceinline__ void store_chunk(
+    const DenseProblem& p,
+    const Geometry& g,
+    const Sum* sums,
+    int64_t offset,
+    int64_t residual_offset,
+    int channel,
+    int channels) {
+  const ConvProblem& c = p.conv;
+  Sum u[kChunk<T>];
 #pragma unroll
-    for (int e = 0; e < kChunk<T>; e++) {
-      u[e] = sums[e];
-    }
-    if (c.bias != nullptr) {
-      const int64_t first = static_cast<int64_t>(g_.group) * p_.straight.channels + channel;
-      const T* bias = static_cast<const T*>(c.bias) + first * c.bias_stride;
+  for (int e = 0; e < kChunk<T>; e++)
+    u[e] = sums[e];
+  if (c.bias != nullptr) {
+    const int64_t first = static_cast<int64_t>(g.group) * p.straight.channels + channel;
+    const T* bias = static_cast<const T*>(c.bias) + first * c.bias_stride;
 #pragma unroll
-      for (int e = 0; e < kChunk<T>; e++) {
-        u[e] += e < channels ? static_cast<Sum>(bias[e * c.bias_stride]) : Sum(0);
-      }
-    }
-    if (c.residual != nullptr) {
-      const int64_t step = c.residual_stride[1];
-      const auto residual =
-          load<whole>(c.residual, residual_offset + channel * step, step, channels);
-#pragma unroll
-      for (int e = 0; e < kChunk<T>; e++) {
-        u[e] += static_cast<Sum>(residual.at[e]);
-      }
-    }
-    Chunk<T> result;
-    if (c.preactivation != nullptr) {
-#pragma unroll
-      for (int e = 0; e < kChunk<T>; e++) {
-        result.at[e] = convert<T>(u[e]);
-      }
-      put<whole>(c.preactivation, offset, channel, channels, result);
-    }
-    with_activation(c.activation, [&](auto tag) {
-#pragma unroll
-      for (int e = 0; e < kChunk<T>; e++) {
-        result.at[e] = convert<T>(activate<decltype(tag)::value>(u[e]));
-      }
-    });
-    put<whole>(c.out, offset, channel, channels, result);
+    for (int e = 0; e < kChunk<T>; e++)
+      u[e] += e < channels ? static_cast<Sum>(bias[e * c.bias_stride]) : Sum(0);
   }
-
- private:
-  template <bool whole>
-  __device__ static Chunk<T> load(const void* data, int64_t offset, int64_t step, int channels) {
-    const T* from = static_cast<const T*>(data) + offset;
-    if constexpr (whole) {
-      return load_vector<kChunk<T>>(from);
-    } else {
-      Chunk<T> chunk;
-#pragma unroll
-      for (int e = 0; e < kChunk<T>; e++) {
-        chunk.at[e] = e < channels ? from[e * step] : T(0);
-      }
-      return chunk;
-    }
-  }
-
-  template <bool whole>
-  __device__ void
-  put(void* data, int64_t offset, int channel, int channels, const Chunk<T>& chunk) const {
-    const int64_t step = p_.straight.stride[1];
-    T* to = static_cast<T*>(data) + (offset + channel * step);
-    if constexpr (whole) {
-      store_vector(to, chunk);
-    } else {
-#pragma unroll
-      for (int e = 0; e < kChunk<T>; e++) {
-        if (e < channels) {
-          to[e * step] = chunk.at[e];
-        }
-      }
-    }
-  }
-
-  const DenseProblem& p_;
-  const Geometry& g_;
-};
+  const int64_t step = p.straight.stride[1], residual_step = c.residual_stride[1];
+  Epilogue::of(c).complete<T>(
+      u,
+      channels,
+      offset + channel * step,
+      step,
+      residual_offset + channel * residual_step,
+      residual_step,
+      p.stores_whole);
+}
 
 // Rows of a block's sums in shared memory are this long: 8 of them begin in different banks.
 template <class S>
@@ -318,7 +264,6 @@ __global__ void __launch_bounds__(kDenseThreads, 2)
   }
   __syncthreads();
   constexpr int kColumns = S::n / kChunk<T>;
-  const DenseEpilogue<T, Sum> epilogue(p, g);
   for (int i = threadIdx.x; i < S::m * kColumns; i += kDenseThreads) {
     const int row = p.stores_whole ? i / kColumns : i % S::m;
     const int column = (p.stores_whole ? i % kColumns : i / S::m) * kChunk<T>;
@@ -326,13 +271,14 @@ __global__ void __launch_bounds__(kDenseThreads, 2)
       continue;
     }
     const Sum* of_chunk = of_block + row * kSumsPitch<S> + column;
-    const int64_t offset = rows[row].straight.offset, residual = rows[row].gathered.offset;
-    if (p.stores_whole) {
-      epilogue.template store<true>(of_chunk, offset, residual, n0 + column, kChunk<T>);
-    } else {
-      epilogue.template store<false>(
-          of_chunk, offset, residual, n0 + column, channels_left - column);
-    }
+    store_chunk<T>(
+        p,
+        g,
+        of_chunk,
+        rows[row].straight.offset,
+        rows[row].gathered.offset,
+        n0 + column,
+        min(kChunk<T>, channels_left - column));
   }
 }
 

@@ -285,8 +285,7 @@ bool has_vectors(const DepthwiseGather& p) {
 } // namespace
 
 void depthwise_nxc(const DepthwiseGather& p, c10::ScalarType dtype) {
-  dispatch(DepthwiseTypes{}, dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  dispatch(DepthwiseTypes{}, dtype, [&]<class T>(std::type_identity<T>) {
     const GatherAxis& row = p.axis[2];
     const bool is_dense = !row.transposed && row.stride == 1;
     const bool halves = row.stride == 2 && row.dilation == 1;

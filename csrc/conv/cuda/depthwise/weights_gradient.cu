@@ -397,8 +397,7 @@ bool supports_depthwise_weights(const ConvProblem& p) {
 
 void depthwise_weights(const ConvProblem& p) {
   const bool is_nxc = p.groups * p.oc > 1 && p.src_stride[1] == 1 && p.dst_stride[1] == 1;
-  dispatch(DepthwiseTypes{}, p.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  dispatch(DepthwiseTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
     is_nxc ? run_nxc<T>(p) : run_ncx<T>(p);
   });
 }
