@@ -3,7 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/stack.h>
+#include <ATen/core/ivalue.h>
 #include <c10/util/SmallVector.h>
 
 #include <cmath>
@@ -19,8 +19,6 @@
 #include "resample/axis_table.h"
 
 namespace torch_dnnl {
-
-using torch::jit::Stack;
 
 // The arguments of resample and, but for extrapolation_value, of resample_backward, in the order of
 // their schemas.
@@ -79,7 +77,7 @@ T choose(
     known += '"';
   }
   TORCH_CHECK_VALUE(
-      false, op, ": expected ", argument, " to be one of ", known, ", got \"", name, "\"");
+      false, Expected(op) << argument << " to be one of " << known << ", got \"" << name << "\"");
 }
 
 inline constexpr std::pair<std::string_view, Filter> filters[] = {
@@ -134,36 +132,24 @@ AxisSpec check_options(
   spec.cubic_coeff_a = argument(cubic_coeff_a).toDouble();
   TORCH_CHECK_VALUE(
       std::abs(spec.cubic_coeff_a) <= std::numeric_limits<float>::max(), // false for NaN
-      op,
-      ": expected cubic_coeff_a to be finite, in float32 too, got ",
-      spec.cubic_coeff_a);
+      Expected(op) << "cubic_coeff_a to be finite, in float32 too, got " << spec.cubic_coeff_a);
   TORCH_CHECK_NOT_IMPLEMENTED(
       !spec.antialias || filter_support(spec.filter) > 0,
-      op,
-      ": expected mode to be linear, cubic, lanczos3 or lanczos5 with antialias=True, got \"",
-      mode_name,
-      "\"");
+      Expected(op) << "mode to be linear, cubic, lanczos3 or lanczos5 with antialias=True, got \""
+                   << mode_name << "\"");
   if (!factors.empty()) {
     check_length(op, "scale_factor", factors, spatial);
     for (const double scale : factors) {
       TORCH_CHECK_VALUE(
           std::isfinite(scale) && scale > 0 && std::isfinite(1 / scale),
-          op,
-          ": expected every scale_factor to be positive and finite, got ",
-          factors);
+          Expected(op) << "every scale_factor to be positive and finite, got " << factors);
     }
   }
   if (spec.coordinates == Coordinates::tf_crop_and_resize || !roi.empty()) {
     TORCH_CHECK_VALUE(
         roi.size() == 2 * spatial,
-        op,
-        ": expected roi to hold the starts, then the ends, ",
-        "of ",
-        spatial,
-        " spatial dimensions, got ",
-        roi.size(),
-        " values: ",
-        roi);
+        Expected(op) << "roi to hold the starts, then the ends, " << "of " << spatial
+                     << " spatial dimensions, got " << roi.size() << " values: " << roi);
   }
   for (const double bound : roi)
     check_finite(op, "roi", bound);
@@ -185,21 +171,15 @@ inline void check_factors(
       const double least = std::floor((1 + 1e-12) / factors[d]) + 1;
       TORCH_CHECK_VALUE(
           at_least(in[d], least) || holds(out[d].sym_eq(1)),
-          op,
-          ": expected scale_factor * input size to be above 1 with align_corners, got ",
-          factors[d],
-          " * ",
-          in[d]);
+          Expected(op) << "scale_factor * input size to be above 1 with align_corners, got "
+                       << factors[d] << " * " << in[d]);
     }
     if (spec.antialias) {
       const double least = least_size_to_antialias(factors[d]);
       TORCH_CHECK_VALUE(
           at_least(in[d], least),
-          op,
-          ": expected scale_factor * input size to be at least 0.5 with antialias, got ",
-          factors[d],
-          " * ",
-          in[d]);
+          Expected(op) << "scale_factor * input size to be at least 0.5 with antialias, got "
+                       << factors[d] << " * " << in[d]);
     }
   }
 }
@@ -216,26 +196,17 @@ inline size_t check_image(
     bool channels_innermost) {
   TORCH_CHECK_VALUE(
       image.dim() >= 3 && image.dim() <= 5,
-      op,
-      ": expected ",
-      argument,
-      " to be 3-D to 5-D (",
-      channels_innermost ? "N, spatial..., C" : "N, C, spatial...",
-      "), got ",
-      image.dim(),
-      "-D with sizes ",
-      image.sym_sizes());
+      Expected(op) << argument << " to be 3-D to 5-D ("
+                   << (channels_innermost ? "N, spatial..., C" : "N, C, spatial...") << "), got "
+                   << image.dim() << "-D with sizes " << image.sym_sizes());
   check_strided(op, argument, image);
   const size_t spatial = image.dim() - 2;
   const auto sizes = image.sym_sizes().slice(first_spatial(channels_innermost), spatial);
   for (const auto& size : sizes) {
     TORCH_CHECK_VALUE(
         holds(size.sym_gt(0)),
-        op,
-        ": expected the spatial sizes of ",
-        argument,
-        " to be positive, got ",
-        image.sym_sizes());
+        Expected(op) << "the spatial sizes of " << argument << " to be positive, got "
+                     << image.sym_sizes());
   }
   return spatial;
 }
@@ -248,11 +219,7 @@ inline c10::SymInt scaled_size(const char* op, const c10::SymInt& in, double sca
   const double floor = std::floor(size.expect_float());
   TORCH_CHECK_VALUE(
       floor < 0x1p63,
-      op,
-      ": expected scale_factor * input size to fit in 64 bits, got ",
-      scale,
-      " * ",
-      in);
+      Expected(op) << "scale_factor * input size to fit in 64 bits, got " << scale << " * " << in);
   return static_cast<int64_t>(floor);
 }
 
@@ -296,15 +263,10 @@ inline ResampleArguments parse_resample(c10::ArrayRef<c10::IValue> args, bool tr
   };
   TORCH_CHECK_TYPE(
       is_taken(src.scalar_type()) && is_taken(call.dtype),
-      op,
-      ": expected float64, float32, bfloat16",
-      transposed ? " or float16" : ", float16, uint8, int8, int16 or int32",
-      ", got ",
-      image_name,
-      " of ",
-      src.scalar_type(),
-      " and dtype ",
-      call.dtype);
+      Expected(op) << "float64, float32, bfloat16"
+                   << (transposed ? " or float16" : ", float16, uint8, int8, int16 or int32")
+                   << ", got " << image_name << " of " << src.scalar_type() << " and dtype "
+                   << call.dtype);
   resample_detail::check_factors(
       op,
       call.axis,

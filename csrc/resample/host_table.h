@@ -7,9 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include <c10/util/Exception.h>
-
 #include "core/cache.h"
+#include "core/expected.h"
 #include "resample/axis_table.h"
 
 namespace torch_dnnl {
@@ -26,13 +25,9 @@ inline int64_t table_size(int64_t rows, int64_t taps) {
   constexpr int64_t most = int64_t(1) << 31;
   TORCH_CHECK_VALUE(
       rows <= most / taps,
-      "resample: expected sizes for which an axis has at most ",
-      most,
-      " filter weights, got ",
-      rows,
-      " pixels with up to ",
-      taps,
-      " weights each");
+      Expected("resample") << "sizes for which an axis has at most " << most
+                           << " filter weights, got " << rows << " pixels with up to " << taps
+                           << " weights each");
   return rows * taps;
 }
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/library.h>
 
+#include "core/torch/boxed.h"
 #include "core/torch/empty.h"
 #include "resample/arguments.h"
 #include "resample/problem.h"
@@ -69,21 +69,21 @@ resample_problem(const at::Tensor& src, const at::Tensor& dst, const ResampleArg
   return p;
 }
 
-// An operator that parses its arguments and returns run(image, parsed arguments).
-template <auto run, bool transposed>
-void resample_operator(const c10::OperatorHandle&, Stack* stack) {
-  const size_t count = resample_arg::position(resample_arg::count, transposed);
-  const auto args = torch::jit::last(*stack, count);
-  at::Tensor result = run(args[resample_arg::image].toTensor(), parse_resample(args, transposed));
-  torch::jit::drop(*stack, count);
-  stack->emplace_back(std::move(result));
-}
-
+// Registers both operators, which parse their arguments and return run(image, parsed arguments).
 template <auto run>
 void register_resample(torch::Library& m) {
-  using torch::CppFunction;
-  m.impl("resample", CppFunction::makeFromBoxedFunction<resample_operator<run, false>>());
-  m.impl("resample_backward", CppFunction::makeFromBoxedFunction<resample_operator<run, true>>());
+  const auto kernel = [](bool transposed) {
+    return boxed([transposed](const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
+      const size_t count = resample_arg::position(resample_arg::count, transposed);
+      const auto args = torch::jit::last(*stack, count);
+      at::Tensor result =
+          run(args[resample_arg::image].toTensor(), parse_resample(args, transposed));
+      torch::jit::drop(*stack, count);
+      stack->emplace_back(std::move(result));
+    });
+  };
+  m.impl("resample", kernel(false));
+  m.impl("resample_backward", kernel(true));
 }
 
 } // namespace torch_dnnl

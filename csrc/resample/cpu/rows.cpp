@@ -64,78 +64,81 @@ using Vectors = std::vector<T, VectorAllocator<T>>;
 template <class C>
 class RowMaker {
  public:
-  RowMaker(const RowPlan<C>& plan, const RowPasses<C>& passes) : plan_(plan), passes_(passes) {}
+  const RowPlan<C>& plan;
+  const RowPasses<C>& passes;
+
+  RowMaker(const RowPlan<C>& plan, const RowPasses<C>& passes) : plan(plan), passes(passes) {}
 
   void fill_piece(char* dst, const RowPiece& piece) const {
-    fill(dst, piece.size * plan_.channels, plan_.dst_steps.element, plan_.empty_in_dst);
+    fill(dst, piece.size * plan.channels, plan.dst_steps.element, plan.empty_in_dst);
   }
 
   // A source row, or a part of it: as it is, unless windows would reach beyond the image.
   const void* moved(const char* row, const RowPiece& piece) {
-    const int64_t n = source_elements(piece), bytes = plan_.src_steps.element;
+    const int64_t n = source_elements(piece), bytes = plan.src_steps.element;
     return has_slack(row, n) ? row : std::memcpy(line_of(n), row, n * bytes);
   }
 
   // The line that rows of the source add up to, beside what `line` has; null: nothing yet.
   const void* added(const WeightedRowList<C>& list, const void* line, const RowPiece& piece) {
     const bool is_first = line == nullptr;
-    if (plan_.source_is_line && is_first && list.count == 1 && list.weights[0] == 1)
+    if (plan.source_is_line && is_first && list.count == 1 && list.weights[0] == 1)
       return moved(static_cast<const char*>(list.rows[0]), piece);
     const int64_t n = source_elements(piece);
     C* const to = line_of(n);
-    passes_.src.read(list, is_first, n, to, Target::line);
+    passes.src.read(list, is_first, n, to, Target::line);
     return to;
   }
 
   // The taps, applied to the part of a source row that begins at piece.low.
   void apply_taps(const char* row, const RowPiece& piece, C* to) {
-    if (plan_.takes_bytes()) {
+    if (plan.takes_bytes()) {
       const auto* bytes = static_cast<const char*>(moved(row, piece));
-      const RowPart<C> part = part_of(piece, to, Target::line, &plan_.empty);
-      return passes_.src.apply_taps_to_bytes(bytes - piece.low * plan_.channels, part);
+      const RowPart<C> part = part_of(piece, to, Target::line, &plan.empty);
+      return passes.src.apply_taps_to_bytes(bytes - piece.low * plan.channels, part);
     }
     const void* rows[] = {row};
     const C weight[] = {1};
-    apply_taps(passes_.line, added({rows, weight, 1}, nullptr, piece), piece, to, Target::line);
+    apply_taps(passes.line, added({rows, weight, 1}, nullptr, piece), piece, to, Target::line);
   }
 
   // The taps, applied to a line from piece.low on, into a row of dst.
   void apply_last_taps(const void* line, const RowPiece& piece, char* dst) {
-    if (passes_.dst.apply_taps != nullptr)
-      return apply_taps(passes_.dst, line, piece, dst, plan_.target);
-    const int64_t n = piece.size * plan_.channels;
+    if (passes.dst.apply_taps != nullptr)
+      return apply_taps(passes.dst, line, piece, dst, plan.target);
+    const int64_t n = piece.size * plan.channels;
     result_.resize(std::max<size_t>(result_.size(), n));
-    apply_taps(passes_.line, line, piece, result_.data(), Target::line);
+    apply_taps(passes.line, line, piece, result_.data(), Target::line);
     const void* rows[] = {result_.data()};
     const C weight[] = {1};
-    passes_.dst.write({rows, weight, 1}, true, n, dst, plan_.target);
+    passes.dst.write({rows, weight, 1}, true, n, dst, plan.target);
   }
 
   // In registers. False if these rows need a line: there is no such pass, windows of several pixels
   // would reach beyond the image, or one row makes up a result at the border.
   bool add_in_registers(const WeightedRowList<C>& list, const RowPiece& piece, char* dst) const {
-    if (passes_.src.apply_taps_to_rows == nullptr)
+    if (passes.src.apply_taps_to_rows == nullptr)
       return false;
-    if (plan_.taps != nullptr &&
+    if (plan.taps != nullptr &&
         (list.count != 2 ||
          !has_slack(static_cast<const char*>(list.rows[1]), source_elements(piece))))
       return false;
     const void* rows[kMaxRows]; // from pixel 0 on
     for (int64_t i = 0; i < list.count; i++)
-      rows[i] = static_cast<const char*>(list.rows[i]) - piece.low * plan_.src_steps.w;
-    passes_.src.apply_taps_to_rows(
-        {rows, list.weights, list.count}, part_of(piece, dst, plan_.target, &plan_.empty));
+      rows[i] = static_cast<const char*>(list.rows[i]) - piece.low * plan.src_steps.w;
+    passes.src.apply_taps_to_rows(
+        {rows, list.weights, list.count}, part_of(piece, dst, plan.target, &plan.empty));
     return true;
   }
 
  private:
   int64_t source_elements(const RowPiece& piece) const {
-    return (piece.high - piece.low) * plan_.channels;
+    return (piece.high - piece.low) * plan.channels;
   }
 
   // Whether a window that begins among n elements of a source row ends in the image.
   bool has_slack(const char* row, int64_t n) const {
-    return row + (n + kSlack<C>)*plan_.src_steps.element <= plan_.src_end;
+    return row + (n + kSlack<C>)*plan.src_steps.element <= plan.src_end;
   }
 
   C* line_of(int64_t n) {
@@ -147,24 +150,22 @@ class RowMaker {
   }
 
   RowPart<C> part_of(const RowPiece& piece, void* to, Target target, const void* empty) const {
-    return {*plan_.w, plan_.taps.get(), plan_.channels, piece.begin, piece.size, to, target, empty};
+    return {*plan.w, plan.taps.get(), plan.channels, piece.begin, piece.size, to, target, empty};
   }
 
   void apply_taps(
-      const ImagePasses<C>& passes,
+      const ImagePasses<C>& of_type,
       const void* line,
       const RowPiece& piece,
       void* to,
       Target target) const {
-    const void* empty = &plan_.empty;
-    if (plan_.only_moves)
-      empty = &plan_.empty_in_dst;
-    const int64_t before = piece.low * plan_.channels * plan_.line_bytes;
-    passes.apply_taps(static_cast<const char*>(line) - before, part_of(piece, to, target, empty));
+    const void* empty = &plan.empty;
+    if (plan.only_moves)
+      empty = &plan.empty_in_dst;
+    const int64_t before = piece.low * plan.channels * plan.line_bytes;
+    of_type.apply_taps(static_cast<const char*>(line) - before, part_of(piece, to, target, empty));
   }
 
-  const RowPlan<C>& plan_;
-  const RowPasses<C>& passes_;
   alignas(64) C short_line_[kShortLine]; // of small images: an allocation would take longer
   Vectors<C> long_line_;
   Vectors<C> result_; // what is converted to a rare type
@@ -174,12 +175,12 @@ class RowMaker {
 // row above.
 template <class C>
 void make_piece(
-    const RowPlan<C>& plan,
     RowMaker<C>& maker,
     const Plane<C>& plane,
     int64_t h,
     const RowPiece& piece,
     bool repeats) {
+  const RowPlan<C>& plan = maker.plan;
   const RowSteps &from = plan.src_steps, &to = plan.dst_steps;
   char* const dst = plane.dst + h * to.h + piece.begin * to.w;
   if (repeats && plan.target != Target::stream)
@@ -216,13 +217,12 @@ void make_piece(
 template <class C>
 class TapsFirst {
  public:
-  TapsFirst(const RowPlan<C>& plan, const RowPasses<C>& passes, RowMaker<C>& maker)
-      : plan_(plan),
-        passes_(passes),
-        maker_(maker),
-        line_(round_up(plan.pieces[0].size * plan.channels, kLanes<C>)),
-        slots_d_(std::bit_ceil(static_cast<uint64_t>(plan.d->width))),
-        slots_h_(std::bit_ceil(static_cast<uint64_t>(plan.h->width))),
+  explicit TapsFirst(RowMaker<C>& maker)
+      : maker_(maker),
+        plan_(maker.plan),
+        line_(round_up(plan_.pieces[0].size * plan_.channels, kLanes<C>)),
+        slots_d_(std::bit_ceil(static_cast<uint64_t>(plan_.d->width))),
+        slots_h_(std::bit_ceil(static_cast<uint64_t>(plan_.h->width))),
         slots_(line_ * slots_d_ * slots_h_) {}
 
   // Rows [begin, end) of a plane.
@@ -246,7 +246,7 @@ class TapsFirst {
           weights[i * count + j] = plane.weights[i] * row_weights[j];
       }
       const int64_t n = piece.size * plan_.channels;
-      passes_.dst.write({rows, weights, plane.count * count}, true, n, dst, plan_.target);
+      maker_.passes.dst.write({rows, weights, plane.count * count}, true, n, dst, plan_.target);
     }
   }
 
@@ -271,9 +271,8 @@ class TapsFirst {
     }
   }
 
-  const RowPlan<C>& plan_;
-  const RowPasses<C>& passes_;
   RowMaker<C>& maker_;
+  const RowPlan<C>& plan_;
   int64_t line_;              // elements of a slot
   int64_t slots_d_, slots_h_; // kMaxRows at most
   Vectors<C> slots_;
@@ -298,7 +297,7 @@ void run_tasks(const RowPlan<C>& plan, const RowPasses<C>& passes, int64_t begin
   RowMaker<C> maker(plan, passes);
   std::optional<TapsFirst<C>> taps_first;
   if (plan.order == RowOrder::taps_first)
-    taps_first.emplace(plan, passes, maker);
+    taps_first.emplace(maker);
   const int64_t pieces = plan.pieces.size();
   Digits task{begin};
   int64_t piece = task.next(pieces), h = task.next(plan.rows), d = task.next(plan.planes);
@@ -315,7 +314,7 @@ void run_tasks(const RowPlan<C>& plan, const RowPasses<C>& passes, int64_t begin
     for (; h < plan.rows && begin < end; h++, piece = 0) {
       const bool repeats = plan.only_moves && begin >= above && plan.repeats_row(h);
       for (; piece < pieces && begin < end; piece++, begin++)
-        make_piece(plan, maker, plane, h, plan.pieces[piece], repeats);
+        make_piece(maker, plane, h, plan.pieces[piece], repeats);
     }
     h = 0;
     if (++d == plan.planes) {

@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kThreads)
   const Place at = place(args, worker);
   const Columns columns(args, at.column);
   const TapLoop<W> planes = args.tables.loop(args.tables.d, at.d);
-  const T* src = static_cast<const T*>(args.src) + at.src + planes.first() * args.src_stride[2];
+  const T* src = static_cast<const T*>(args.src) + at.src + planes.first * args.src_stride[2];
   T* dst = static_cast<T*>(args.dst) + at.dst + at.column * kVector;
 
   Rows rows(args, at);
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int v = 0; v < kVector; v++)
       out.at[v] = result<T>(sum[v]);
     if (args.has_empty_rows) {
-      const bool all = planes.count() == 0 || args.tables.row(args.tables.h, y).count == 0;
+      const bool all = planes.count == 0 || args.tables.row(args.tables.h, y).count == 0;
       fill_empty(args, columns, all, out);
     }
     store_vector<kVector>(dst + y * args.dst_stride[3], out);

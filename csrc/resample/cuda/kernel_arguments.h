@@ -22,11 +22,11 @@ struct KernelArguments {
   int32_t height, row, src_row;         // of dst; elements in a row of dst and of src
   int32_t inner;
   int32_t rows_per_strip;
-  int32_t elements_per_tile; // where a worker is a block: its part of a row
-  uint32_t workers;          // how many have work
+  int32_t elements_per_tile = 0; // where a worker is a block: its part of a row
+  uint32_t workers;              // how many have work
   Divisor by_columns, by_strips, by_d, by_c, by_inner;
-  bool has_empty_rows; // some outputs read nothing: they are `fill`
-  uint64_t fill;       // the bits of one element
+  bool has_empty_rows = false; // some outputs read nothing: they are `fill`
+  uint64_t fill = 0;           // the bits of one element
   TapTables<W> tables;
 };
 

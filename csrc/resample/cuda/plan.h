@@ -115,35 +115,22 @@ inline bool has_short_indices(const RowImages& m) {
       elements / std::min(m.h, kMostRowsPerWorker) <= kIndexLimit / 2; // the last strip is shorter
 }
 
-// How the workers of a kernel share the rows.
-struct Workers {
-  int64_t columns;        // in a row of dst
-  int64_t rows_per_strip; // of dst
-
-  int64_t strips(const RowImages& m) const {
-    return ceil_div(m.h, rows_per_strip);
-  }
-  int64_t count(const RowImages& m) const {
-    return columns * strips(m) * m.d * m.c * m.n;
-  }
-};
-
 #ifdef TORCH_DNNL_CUDA_ON_HOST
 constexpr int64_t kResidentThreads = 1 << 5; // so that small problems have strips of several rows
 #else
 constexpr int64_t kResidentThreads = 1 << 18; // of a GPU with 132 multiprocessors
 #endif
 
-// As many rows for each worker as leave enough workers to fill a GPU twice.
-inline Workers workers_for(const RowImages& m, int64_t columns, int64_t threads_per_worker) {
-  const int64_t threads = columns * m.h * m.d * m.c * m.n * threads_per_worker;
-  const int64_t rows = threads / (2 * kResidentThreads);
-  return {columns, std::clamp<int64_t>(rows, 1, std::min(kMostRowsPerWorker, m.h))};
-}
-
+// For workers that take one of `columns` parts of a row of dst each, and as many rows as leave
+// enough workers to fill a GPU twice.
 template <class W>
-KernelArguments<W> make_arguments(const ResamplePlan<W>& plan, const Workers& workers) {
+KernelArguments<W>
+make_arguments(const ResamplePlan<W>& plan, int64_t columns, int64_t threads_per_worker) {
   const RowImages& m = plan.images;
+  const int64_t planes = m.n * m.c * m.d;
+  const int64_t rows = columns * m.h * planes * threads_per_worker / (2 * kResidentThreads);
+  const int64_t rows_per_strip = std::clamp<int64_t>(rows, 1, std::min(kMostRowsPerWorker, m.h));
+  const int64_t strips = ceil_div(m.h, rows_per_strip);
   KernelArguments<W> args;
   args.src = m.src, args.dst = m.dst;
   std::copy_n(m.src_stride, 4, args.src_stride);
@@ -152,18 +139,15 @@ KernelArguments<W> make_arguments(const ResamplePlan<W>& plan, const Workers& wo
   args.row = static_cast<int32_t>(m.row());
   args.src_row = static_cast<int32_t>(m.src_row());
   args.inner = static_cast<int32_t>(m.inner);
-  args.rows_per_strip = static_cast<int32_t>(workers.rows_per_strip);
-  args.elements_per_tile = 0;
-  args.workers = static_cast<uint32_t>(workers.count(m));
-  args.by_columns = Divisor(workers.columns);
-  args.by_strips = Divisor(workers.strips(m));
+  args.rows_per_strip = static_cast<int32_t>(rows_per_strip);
+  args.workers = static_cast<uint32_t>(columns * strips * planes);
+  args.by_columns = Divisor(columns);
+  args.by_strips = Divisor(strips);
   args.by_d = Divisor(m.d);
   args.by_c = Divisor(m.c);
   args.by_inner = Divisor(m.inner);
-  args.has_empty_rows = false;
   for (const auto& table : plan.tables)
     args.has_empty_rows |= table->has_empty_rows;
-  args.fill = 0;
   store(&args.fill, m.dtype, 0, static_cast<W>(plan.problem.extrapolation_value));
   std::fill_n(args.tables.identity.weights, kMostSlotsOfIdentity, W(1));
   return args;
@@ -255,8 +239,7 @@ void run_threads(
     int threads, // of a block
     int64_t vector,
     const Slots& slots) {
-  KernelArguments<W> args =
-      make_arguments(plan, workers_for(plan.images, plan.images.row() / vector, 1));
+  KernelArguments<W> args = make_arguments(plan, plan.images.row() / vector, 1);
   const std::optional<Scratch> memory = make_tables(plan, slots, args.tables);
   launch(kernel, dim3(ceil_div(args.workers, threads)), dim3(threads), 0, args);
 }

@@ -32,7 +32,7 @@ struct ColumnOfManyTaps {
   }
 
   __device__ __forceinline__ bool is_empty(int) const {
-    return taps.count() == 0;
+    return taps.count == 0;
   }
 
  private:

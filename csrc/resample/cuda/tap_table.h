@@ -65,41 +65,26 @@ struct Taps {
 
 // A row with any number of taps.
 template <class W>
-class TapLoop {
- public:
+struct TapLoop : Taps<W> {
+  int32_t slots, first_slot;
+  bool is_copy; // there is one tap, of weight 1
+
   __device__ __forceinline__ TapLoop(const Taps<W>& taps, const TapTable& table)
-      : taps_(taps),
-        slots_(table.slots),
-        first_slot_(taps.first % table.slots),
-        is_copy_(table.is_identity()) {}
-
-  __device__ __forceinline__ int32_t first() const {
-    return taps_.first;
-  }
-  __device__ __forceinline__ int32_t count() const {
-    return taps_.count;
-  }
-
-  // Whether there is one tap, of weight 1.
-  __device__ __forceinline__ bool is_copy() const {
-    return is_copy_;
-  }
+      : Taps<W>(taps),
+        slots(table.slots),
+        first_slot(taps.first % table.slots),
+        is_copy(table.is_identity()) {}
 
   // f(index, weight) for each tap.
   template <class F>
   __device__ __forceinline__ void for_each(F&& f) const {
-    int32_t slot = first_slot_;
+    int32_t slot = first_slot;
 #pragma unroll 1
-    for (int32_t index = taps_.first; index < taps_.end(); index++) {
-      f(index, taps_.weights[slot]);
-      slot = slot + 1 == slots_ ? 0 : slot + 1;
+    for (int32_t index = this->first; index < this->end(); index++) {
+      f(index, this->weights[slot]);
+      slot = slot + 1 == slots ? 0 : slot + 1;
     }
   }
-
- private:
-  Taps<W> taps_;
-  int32_t slots_, first_slot_;
-  bool is_copy_;
 };
 
 constexpr size_t kArgumentTableBytes = 3 << 10;
