@@ -3,14 +3,15 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 #include <c10/util/SmallVector.h>
 
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "core/checks.h"
 #include "core/dispatch.h"
@@ -19,19 +20,31 @@
 
 namespace torch_dnnl {
 
-// The attributes of both operators.
-struct ResampleOptions {
-  c10::ArrayRef<double> scales;
-  std::string_view mode, coordinates, nearest_mode;
-  bool antialias;
-  double cubic_coeff_a;
-  bool exclude_outside;
-  c10::ArrayRef<double> roi;
-  double extrapolation_value;
-  std::string_view data_format;
-  std::optional<c10::ScalarType> dtype;
-  std::string_view algorithm;
+// The arguments of resample and, but for extrapolation_value, of resample_backward, in the order of
+// their schemas.
+namespace resample_arg {
+enum Name {
+  image,
+  size,
+  scales,
+  mode,
+  coordinates,
+  nearest_mode,
+  antialias,
+  cubic_coeff_a,
+  exclude_outside,
+  roi,
+  extrapolation_value,
+  data_format,
+  dtype,
+  algorithm,
+  count
 };
+
+inline size_t position(Name argument, bool transposed) {
+  return argument - (transposed && argument > extrapolation_value);
+}
+} // namespace resample_arg
 
 // A call that is valid. It refers to the operator's arguments.
 struct ResampleArguments {
@@ -40,7 +53,7 @@ struct ResampleArguments {
   AxisSpec axis;                         // what the axes share
   c10::SmallVector<c10::SymInt, 3> size; // of the output, spatial
   c10::ScalarType dtype;                 // of the output
-  c10::ArrayRef<double> factors, roi;    // of the spatial dimensions, or empty
+  std::vector<double> factors, roi;      // of the spatial dimensions, or empty
   double extrapolation_value;
   std::string_view algorithm;
 };
@@ -64,7 +77,7 @@ T choose(
     known += '"';
   }
   TORCH_CHECK_VALUE(
-      false, op, ": expected ", argument, " to be one of ", known, ", got \"", name, "\"");
+      false, Expected(op) << argument << " to be one of " << known << ", got \"" << name << "\"");
 }
 
 inline constexpr std::pair<std::string_view, Filter> filters[] = {
@@ -97,52 +110,49 @@ inline constexpr std::pair<std::string_view, NearestMode> nearest_modes[] = {
     {"ceil", NearestMode::ceil},
 };
 
-// The attributes that all axes share, checked.
-inline AxisSpec check_options(const char* op, const ResampleOptions& options, size_t spatial) {
+// The attributes that are not of one axis alone: `argument(name)` is one of the operator's. Factors
+// and the region are checked, too.
+template <class F>
+AxisSpec check_options(
+    const char* op,
+    const F& argument,
+    c10::ArrayRef<double> factors,
+    c10::ArrayRef<double> roi,
+    size_t spatial) {
+  using namespace resample_arg;
+  const std::string_view mode_name = argument(mode).toStringView();
   AxisSpec spec;
-  spec.filter = choose(op, "mode", options.mode, filters);
-  spec.coordinates = choose(op, "coordinates", options.coordinates, coordinate_rules);
-  spec.nearest_mode = choose(op, "nearest_mode", options.nearest_mode, nearest_modes);
-  spec.antialias = options.antialias;
-  spec.exclude_outside = options.exclude_outside;
-  spec.cubic_coeff_a = options.cubic_coeff_a;
+  spec.filter = choose(op, "mode", mode_name, filters);
+  spec.coordinates =
+      choose(op, "coordinates", argument(coordinates).toStringView(), coordinate_rules);
+  spec.nearest_mode =
+      choose(op, "nearest_mode", argument(nearest_mode).toStringView(), nearest_modes);
+  spec.antialias = argument(antialias).toBool();
+  spec.exclude_outside = argument(exclude_outside).toBool();
+  spec.cubic_coeff_a = argument(cubic_coeff_a).toDouble();
   TORCH_CHECK_VALUE(
-      std::abs(options.cubic_coeff_a) <= std::numeric_limits<float>::max(), // false for NaN
-      op,
-      ": expected cubic_coeff_a to be finite, in float32 too, got ",
-      options.cubic_coeff_a);
-  check_finite(op, "extrapolation_value", options.extrapolation_value);
+      std::abs(spec.cubic_coeff_a) <= std::numeric_limits<float>::max(), // false for NaN
+      Expected(op) << "cubic_coeff_a to be finite, in float32 too, got " << spec.cubic_coeff_a);
   TORCH_CHECK_NOT_IMPLEMENTED(
-      !options.antialias || filter_support(spec.filter) > 0,
-      op,
-      ": expected mode to be linear, cubic, lanczos3 or lanczos5 with antialias=True, got \"",
-      options.mode,
-      "\"");
-  if (!options.scales.empty()) {
-    check_length(op, "scale_factor", options.scales, spatial);
-    for (const double scale : options.scales) {
+      !spec.antialias || filter_support(spec.filter) > 0,
+      Expected(op) << "mode to be linear, cubic, lanczos3 or lanczos5 with antialias=True, got \""
+                   << mode_name << "\"");
+  if (!factors.empty()) {
+    check_length(op, "scale_factor", factors, spatial);
+    for (const double scale : factors) {
       TORCH_CHECK_VALUE(
           std::isfinite(scale) && scale > 0 && std::isfinite(1 / scale),
-          op,
-          ": expected every scale_factor to be positive and finite, got ",
-          options.scales);
+          Expected(op) << "every scale_factor to be positive and finite, got " << factors);
     }
   }
-  if (spec.coordinates == Coordinates::tf_crop_and_resize || !options.roi.empty()) {
+  if (spec.coordinates == Coordinates::tf_crop_and_resize || !roi.empty()) {
     TORCH_CHECK_VALUE(
-        options.roi.size() == 2 * spatial,
-        op,
-        ": expected roi to hold the starts, then the ends, ",
-        "of ",
-        spatial,
-        " spatial dimensions, got ",
-        options.roi.size(),
-        " values: ",
-        options.roi);
+        roi.size() == 2 * spatial,
+        Expected(op) << "roi to hold the starts, then the ends, " << "of " << spatial
+                     << " spatial dimensions, got " << roi.size() << " values: " << roi);
   }
-  for (const double bound : options.roi)
+  for (const double bound : roi)
     check_finite(op, "roi", bound);
-  check_algorithm(op, options.algorithm, kResampleAlgorithms);
   return spec;
 }
 
@@ -161,21 +171,15 @@ inline void check_factors(
       const double least = std::floor((1 + 1e-12) / factors[d]) + 1;
       TORCH_CHECK_VALUE(
           at_least(in[d], least) || holds(out[d].sym_eq(1)),
-          op,
-          ": expected scale_factor * input size to be above 1 with align_corners, got ",
-          factors[d],
-          " * ",
-          in[d]);
+          Expected(op) << "scale_factor * input size to be above 1 with align_corners, got "
+                       << factors[d] << " * " << in[d]);
     }
     if (spec.antialias) {
       const double least = least_size_to_antialias(factors[d]);
       TORCH_CHECK_VALUE(
           at_least(in[d], least),
-          op,
-          ": expected scale_factor * input size to be at least 0.5 with antialias, got ",
-          factors[d],
-          " * ",
-          in[d]);
+          Expected(op) << "scale_factor * input size to be at least 0.5 with antialias, got "
+                       << factors[d] << " * " << in[d]);
     }
   }
 }
@@ -192,26 +196,17 @@ inline size_t check_image(
     bool channels_innermost) {
   TORCH_CHECK_VALUE(
       image.dim() >= 3 && image.dim() <= 5,
-      op,
-      ": expected ",
-      argument,
-      " to be 3-D to 5-D (",
-      channels_innermost ? "N, spatial..., C" : "N, C, spatial...",
-      "), got ",
-      image.dim(),
-      "-D with sizes ",
-      image.sym_sizes());
+      Expected(op) << argument << " to be 3-D to 5-D ("
+                   << (channels_innermost ? "N, spatial..., C" : "N, C, spatial...") << "), got "
+                   << image.dim() << "-D with sizes " << image.sym_sizes());
   check_strided(op, argument, image);
   const size_t spatial = image.dim() - 2;
   const auto sizes = image.sym_sizes().slice(first_spatial(channels_innermost), spatial);
   for (const auto& size : sizes) {
     TORCH_CHECK_VALUE(
         holds(size.sym_gt(0)),
-        op,
-        ": expected the spatial sizes of ",
-        argument,
-        " to be positive, got ",
-        image.sym_sizes());
+        Expected(op) << "the spatial sizes of " << argument << " to be positive, got "
+                     << image.sym_sizes());
   }
   return spatial;
 }
@@ -224,83 +219,61 @@ inline c10::SymInt scaled_size(const char* op, const c10::SymInt& in, double sca
   const double floor = std::floor(size.expect_float());
   TORCH_CHECK_VALUE(
       floor < 0x1p63,
-      op,
-      ": expected scale_factor * input size to fit in 64 bits, got ",
-      scale,
-      " * ",
-      in);
+      Expected(op) << "scale_factor * input size to fit in 64 bits, got " << scale << " * " << in);
   return static_cast<int64_t>(floor);
-}
-
-inline ResampleArguments arguments_of(
-    const AxisSpec& axis,
-    bool transposed,
-    bool nxc,
-    c10::SymIntArrayRef size,
-    c10::ScalarType dtype,
-    const ResampleOptions& options) {
-  return {
-      .transposed = transposed,
-      .nxc = nxc,
-      .axis = axis,
-      .size = {size.begin(), size.end()},
-      .dtype = dtype,
-      .factors = options.scales,
-      .roi = options.roi,
-      .extrapolation_value = options.extrapolation_value,
-      .algorithm = options.algorithm};
 }
 
 } // namespace resample_detail
 
-inline ResampleArguments
-parse_resample(const at::Tensor& src, c10::SymIntArrayRef size, const ResampleOptions& options) {
-  constexpr const char* op = "resample";
-  const bool nxc = is_channels_innermost(op, options.data_format);
-  const size_t spatial = resample_detail::check_image(op, "src", src, nxc);
+// `args`: the call of resample or, if `transposed`, of resample_backward.
+inline ResampleArguments parse_resample(c10::ArrayRef<c10::IValue> args, bool transposed) {
+  using namespace resample_arg;
+  const auto argument = [&](Name name) -> const c10::IValue& {
+    return args[position(name, transposed)];
+  };
+  const char* const op = transposed ? "resample_backward" : "resample";
+  const char* const image_name = transposed ? "grad" : "src";
+  const char* const size_name = transposed ? "src_size" : "size";
+  const at::Tensor& src = args[image].toTensor();
+  const bool nxc = is_channels_innermost(op, argument(data_format).toStringView());
+  const size_t spatial = resample_detail::check_image(op, image_name, src, nxc);
   const auto src_size = src.sym_sizes().slice(resample_detail::first_spatial(nxc), spatial);
-  const AxisSpec spec = resample_detail::check_options(op, options, spatial);
-  c10::SmallVector<c10::SymInt, 3> scaled;
-  if (size.empty()) {
-    for (size_t d = 0; d < options.scales.size(); d++)
-      scaled.push_back(resample_detail::scaled_size(op, src_size[d], options.scales[d]));
-    size = scaled;
+  ResampleArguments call{
+      .transposed = transposed,
+      .nxc = nxc,
+      .dtype = argument(dtype).toOptional<c10::ScalarType>().value_or(src.scalar_type()),
+      .factors = args[scales].toDoubleVector(),
+      .roi = args[roi].toDoubleVector(),
+      .extrapolation_value = transposed ? 0 : args[extrapolation_value].toDouble(),
+      .algorithm = argument(algorithm).toStringView()};
+  for (const c10::IValue& each : args[size].toListRef())
+    call.size.push_back(each.toSymInt());
+  check_finite(op, "extrapolation_value", call.extrapolation_value);
+  check_algorithm(op, call.algorithm, kResampleAlgorithms);
+  call.axis = resample_detail::check_options(op, argument, call.factors, call.roi, spatial);
+  if (call.size.empty() && !transposed) {
+    for (size_t d = 0; d < call.factors.size(); d++)
+      call.size.push_back(resample_detail::scaled_size(op, src_size[d], call.factors[d]));
   }
-  check_length(op, "size", size, spatial);
-  check_at_least(op, "size", size, 1);
-  const auto dtype = options.dtype.value_or(src.scalar_type());
+  const c10::SymIntArrayRef size_of_result = call.size;
+  check_length(op, size_name, size_of_result, spatial);
+  check_at_least(op, size_name, size_of_result, 1);
+  const auto is_taken = [&](c10::ScalarType type) {
+    return transposed ? contains(FloatingTypes{}, type) : contains(ImageTypes{}, type);
+  };
   TORCH_CHECK_TYPE(
-      contains(ImageTypes{}, src.scalar_type()) && contains(ImageTypes{}, dtype),
+      is_taken(src.scalar_type()) && is_taken(call.dtype),
+      Expected(op) << "float64, float32, bfloat16"
+                   << (transposed ? " or float16" : ", float16, uint8, int8, int16 or int32")
+                   << ", got " << image_name << " of " << src.scalar_type() << " and dtype "
+                   << call.dtype);
+  resample_detail::check_factors(
       op,
-      ": expected float64, float32, bfloat16, float16, uint8, int8, int16 or int32, got src of ",
-      src.scalar_type(),
-      " and dtype ",
-      dtype);
-  resample_detail::check_factors(op, spec, options.scales, src_size, size);
-  return resample_detail::arguments_of(spec, false, nxc, size, dtype, options);
-}
-
-inline ResampleArguments parse_resample_backward(
-    const at::Tensor& grad,
-    c10::SymIntArrayRef src_size,
-    const ResampleOptions& options) {
-  constexpr const char* op = "resample_backward";
-  const bool nxc = is_channels_innermost(op, options.data_format);
-  const size_t spatial = resample_detail::check_image(op, "grad", grad, nxc);
-  check_length(op, "src_size", src_size, spatial);
-  check_at_least(op, "src_size", src_size, 1);
-  const auto dtype = options.dtype.value_or(grad.scalar_type());
-  TORCH_CHECK_TYPE(
-      contains(FloatingTypes{}, grad.scalar_type()) && contains(FloatingTypes{}, dtype),
-      op,
-      ": expected float64, float32, bfloat16 or float16, got grad of ",
-      grad.scalar_type(),
-      " and dtype ",
-      dtype);
-  const AxisSpec spec = resample_detail::check_options(op, options, spatial);
-  const auto out = grad.sym_sizes().slice(resample_detail::first_spatial(nxc), spatial);
-  resample_detail::check_factors(op, spec, options.scales, src_size, out);
-  return resample_detail::arguments_of(spec, true, nxc, src_size, dtype, options);
+      call.axis,
+      call.factors,
+      transposed ? size_of_result : src_size,
+      transposed ? src_size : size_of_result);
+  return call;
 }
 
 } // namespace torch_dnnl

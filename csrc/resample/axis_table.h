@@ -15,9 +15,9 @@
 
 #include <cmath>
 #include <cstdint>
-#include <type_traits>
 
 #include "core/host_device.h"
+#include "core/math.h"
 #include "core/numeric.h"
 
 namespace torch_dnnl {
@@ -301,42 +301,32 @@ TORCH_DNNL_HD inline double fixed_point_weight(double weight) {
   return scaled == weight * 0x1p22 && weight != 1 ? weight * (1 + 0x1p-21) : scaled * 0x1p-22;
 }
 
-// Row `o` of the table. `weights` has room for row_capacity(a) taps: an array, or whatever takes
-// weights[tap] = w once *start is known. The taps are needed twice, to sum them and to divide them:
-// with room for filter_taps(a) of them in `taps` they are computed once.
-template <class Weights>
-TORCH_DNNL_HD inline void build_row(
-    const AxisSpec& a,
-    int64_t o,
-    int64_t* start,
-    int64_t* count,
-    Weights weights,
-    double* taps = nullptr) {
-  using W = std::remove_cvref_t<decltype(weights[0])>;
+// Row `o` of the table: which inputs it reads. set(index, tap, weight) is called for each of them,
+// in order, row_capacity(a) times at most. The taps are needed twice, to sum them and to divide
+// them: with room for filter_taps(a) of them in `taps` they are computed once.
+template <class Set>
+TORCH_DNNL_HD inline Range
+build_row(const AxisSpec& a, int64_t o, const Set& set, double* taps = nullptr) {
   if (a.filter == Filter::area) {
     const __int128 in = a.in, index = o;
     const int64_t begin = static_cast<int64_t>(index * in / a.out);
     const int64_t end = static_cast<int64_t>(((index + 1) * in + a.out - 1) / a.out);
-    *start = begin;
-    *count = end - begin;
     for (int64_t k = 0; k < end - begin; k++)
-      weights[k] = W(1.0 / static_cast<double>(end - begin));
-    return;
+      set(begin + k, k, 1.0 / static_cast<double>(end - begin));
+    return {begin, end};
   }
   if (a.coordinates == Coordinates::tf_crop_and_resize) {
     const Position x = source_coordinate(a, o);
     const bool below = x.floor < 0;
     if (below || x.floor > a.in - 1 || (x.floor == a.in - 1 && x.fraction > 0)) {
-      *start = below ? 0 : a.in; // keeps the rows in order, for the transpose
-      *count = 0;
-      return;
+      const int64_t at = below ? 0 : a.in; // keeps the rows in order, for the transpose
+      return {at, at};
     }
   }
   if (a.filter == Filter::nearest) {
-    *start = clamp_index(nearest_index(a, o), a.in);
-    *count = 1;
-    weights[0] = W(1);
-    return;
+    const int64_t index = clamp_index(nearest_index(a, o), a.in);
+    set(index, 0, 1.0);
+    return {index, index + 1};
   }
 
   const Position x = source_coordinate(a, o);
@@ -376,58 +366,45 @@ TORCH_DNNL_HD inline void build_row(
   }
   // Taps beyond an edge are clamped to it, where their weights add up.
   const int64_t begin = clamp_index(x.floor + low, a.in);
-  *start = begin;
   double sum = 0;
   for (int64_t k = low; k <= high; k++) {
     const int64_t at = clamp_index(x.floor + k, a.in);
     sum += tap(k);
     if (k == high || clamp_index(x.floor + k + 1, a.in) != at) {
       const double weight = sum / total;
-      weights[at - begin] = W(a.fixed_point ? fixed_point_weight(weight) : weight);
+      set(at, at - begin, a.fixed_point ? fixed_point_weight(weight) : weight);
       sum = 0;
     }
   }
-  *count = clamp_index(x.floor + high, a.in) - begin + 1;
+  return {begin, clamp_index(x.floor + high, a.in) + 1};
 }
 
-// The output indices whose rows may contain input index i, as [first, last).
-// Rows are in order (in reverse order for a flipped region), so both ends are
-// found by bisection.
-TORCH_DNNL_HD inline void build_transposed_row(
-    const int64_t* start,
-    const int64_t* count,
-    int64_t out,
-    bool flipped,
-    int64_t i,
-    int64_t* first,
-    int64_t* last) {
-  const auto row = [&](int64_t o) { return flipped ? out - 1 - o : o; };
-  int64_t low = 0, high = out; // the first row that ends beyond i
-  while (low < high) {
-    const int64_t middle = low + (high - low) / 2;
-    if (start[row(middle)] + count[row(middle)] > i) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  const int64_t begin = low;
-  high = out; // the first row that starts beyond i
-  while (low < high) {
-    const int64_t middle = low + (high - low) / 2;
-    if (start[row(middle)] > i) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  *first = flipped ? out - low : begin;
-  *last = flipped ? out - begin : low;
-}
-
-inline bool is_flipped(const AxisSpec& a) {
+TORCH_DNNL_HD inline bool is_flipped(const AxisSpec& a) {
   return a.coordinates == Coordinates::tf_crop_and_resize && a.filter != Filter::area &&
       a.roi_end < a.roi_begin;
+}
+
+// The output indices whose rows may contain input index i. Rows are in order (in reverse order for
+// a flipped region), so both ends are found by bisection.
+template <class W>
+TORCH_DNNL_HD inline Range
+build_transposed_row(const AxisTable<W>& table, bool flipped, int64_t i) {
+  // The first row, in their order, that starts beyond i or, with its taps, ends there.
+  const auto first_beyond = [&](bool with_taps) {
+    int64_t low = 0, high = table.out;
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      const int64_t o = flipped ? table.out - 1 - middle : middle;
+      if (table.start[o] + (with_taps ? table.count[o] : 0) > i) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return low;
+  };
+  const int64_t begin = first_beyond(true), end = first_beyond(false);
+  return flipped ? Range{table.out - end, table.out - begin} : Range{begin, end};
 }
 
 } // namespace torch_dnnl

@@ -7,9 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include <c10/util/Exception.h>
-
 #include "core/cache.h"
+#include "core/expected.h"
 #include "resample/axis_table.h"
 
 namespace torch_dnnl {
@@ -26,13 +25,9 @@ inline int64_t table_size(int64_t rows, int64_t taps) {
   constexpr int64_t most = int64_t(1) << 31;
   TORCH_CHECK_VALUE(
       rows <= most / taps,
-      "resample: expected sizes for which an axis has at most ",
-      most,
-      " filter weights, got ",
-      rows,
-      " pixels with up to ",
-      taps,
-      " weights each");
+      Expected("resample") << "sizes for which an axis has at most " << most
+                           << " filter weights, got " << rows << " pixels with up to " << taps
+                           << " weights each");
   return rows * taps;
 }
 
@@ -57,8 +52,10 @@ struct HostTable {
     std::array<double, 256> taps; // enough for all but extreme reductions
     const bool fits = filter_taps(key.spec) <= taps.size();
     for (int64_t o = 0; o < out; o++) {
-      build_row(
-          key.spec, o, &start[o], &count[o], &weights[o * width], fits ? taps.data() : nullptr);
+      W* const row = &weights[o * width];
+      const auto set = [&](int64_t, int64_t tap, double weight) { row[tap] = W(weight); };
+      const Range reads = build_row(key.spec, o, set, fits ? taps.data() : nullptr);
+      start[o] = reads.begin, count[o] = reads.count();
     }
     if (key.transposed)
       transpose(is_flipped(key.spec));
@@ -90,23 +87,22 @@ struct HostTable {
   }
 
   void transpose(bool flipped) {
-    std::vector<int64_t> first(table_size(in, 1)), last(in);
+    std::vector<int64_t> first(table_size(in, 1)), readers(in);
     int64_t most = 1;
     for (int64_t i = 0; i < in; i++) {
-      build_transposed_row(start.data(), count.data(), out, flipped, i, &first[i], &last[i]);
-      most = std::max(most, last[i] - first[i]);
+      const Range row = build_transposed_row(view(), flipped, i);
+      first[i] = row.begin, readers[i] = row.count();
+      most = std::max(most, readers[i]);
     }
     std::vector<W> rows(table_size(in, most));
     for (int64_t i = 0; i < in; i++) {
-      for (int64_t o = first[i]; o < last[i]; o++) {
-        rows[i * most + o - first[i]] = table_weight(view(), o, i);
-      }
-      last[i] -= first[i];
+      for (int64_t k = 0; k < readers[i]; k++)
+        rows[i * most + k] = table_weight(view(), first[i] + k, i);
     }
     std::swap(in, out);
     width = most;
     start = std::move(first);
-    count = std::move(last);
+    count = std::move(readers);
     weights = std::move(rows);
   }
 };

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <c10/core/DeviceGuard.h>
-#include <torch/library.h>
 
 #include "core/kernel_list.h"
 #include "resample/resample.h"
@@ -41,8 +40,7 @@ struct ResampleOnDevice {
   }
 
   static void register_in(torch::Library& m) {
-    m.impl("resample", resample_kernel<compute>);
-    m.impl("resample_backward", resample_backward_kernel<compute>);
+    register_resample<compute>(m);
   }
 };
 

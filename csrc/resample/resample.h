@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "core/torch/boxed.h"
 #include "core/torch/empty.h"
 #include "resample/arguments.h"
 #include "resample/problem.h"
@@ -68,68 +69,21 @@ resample_problem(const at::Tensor& src, const at::Tensor& dst, const ResampleArg
   return p;
 }
 
-// The operators' signatures, spelled once: `run` gets the image and the parsed call.
-template <at::Tensor (*run)(const at::Tensor&, const ResampleArguments&)>
-at::Tensor resample_kernel(
-    const at::Tensor& src,
-    c10::SymIntArrayRef size,
-    c10::ArrayRef<double> scales,
-    std::string_view mode,
-    std::string_view coordinates,
-    std::string_view nearest_mode,
-    bool antialias,
-    double cubic_coeff_a,
-    bool exclude_outside,
-    c10::ArrayRef<double> roi,
-    double extrapolation_value,
-    std::string_view data_format,
-    std::optional<c10::ScalarType> dtype,
-    std::string_view algorithm) {
-  const ResampleOptions options{
-      scales,
-      mode,
-      coordinates,
-      nearest_mode,
-      antialias,
-      cubic_coeff_a,
-      exclude_outside,
-      roi,
-      extrapolation_value,
-      data_format,
-      dtype,
-      algorithm};
-  return run(src, parse_resample(src, size, options));
-}
-
-template <at::Tensor (*run)(const at::Tensor&, const ResampleArguments&)>
-at::Tensor resample_backward_kernel(
-    const at::Tensor& grad,
-    c10::SymIntArrayRef src_size,
-    c10::ArrayRef<double> scales,
-    std::string_view mode,
-    std::string_view coordinates,
-    std::string_view nearest_mode,
-    bool antialias,
-    double cubic_coeff_a,
-    bool exclude_outside,
-    c10::ArrayRef<double> roi,
-    std::string_view data_format,
-    std::optional<c10::ScalarType> dtype,
-    std::string_view algorithm) {
-  const ResampleOptions options{
-      scales,
-      mode,
-      coordinates,
-      nearest_mode,
-      antialias,
-      cubic_coeff_a,
-      exclude_outside,
-      roi,
-      /*extrapolation_value=*/0,
-      data_format,
-      dtype,
-      algorithm};
-  return run(grad, parse_resample_backward(grad, src_size, options));
+// Registers both operators, which parse their arguments and return run(image, parsed arguments).
+template <auto run>
+void register_resample(torch::Library& m) {
+  const auto kernel = [](bool transposed) {
+    return boxed([transposed](const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
+      const size_t count = resample_arg::position(resample_arg::count, transposed);
+      const auto args = torch::jit::last(*stack, count);
+      at::Tensor result =
+          run(args[resample_arg::image].toTensor(), parse_resample(args, transposed));
+      torch::jit::drop(*stack, count);
+      stack->emplace_back(std::move(result));
+    });
+  };
+  m.impl("resample", kernel(false));
+  m.impl("resample_backward", kernel(true));
 }
 
 } // namespace torch_dnnl

@@ -24,6 +24,7 @@ RACE = r"ThreadSanitizer: data race(.*\n){1,12}.*"  # and the file
 
 WINDOW, SUM_ROWS = "resample/cuda/sliding_window.cu", "resample/cuda/sum_rows.cu"
 PIXELS, PACKS = "resample/cuda/sum_pixels.cu", "reorder/cuda/straight.cu"
+COLUMNS = "resample/cuda/columns.h"
 TILES, FAKE = "reorder/cuda/transpose.cu", "reorder/cuda/fake_reorder.cu"
 DENSE, DENSE_KERNELS = "conv/cuda/dense/bfloat16.cu", "conv/cuda/dense/kernels.h"
 NXC, NCX = "conv/cuda/depthwise/nxc.cu", "conv/cuda/depthwise/ncx.cu"
@@ -41,16 +42,15 @@ def mistake_in(file: str, right: str, wrong: str) -> Mistake:
     return Mistake(file, file, right, wrong)
 
 
-def one_worker_more(file: str, then: str = "") -> Mistake:
-    """`then`: what sets the kernel apart from others of the file."""
-    test = "worker {} args.workers)\n    return;\n  const Place at = place(args, worker);\n" + then
-    return mistake_in(file, test.format(">="), test.format(">"))
+def one_worker_more(source: str, file: str) -> Mistake:
+    test = "if (worker {} args.workers)\n    return;\n"
+    return Mistake(source, file, test.format(">="), test.format(">"))
 
 
 # What is left out or goes too far: the mistake, the sanitizer, what must be reported, the tests.
 MISTAKES = {
     "resample, sliding window: one worker more": (
-        one_worker_more(WINDOW, "  const Source"),
+        one_worker_more(WINDOW, COLUMNS),
         *("address", OVERRUN, RESAMPLE_TESTS),
     ),
     "resample, sliding window: the column behind the row": (
@@ -58,11 +58,11 @@ MISTAKES = {
         *(None, WRONG, RESAMPLE_TESTS),
     ),
     "resample, copy: one worker more": (
-        one_worker_more(WINDOW, "  const Columns"),
+        one_worker_more(WINDOW, WINDOW),
         *("address", OVERRUN, RESAMPLE_TESTS),
     ),
     "resample, sums of pixels: one worker more": (
-        one_worker_more(PIXELS),
+        one_worker_more(PIXELS, COLUMNS),
         *("address", OVERRUN, RESAMPLE_TESTS),
     ),
     "resample, sums of rows: without the barrier": (
@@ -195,8 +195,9 @@ def test_planted_mistake_is_found(name):
 # An offset that is cut to 32 bits: the mistake, and which tensors far apart are then wrong.
 CUT_OFFSETS = {
     "resample, sliding window": (
-        mistake_in(
+        Mistake(
             WINDOW,
+            COLUMNS,
             "(dst + y * args.dst_stride[3], out);",
             "(dst + static_cast<int>(y * args.dst_stride[3]), out);",
         ),

@@ -16,8 +16,7 @@
 #include "conv/cuda/depthwise/depthwise.h"
 #include "core/kernel_list.h"
 #include "reorder/cuda/kernels.h"
-#include "resample/cuda/running_sums.h"
-#include "resample/cuda/sliding_window.h"
+#include "resample/cuda/kernels.h"
 
 using namespace torch_dnnl;
 

@@ -276,11 +276,10 @@ void run_below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* s
   op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
 }
 
-struct AutogradKernel : c10::OperatorKernel {
-  explicit AutogradKernel(Derivatives derivatives) : derivatives(derivatives) {}
+struct AutogradKernel {
   Derivatives derivatives;
 
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) const {
     // The call's arguments are the last ones; a caller may keep others below.
     const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
     const Differentiated differentiated(arguments);
@@ -365,44 +364,25 @@ void run_decomposition(Decomposition decomposition, const c10::OperatorHandle& o
     stack->push_back(std::move(output));
 }
 
-struct DecompositionKernel : c10::OperatorKernel {
-  explicit DecompositionKernel(Decomposition decomposition) : decomposition(decomposition) {}
-  Decomposition decomposition;
-};
+} // namespace
 
-struct AutogradDecompositionKernel : DecompositionKernel {
-  using DecompositionKernel::DecompositionKernel;
-
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+torch::CppFunction differentiable_by(Decomposition decomposition) {
+  return boxed([=](const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     const Differentiated differentiated(torch::jit::last(*stack, op.schema().arguments().size()));
     if (!differentiated.backward && !differentiated.forward)
       return run_below(op, keys, stack);
     run_decomposition(decomposition, op, stack);
-  }
-};
-
-struct BatchedDecompositionKernel : DecompositionKernel {
-  using DecompositionKernel::DecompositionKernel;
-
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
-    run_decomposition(decomposition, op, stack);
-  }
-};
-
-} // namespace
-
-torch::CppFunction differentiable_by(Decomposition decomposition) {
-  return torch::CppFunction::makeFromBoxedFunctor(
-      std::make_unique<AutogradDecompositionKernel>(decomposition));
+  });
 }
 
 torch::CppFunction batched_by(Decomposition decomposition) {
-  return torch::CppFunction::makeFromBoxedFunctor(
-      std::make_unique<BatchedDecompositionKernel>(decomposition));
+  return boxed([=](const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+    run_decomposition(decomposition, op, stack);
+  });
 }
 
 torch::CppFunction differentiable(Derivatives derivatives) {
-  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<AutogradKernel>(derivatives));
+  return boxed(AutogradKernel{derivatives});
 }
 
 Operator::Operator(const char* name)

@@ -11,16 +11,14 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/stack.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-namespace torch_dnnl {
+#include "core/torch/boxed.h"
 
-using torch::jit::Stack;
+namespace torch_dnnl {
 
 // The gradient of one argument: apply(gradient of the output, saved). `saved`
 // may hold tensors, lists of SymInt, and constants.

@@ -6,15 +6,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/stack.h>
-#include <torch/library.h>
 
 #include <optional>
 #include <vector>
 
-namespace torch_dnnl {
+#include "core/torch/boxed.h"
 
-using torch::jit::Stack;
+namespace torch_dnnl {
 
 struct BatchedCall {
   Stack args;                                   // in the order of the schema, unwrapped

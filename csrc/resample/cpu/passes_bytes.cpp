@@ -3,16 +3,7 @@
 
 namespace torch_dnnl {
 
-template <>
-const ImagePasses<float>& passes_of<uint8_t, float>() {
-  return kPasses<uint8_t>;
-}
-
-template <class E>
-const ImagePasses<WeightOf<E>>& moves_of() {
-  return kMoves<E>;
-}
-
+template const ImagePasses<float>& passes_of<uint8_t, float>();
 template const ImagePasses<float>& moves_of<uint8_t>();
 template const ImagePasses<float>& moves_of<uint16_t>();
 template const ImagePasses<float>& moves_of<uint32_t>();

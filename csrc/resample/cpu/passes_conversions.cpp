@@ -4,11 +4,6 @@
 
 namespace torch_dnnl {
 
-template <class T, class C>
-const ImagePasses<C>& passes_of() {
-  return kConversions<T, C>;
-}
-
 template const ImagePasses<float>& passes_of<int8_t, float>();
 template const ImagePasses<float>& passes_of<int16_t, float>();
 template const ImagePasses<float>& passes_of<int32_t, float>();

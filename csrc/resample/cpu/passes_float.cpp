@@ -3,13 +3,7 @@
 
 namespace torch_dnnl {
 
-template <>
-const ImagePasses<float>& passes_of<float, float>() {
-  return kPasses<float>;
-}
-template <>
-const ImagePasses<double>& passes_of<double, double>() {
-  return kPasses<double>;
-}
+template const ImagePasses<float>& passes_of<float, float>();
+template const ImagePasses<double>& passes_of<double, double>();
 
 } // namespace torch_dnnl

@@ -3,14 +3,7 @@
 
 namespace torch_dnnl {
 
-template <>
-const ImagePasses<float>& passes_of<c10::BFloat16, float>() {
-  return kPasses<c10::BFloat16>;
-}
-
-template <>
-const ImagePasses<float>& passes_of<c10::Half, float>() {
-  return kPasses<c10::Half>;
-}
+template const ImagePasses<float>& passes_of<c10::BFloat16, float>();
+template const ImagePasses<float>& passes_of<c10::Half, float>();
 
 } // namespace torch_dnnl

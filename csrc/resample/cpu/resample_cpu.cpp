@@ -18,7 +18,7 @@ void run_reference(const ResampleProblem& p) {
   dispatch(ImageTypes{}, p.src_dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const auto tables = cached_tables<compute_t<T>>(p.axes, p.transposed);
-    ResampleForward<T> functor{p, {}};
+    ResampleReference<T, /*kReaders=*/false> functor{p, {}};
     int64_t cost = 8;
     for (int a = 0; a < 3; a++) {
       functor.axis[a] = tables[a]->view();

@@ -28,14 +28,27 @@ struct Destination {
   }
 };
 
-// The vectors of n elements: f(i) of whole ones, then tail(i, how many) of what is left.
-template <class E, class F, class Tail>
-C10_ALWAYS_INLINE void for_each_vector(int64_t n, const F& f, const Tail& tail) {
+template <class U, class C>
+C10_ALWAYS_INLINE Destination<U> destination(const RowPart<C>& part) {
+  return {static_cast<U*>(part.to), part.target};
+}
+
+// The vectors of n elements: f(i) of whole ones, then f(i, how many) of what is left.
+template <class E, class F>
+C10_ALWAYS_INLINE void for_each_vector(int64_t n, const F& f) {
   int64_t i = 0;
   for (; i + kLanes<E> <= n; i += kLanes<E>)
     f(i);
   if (i < n)
-    tail(i, n - i);
+    f(i, n - i);
+}
+
+// f(std::integral_constant of that one of kValues that equals `value`, or of kOther)
+template <auto kOther, auto... kValues, class F>
+C10_ALWAYS_INLINE void with_constant(decltype(kOther) value, const F& f) {
+  const auto is_taken = [&](auto constant) { return value == constant && (f(constant), true); };
+  if (!(is_taken(std::integral_constant<decltype(kValues), kValues>{}) || ...))
+    f(std::integral_constant<decltype(kOther), kOther>{});
 }
 
 // ---- to[i] (+)= sum over the rows of weight * row[i] ----
@@ -49,15 +62,14 @@ class WeightedRows {
       row_[r] = static_cast<const T*>(list.rows[r]), weight_[r] = Lanes<C>(list.weights[r]);
   }
 
-  C10_ALWAYS_INLINE Lanes<C> load(int64_t i) const {
-    return sum([&](const T* row) {
-      if constexpr (kFromImage)
-        __builtin_prefetch(reinterpret_cast<const char*>(row + i) + kPrefetch);
-      return load_lanes<C>(row + i);
-    });
-  }
-  C10_ALWAYS_INLINE Lanes<C> load(int64_t i, int64_t n) const {
-    return sum([&](const T* row) { return load_lanes<C>(row + i, n); });
+  // `n`: how many, if less than a vector.
+  template <class... N>
+  C10_ALWAYS_INLINE Lanes<C> load(int64_t i, N... n) const {
+    const int64_t count = kRows ? kRows : list_.count;
+    Lanes<C> sum = load_row(0, i, n...) * weight(0);
+    for (int64_t r = 1; r < count; r++)
+      sum = at::vec::fmadd(load_row(r, i, n...), weight(r), sum);
+    return sum;
   }
   template <class Window>
   C10_ALWAYS_INLINE Window window(int64_t i) const {
@@ -65,16 +77,12 @@ class WeightedRows {
   }
 
  private:
-  template <class F>
-  C10_ALWAYS_INLINE Lanes<C> sum(const F& load) const {
-    const int64_t count = kRows ? kRows : list_.count;
-    Lanes<C> sum = load(row(0)) * weight(0);
-    for (int64_t r = 1; r < count; r++)
-      sum = at::vec::fmadd(load(row(r)), weight(r), sum);
-    return sum;
-  }
-  C10_ALWAYS_INLINE const T* row(int64_t r) const {
-    return kRows ? row_[r] : static_cast<const T*>(list_.rows[r]);
+  template <class... N>
+  C10_ALWAYS_INLINE Lanes<C> load_row(int64_t r, int64_t i, N... n) const {
+    const T* const row = kRows ? row_[r] : static_cast<const T*>(list_.rows[r]);
+    if constexpr (kFromImage && sizeof...(n) == 0)
+      __builtin_prefetch(reinterpret_cast<const char*>(row + i) + kPrefetch);
+    return load_lanes<C>(row + i, n...);
   }
   C10_ALWAYS_INLINE Lanes<C> weight(int64_t r) const {
     return kRows ? weight_[r] : Lanes<C>(list_.weights[r]);
@@ -89,18 +97,8 @@ class WeightedRows {
 // f(the rows, in as many registers as pay)
 template <bool kFromImage, class T, class C, class F>
 void with_rows(const WeightedRowList<C>& list, const F& f) {
-  switch (list.count) {
-    case 1:
-      return f(WeightedRows<1, kFromImage, T, C>(list));
-    case 2:
-      return f(WeightedRows<2, kFromImage, T, C>(list));
-    case 3:
-      return f(WeightedRows<3, kFromImage, T, C>(list));
-    case 4:
-      return f(WeightedRows<4, kFromImage, T, C>(list));
-    default:
-      return f(WeightedRows<0, kFromImage, T, C>(list));
-  }
+  with_constant<0, 1, 2, 3, 4>(
+      list.count, [&](auto kRows) { f(WeightedRows<kRows, kFromImage, T, C>(list)); });
 }
 
 template <bool kFromImage, class T, class C, class U>
@@ -109,20 +107,16 @@ void add_rows(const WeightedRowList<C>& list, bool is_first, int64_t n, void* to
   if constexpr (std::is_same_v<C, U>) {
     if (!is_first) {
       const WeightedRows<0, kFromImage, T, C> sum(list);
-      return for_each_vector<C>(
-          n,
-          [&](int64_t i) { out.template store<C>(i, sum.load(i) + Lanes<C>::loadu(out.to + i)); },
-          [&](int64_t i, int64_t rest) {
-            const Lanes<C> before = load_lanes<C>(out.to + i, rest);
-            out.template store<C>(i, sum.load(i, rest) + before, rest);
-          });
+      return for_each_vector<C>(n, [&](int64_t i, auto... rest) {
+        const Lanes<C> before = load_lanes<C>(out.to + i, rest...);
+        out.template store<C>(i, sum.load(i, rest...) + before, rest...);
+      });
     }
   }
   with_rows<kFromImage, T>(list, [&](const auto& sum) {
-    for_each_vector<C>(
-        n,
-        [&](int64_t i) { out.template store<C>(i, sum.load(i)); },
-        [&](int64_t i, int64_t rest) { out.template store<C>(i, sum.load(i, rest), rest); });
+    for_each_vector<C>(n, [&](int64_t i, auto... rest) {
+      out.template store<C>(i, sum.load(i, rest...), rest...);
+    });
   });
 }
 
@@ -132,10 +126,8 @@ template <class T>
 struct Line {
   const T* line;
 
-  C10_ALWAYS_INLINE Lanes<T> load(int64_t i) const {
-    return load_lanes<T>(line + i);
-  }
-  C10_ALWAYS_INLINE Lanes<T> load(int64_t i, int64_t) const {
+  template <class... N>
+  C10_ALWAYS_INLINE Lanes<T> load(int64_t i, N...) const {
     return load_lanes<T>(line + i); // may be read beyond its end
   }
   template <class Window>
@@ -158,17 +150,15 @@ using WindowOf = std::conditional_t<
         E>>;
 
 // kTaps 0: as many as there are.
-template <Window kWindow, int kTaps, class E, class Row, class U>
-void gather_taps(
-    const Row& pixels,
-    const Taps<WeightOf<E>>& taps,
-    int64_t begin,
-    int64_t n,
-    E empty,
-    Destination<U> to) {
+template <Window kWindow, int kTaps, class E, class U, class Row>
+C10_ALWAYS_INLINE void gather_taps(const Row& pixels, const RowPart<WeightOf<E>>& part) {
   using LineWindow = WindowOf<kWindow, E>;
   const Row row = pixels; // a copy, which a store to the image cannot change
   constexpr int64_t step = kLanes<E>;
+  const Taps<WeightOf<E>>& taps = *part.taps;
+  const Destination<U> to = destination<U>(part);
+  const E empty = *static_cast<const E*>(part.empty);
+  const int64_t begin = part.begin * part.channels, n = part.size * part.channels;
   const int64_t width = kTaps == 0 ? taps.width : kTaps;
   const bool has_empty = !taps.empty.empty();
   const int64_t first = begin / step;
@@ -237,111 +227,45 @@ void gather_taps(
 // f(the number of taps, if it is one of those that have a loop of their own, or 0)
 template <class E, class F>
 void with_taps(int64_t taps, const F& f) {
-  if (taps == 1)
-    return f(std::integral_constant<int, 1>{});
-  if constexpr (!std::is_unsigned_v<E>) {
-    switch (taps) {
-      case 2:
-        return f(std::integral_constant<int, 2>{});
-      case 3:
-        return f(std::integral_constant<int, 3>{});
-      case 4:
-        return f(std::integral_constant<int, 4>{});
-      default:
-        return f(std::integral_constant<int, 0>{});
-    }
+  if constexpr (std::is_unsigned_v<E>) {
+    f(std::integral_constant<int, 1>{});
+  } else {
+    with_constant<0, 1, 2, 3, 4>(static_cast<int>(taps), f);
   }
-}
-
-// f(the window) for each taps.window, by the kinds that differ in code.
-template <class E, class F>
-void with_window(Window window, const F& f) {
-  using enum Window;
-  if constexpr (LanesWindow<1, E>::is_loaded) {
-    switch (window) {
-      case shared_1:
-        return f(std::integral_constant<Window, shared_1>{});
-      case shared_2:
-        return f(std::integral_constant<Window, shared_2>{});
-      case shared_4:
-        return f(std::integral_constant<Window, shared_4>{});
-      case own_4:
-        return f(std::integral_constant<Window, own_4>{});
-      default:
-        break;
-    }
-  }
-  f(std::integral_constant<Window, none>{}); // elements are fetched one by one
 }
 
 // A function of its own for each: inlined side by side, loops would lack registers.
-template <Window kWindow, int kTaps, class E, class U>
-C10_NOINLINE void gather_taps_of_line(
-    const E* line,
-    const Taps<WeightOf<E>>& taps,
-    int64_t begin,
-    int64_t n,
-    E empty,
-    Destination<U> to) {
-  gather_taps<kWindow, kTaps, E>(Line<E>{line}, taps, begin, n, empty, to);
+template <Window kWindow, int kTaps, class E, class U, class T>
+C10_NOINLINE void gather_taps_of_line(const T* line, const RowPart<WeightOf<E>>& part) {
+  gather_taps<kWindow, kTaps, E, U>(Line<T>{line}, part);
 }
 
 template <class E, class U>
-void gather_line(
-    const void* line,
-    const Taps<WeightOf<E>>& taps,
-    int64_t begin,
-    int64_t n,
-    const RowEnd& end) {
-  const Destination<U> to{static_cast<U*>(end.to), end.target};
-  const auto* const row = static_cast<const E*>(line);
-  const E empty = *static_cast<const E*>(end.empty);
-  with_window<E>(taps.window, [&](auto kWindow) {
+void gather_line(const E* line, const RowPart<WeightOf<E>>& part) {
+  using enum Window;
+  const auto gather = [&](auto kWindow) {
     // A window of its own for each tap: a loop for their number would gain nothing.
-    if constexpr (kWindow >= Window::own_4 && LanesWindow<1, E>::is_loaded) {
-      constexpr int kTaps = std::is_unsigned_v<E> ? 1 : 0;
-      gather_taps_of_line<kWindow, kTaps, E>(row, taps, begin, n, empty, to);
+    if constexpr (kWindow >= own_4 && LanesWindow<1, E>::is_loaded) {
+      gather_taps_of_line<kWindow, std::is_unsigned_v<E> ? 1 : 0, E, U>(line, part);
     } else {
-      with_taps<E>(taps.width, [&](auto kTaps) {
-        gather_taps_of_line<kWindow, kTaps, E>(row, taps, begin, n, empty, to);
+      with_taps<E>(part.taps->width, [&](auto kTaps) {
+        gather_taps_of_line<kWindow, kTaps, E, U>(line, part);
       });
     }
-  });
+  };
+  if constexpr (LanesWindow<1, E>::is_loaded) {
+    with_constant<none, shared_1, shared_2, shared_4, own_4>(part.taps->window, gather);
+  } else {
+    gather(std::integral_constant<Window, none>{}); // elements are fetched one by one
+  }
 }
 
 // From a row of bytes, with taps for one.
 template <class C> // float; no function where there is no such window
-void gather_window_of_bytes(
-    const void* line,
-    const Taps<C>& taps,
-    int64_t begin,
-    int64_t n,
-    const RowEnd& end) {
-  const Line<uint8_t> row{static_cast<const uint8_t*>(line)};
-  const Destination<C> to{static_cast<C*>(end.to), end.target};
-  const C empty = *static_cast<const C*>(end.empty);
-  with_taps<C>(taps.width, [&](auto kTaps) {
-    gather_taps<Window::bytes, kTaps, C>(row, taps, begin, n, empty, to);
+void apply_taps_to_bytes(const void* row, const RowPart<C>& part) {
+  with_taps<C>(part.taps->width, [&](auto kTaps) {
+    gather_taps_of_line<Window::bytes, kTaps, C, C>(static_cast<const uint8_t*>(row), part);
   });
-}
-
-// From two rows of an image that are added up on the way, with two taps: bilinear. For taps whose
-// window can_gather_rows().
-template <class T, class C, class U>
-void gather_two_rows(
-    const WeightedRowList<C>& list,
-    const Taps<C>& taps,
-    int64_t begin,
-    int64_t n,
-    const RowEnd& end) {
-  const WeightedRows<2, true, T, C> row(list);
-  const Destination<U> to{static_cast<U*>(end.to), end.target};
-  const C empty = *static_cast<const C*>(end.empty);
-  if (taps.window == Window::shared_1) {
-    gather_taps<Window::shared_1, 2, C>(row, taps, begin, n, empty, to);
-  } else {
-    gather_taps<Window::shared_2, 2, C>(row, taps, begin, n, empty, to);
-  }
 }
 
 // ---- many channels: to = sum over the taps of a pixel ----
@@ -354,119 +278,96 @@ C10_ALWAYS_INLINE void sum_taps(
     int64_t taps,
     int64_t channels,
     Destination<U> to) {
-  const auto sum = [&](auto load) {
-    Lanes<E> sum = load(pixel);
+  for_each_vector<E>(channels, [&](int64_t c, auto... rest) {
+    Lanes<E> sum = row.load(pixel + c, rest...);
     if constexpr (!std::is_unsigned_v<E>) {
       sum = sum * Lanes<E>(weight[0]);
       const int64_t count = kTaps == 0 ? taps : kTaps;
       for (int64_t t = 1; t < count; t++)
-        sum = at::vec::fmadd(load(pixel + t * channels), Lanes<E>(weight[t]), sum);
+        sum = at::vec::fmadd(row.load(pixel + t * channels + c, rest...), Lanes<E>(weight[t]), sum);
     }
-    return sum;
-  };
-  for_each_vector<E>(
-      channels,
-      [&](int64_t c) { to.template store<E>(c, sum([&](int64_t i) { return row.load(i + c); })); },
-      [&](int64_t c, int64_t rest) {
-        to.template store<E>(c, sum([&](int64_t i) { return row.load(i + c, rest); }), rest);
-      });
+    to.template store<E>(c, sum, rest...);
+  });
 }
 
-// The pixels [begin, begin + n) of an output row.
-template <class E, class Row, class U>
-void sum_pixels(
-    const Row& pixels,
-    const HostTable<WeightOf<E>>& table,
-    int64_t channels,
-    int64_t begin,
-    int64_t n,
-    E empty,
-    Destination<U> out) {
+template <class E, class U, class Row>
+void sum_pixels(const Row& pixels, const RowPart<WeightOf<E>>& part) {
   const Row row = pixels; // a copy, which a store to the image cannot change
-  for (int64_t o = begin; o < begin + n; o++, out.to += channels) {
-    const int64_t pixel = table.start[o] * channels;
+  const HostTable<WeightOf<E>>& table = part.table;
+  const int64_t channels = part.channels, end = part.begin + part.size;
+  const E empty = *static_cast<const E*>(part.empty);
+  Destination<U> out = destination<U>(part);
+  for (int64_t o = part.begin; o < end; o++, out.to += channels) {
+    const int64_t pixel = table.start[o] * channels, taps = table.count[o];
     const auto* weight = &table.weights[o * table.width];
-    const int64_t taps = table.count[o];
-    switch (taps) {
-      case 0:
-        for_each_vector<E>(
-            channels,
-            [&](int64_t c) { out.template store<E>(c, broadcast_lanes(empty)); },
-            [&](int64_t c, int64_t rest) {
-              out.template store<E>(c, broadcast_lanes(empty), rest);
-            });
-        break;
-      case 1:
-        sum_taps<1, E>(row, pixel, weight, taps, channels, out);
-        break;
-      case 2:
-        sum_taps<2, E>(row, pixel, weight, taps, channels, out);
-        break;
-      case 4:
-        sum_taps<4, E>(row, pixel, weight, taps, channels, out);
-        break;
-      default:
-        sum_taps<0, E>(row, pixel, weight, taps, channels, out);
+    if (taps == 0) {
+      for_each_vector<E>(channels, [&](int64_t c, auto... rest) {
+        out.template store<E>(c, broadcast_lanes(empty), rest...);
+      });
+    } else {
+      with_constant<0, 1, 2, 4>(static_cast<int>(taps), [&](auto kTaps) {
+        sum_taps<kTaps, E>(row, pixel, weight, taps, channels, out);
+      });
     }
   }
 }
 
+// ---- few or many channels ----
+
 template <class E, class U>
-void sum_line(
-    const void* line,
-    const HostTable<WeightOf<E>>& table,
-    int64_t channels,
-    int64_t begin,
-    int64_t n,
-    const RowEnd& end) {
-  const Destination<U> to{static_cast<U*>(end.to), end.target};
-  const Line<E> row{static_cast<const E*>(line)};
-  sum_pixels<E>(row, table, channels, begin, n, *static_cast<const E*>(end.empty), to);
+void apply_taps(const void* line, const RowPart<WeightOf<E>>& part) {
+  const auto* const row = static_cast<const E*>(line);
+  part.taps != nullptr ? gather_line<E, U>(row, part) : sum_pixels<E, U>(Line<E>{row}, part);
 }
 
-// From rows of an image that are added up on the way.
+// Two rows of an image that are added up on the way, with two taps: bilinear.
+template <Window kWindow, class T, class C, class U>
+C10_NOINLINE void gather_two_rows(const WeightedRowList<C>& list, const RowPart<C>& part) {
+  gather_taps<kWindow, 2, C, U>(WeightedRows<2, true, T, C>(list), part);
+}
+
+// Few channels: for taps whose window can_gather_rows().
 template <class T, class C, class U>
-void sum_rows(
-    const WeightedRowList<C>& list,
-    const HostTable<C>& table,
-    int64_t channels,
-    int64_t begin,
-    int64_t n,
-    const RowEnd& end) {
-  const Destination<U> to{static_cast<U*>(end.to), end.target};
-  const C empty = *static_cast<const C*>(end.empty);
-  with_rows<false, T>(
-      list, [&](const auto& row) { sum_pixels<C>(row, table, channels, begin, n, empty, to); });
+void apply_taps_to_rows(const WeightedRowList<C>& list, const RowPart<C>& part) {
+  using enum Window;
+  if (part.taps == nullptr) {
+    with_rows<false, T>(list, [&](const auto& row) { sum_pixels<C, U>(row, part); });
+  } else if constexpr (LanesWindow<1, C>::is_loaded) {
+    part.taps->window == shared_1 ? gather_two_rows<shared_1, T, C, U>(list, part)
+                                  : gather_two_rows<shared_2, T, C, U>(list, part);
+  }
 }
 
 // ---- the passes of a type ----
 
-// Of an image that is only read, or only written, by way of a line.
+// Images of some types are only read, or only written, by way of a line.
 template <class T, class C>
-inline constexpr ImagePasses<C> kConversions = [] {
+inline constexpr bool kHasTaps =
+    std::is_same_v<C, compute_t<T>> && (!std::is_integral_v<T> || std::is_same_v<T, uint8_t>);
+
+template <class T, class C>
+inline constexpr ImagePasses<C> kPasses = [] {
   ImagePasses<C> passes{.write = add_rows<false, C, C, T>};
   if constexpr (std::is_same_v<C, compute_t<T>>)
     passes.read = add_rows<true, T, C, C>;
+  if constexpr (kHasTaps<T, C>) {
+    passes.apply_taps = apply_taps<C, T>;
+    passes.apply_taps_to_rows = apply_taps_to_rows<T, C, T>;
+  }
+  if constexpr (std::is_same_v<T, uint8_t> && kHasTaps<T, C> && ByteWindow::kBytes > 0)
+    passes.apply_taps_to_bytes = apply_taps_to_bytes<C>;
   return passes;
 }();
 
-// All there are.
-template <class T, class C = compute_t<T>>
-inline constexpr ImagePasses<C> kPasses = [] {
-  ImagePasses<C> passes = kConversions<T, C>;
-  passes.gather = gather_line<C, T>;
-  passes.sum = sum_line<C, T>;
-  passes.sum_rows = sum_rows<T, C, T>;
-  if constexpr (LanesWindow<1, C>::is_loaded)
-    passes.gather_rows = gather_two_rows<T, C, T>;
-  if constexpr (std::is_same_v<T, uint8_t> && ByteWindow::kBytes > 0)
-    passes.gather_window_of_bytes = gather_window_of_bytes<C>;
-  return passes;
-}();
+template <class T, class C>
+const ImagePasses<C>& passes_of() {
+  return kPasses<T, C>;
+}
 
 template <class E>
-inline constexpr ImagePasses<WeightOf<E>> kMoves{
-    .gather = gather_line<E, E>,
-    .sum = sum_line<E, E>};
+const ImagePasses<WeightOf<E>>& moves_of() {
+  static constexpr ImagePasses<WeightOf<E>> kMoves{.apply_taps = apply_taps<E, E>};
+  return kMoves;
+}
 
 } // namespace torch_dnnl

@@ -19,7 +19,14 @@ inline constexpr int64_t kPrefetch = 4096;
 // Where a pass writes: to a line between the passes, to the image, or to the image past the caches.
 enum class Target : int8_t { line, image, stream };
 
-struct RowEnd {
+// A part of an output row, as the taps of the W axis make it.
+template <class C>
+struct RowPart {
+  const HostTable<C>& table;
+  const Taps<C>*
+      taps;         // few channels: the same table for vectors of elements; null: pixels are wide
+  int64_t channels; // of a pixel
+  int64_t begin, size; // pixels
   void* to;
   Target target;
   const void* empty; // one element, for those that read nothing
@@ -39,31 +46,12 @@ inline constexpr int64_t kMaxRows = 8; // of a list
 template <class C>
 using AddRows = void (*)(const WeightedRowList<C>&, bool is_first, int64_t n, void* to, Target);
 
-// Few channels: elements [begin, begin + n) of an output row, by taps.
+// The taps, applied to a row from its pixel 0 on: a line, or a row of bytes.
 template <class C>
-using GatherLine =
-    void (*)(const void* line, const Taps<C>&, int64_t begin, int64_t n, const RowEnd&);
+using ApplyTaps = void (*)(const void* row, const RowPart<C>&);
+// The taps, applied to rows of an image that are added up on the way.
 template <class C>
-using GatherRows =
-    void (*)(const WeightedRowList<C>&, const Taps<C>&, int64_t begin, int64_t n, const RowEnd&);
-
-// Many channels: pixels [begin, begin + n) of an output row, by the table.
-template <class C>
-using SumLine = void (*)(
-    const void* line,
-    const HostTable<C>&,
-    int64_t channels,
-    int64_t begin,
-    int64_t n,
-    const RowEnd&);
-template <class C>
-using SumRows = void (*)(
-    const WeightedRowList<C>&,
-    const HostTable<C>&,
-    int64_t channels,
-    int64_t begin,
-    int64_t n,
-    const RowEnd&);
+using ApplyTapsToRows = void (*)(const WeightedRowList<C>&, const RowPart<C>&);
 
 // The passes that read or write images of one type. Those of C itself also read and write lines.
 template <class C>
@@ -71,12 +59,10 @@ struct ImagePasses {
   AddRows<C> read = nullptr;  // rows of the image to a line; null if elements are only moved
   AddRows<C> write = nullptr; // lines to a row of the image
   // A line to a row of the image; null: to a line, which `write` converts.
-  GatherLine<C> gather = nullptr;
-  SumLine<C> sum = nullptr;
+  ApplyTaps<C> apply_taps = nullptr;
   // Rows of the image to a row of an image of the same type, without a line between; or null.
-  GatherRows<C> gather_rows = nullptr;
-  SumRows<C> sum_rows = nullptr;
-  GatherLine<C> gather_window_of_bytes = nullptr; // a row of the image to a line; or null
+  ApplyTapsToRows<C> apply_taps_to_rows = nullptr;
+  ApplyTaps<C> apply_taps_to_bytes = nullptr; // a row of the image to a line; or null
 };
 
 // The passes for images of T that are computed in C. Each is compiled in a file passes_*.cpp.

@@ -24,95 +24,85 @@ constexpr double kByteGatherCost = 1.5; // of a row of bytes
 // (x2, bilinear: 0.52 ms instead of 0.70).
 constexpr int64_t kFewProducts = 4;
 
-// What the choices depend on.
-template <class C>
-struct RowTask {
-  const HostTable<C>&d, &h, &w;
-  int64_t channels; // of a pixel of a row
-  bool only_moves;
-  bool has_one_type; // source and result
-  c10::ScalarType src_dtype;
-};
-
 // Whether a pixel is made of vectors of its own.
 template <class C>
-bool has_wide_pixels(const RowTask<C>& t) {
-  return t.channels > 1 &&
-      (t.channels >= 2 * kLanes<C> || t.w.width * t.w.out * t.channels > kMaxTaps);
+bool has_wide_pixels(const RowPlan<C>& p) {
+  return p.channels > 1 &&
+      (p.channels >= 2 * kLanes<C> || p.w->width * p.w->out * p.channels > kMaxTaps);
 }
 
 // Whether the taps are better applied to source rows, at a cost of `gather_cost`, and the rows
 // added up then. A source row serves several output rows when the image grows.
 template <class C>
-bool prefers_taps_first(const RowTask<C>& t, double gather_cost) {
-  const int64_t most = t.d.width * t.h.width;
-  if (t.only_moves || t.w.has_empty_rows || most == 1 || most > kMaxRows ||
-      t.w.out * t.channels > kLongestRow)
+bool prefers_taps_first(const RowPlan<C>& p, double gather_cost) {
+  const HostTable<C>&h = *p.h, &w = *p.w;
+  const int64_t most = p.d->width * h.width;
+  if (p.only_moves || w.has_empty_rows || most == 1 || most > kMaxRows ||
+      w.out * p.channels > kLongestRow)
     return false;
   const auto size = [](int64_t n) { return static_cast<double>(n); };
-  const double taps = size(t.w.width) * size(t.w.out), rows = size(most);
-  const double sources_per_row = size(t.h.in) / size(t.h.out);
-  return sources_per_row * gather_cost * taps + rows * size(t.w.out) <
-      kGatherCost * taps + rows * size(t.w.in);
+  const double taps = size(w.width) * size(w.out), rows = size(most);
+  const double sources_per_row = size(h.in) / size(h.out);
+  return sources_per_row * gather_cost * taps + rows * size(w.out) <
+      kGatherCost * taps + rows * size(w.in);
 }
 
 // Whether the rows of wide pixels are better added up tap by tap: where products are few, or hardly
 // an element of a line would be read twice.
 template <class C>
-bool prefers_registers(const RowTask<C>& t) {
-  const int64_t rows = t.d.width * t.h.width;
-  return !t.only_moves && t.has_one_type && rows <= kMaxRows &&
-      (rows * t.w.width <= kFewProducts || t.w.out * t.w.width <= t.w.in + t.w.in / 2);
+bool prefers_registers(const RowPlan<C>& p) {
+  const int64_t rows = p.d->width * p.h->width, taps = p.w->width;
+  return !p.only_moves && p.has_one_type && rows <= kMaxRows &&
+      (rows * taps <= kFewProducts || p.w->out * taps <= p.w->in + p.w->in / 2);
 }
 
 // Whether rows of narrow pixels may be added up and their taps applied in registers: what is
 // written to a line and read at once has to wait for the stores before it.
 template <class C>
-bool may_gather_two_rows(const RowTask<C>& t) {
-  return LanesWindow<1, C>::is_loaded && !t.only_moves && t.has_one_type && t.d.width == 1 &&
-      t.h.width == 2 && t.w.width == 2;
+bool may_gather_two_rows(const RowPlan<C>& p) {
+  return LanesWindow<1, C>::is_loaded && !p.only_moves && p.has_one_type && p.d->width == 1 &&
+      p.h->width == 2 && p.w->width == 2;
 }
 
+// Chooses plan.order and plan.taps, given the images.
 template <class C>
-struct Approach {
-  RowOrder order;
-  std::shared_ptr<const Taps<C>> taps;
-};
-
-template <class C>
-Approach<C> choose_approach(const RowTask<C>& t, const SharedTable<C>& table) {
+void choose_order(RowPlan<C>& plan) {
   using enum RowOrder;
-  const auto taps_of = [&](Row row) { return cached_taps(table, t.channels, row); };
-  if (has_wide_pixels(t)) {
-    if (prefers_registers(t))
-      return {in_registers, nullptr};
-    return {prefers_taps_first(t, kGatherCost) ? taps_first : add_first, nullptr};
+  const auto taps_of = [&](Row row) { return cached_taps(plan.w, plan.channels, row); };
+  plan.order = prefers_taps_first(plan, kGatherCost) ? taps_first : add_first;
+  if (has_wide_pixels(plan)) {
+    if (prefers_registers(plan))
+      plan.order = in_registers;
+    return;
   }
-  if (may_gather_two_rows(t)) {
-    auto taps = taps_of(Row::read);
-    if (can_gather_rows(taps->window))
-      return {in_registers, std::move(taps)};
-  }
-  if constexpr (std::is_same_v<C, float> && ByteWindow::kBytes > 0) {
-    if (t.src_dtype == c10::ScalarType::Byte && prefers_taps_first(t, kByteGatherCost)) {
-      auto taps = taps_of(Row::bytes);
-      if (taps->window == Window::bytes)
-        return {taps_first, std::move(taps)};
+  if (may_gather_two_rows(plan)) {
+    plan.taps = taps_of(Row::read);
+    if (can_gather_rows(plan.taps->window)) {
+      plan.order = in_registers;
+      return;
     }
   }
-  const RowOrder order = prefers_taps_first(t, kGatherCost) ? taps_first : add_first;
-  const bool is_line = t.only_moves || t.src_dtype == c10::CppTypeToScalarType<C>::value;
-  const bool meets_image = is_line && (order == taps_first || (t.d.copies && t.h.copies));
-  return {order, taps_of(meets_image ? Row::read : Row::written)};
+  if constexpr (std::is_same_v<C, float> && ByteWindow::kBytes > 0) {
+    if (plan.source_is_bytes && prefers_taps_first(plan, kByteGatherCost)) {
+      plan.taps = taps_of(Row::bytes);
+      if (plan.takes_bytes()) {
+        plan.order = taps_first;
+        return;
+      }
+    }
+  }
+  const bool meets_image =
+      plan.source_is_line && (plan.order == taps_first || (plan.d->copies && plan.h->copies));
+  plan.taps = taps_of(meets_image ? Row::read : Row::written);
 }
 
 template <class C>
-c10::SmallVector<RowPiece, 2> cut_pieces(const RowTask<C>& t, const Approach<C>& approach) {
-  const HostTable<C>& w = t.w;
-  int64_t width = std::max<int64_t>(1, kPiece / t.channels);
-  if (approach.order == RowOrder::taps_first) {
+c10::SmallVector<RowPiece, 2> cut_pieces(const RowPlan<C>& plan) {
+  const HostTable<C>& w = *plan.w;
+  int64_t width = std::max<int64_t>(1, kPiece / plan.channels);
+  if (plan.order == RowOrder::taps_first) {
     width = w.out;
-  } else if (approach.taps != nullptr) {
+  } else if (plan.taps != nullptr) {
     width = std::max(width / kLanes<C>, int64_t(1)) * kLanes<C>; // whole blocks of taps
   }
   const auto end_of = [&](int64_t o) { return w.start[o] + w.count[o]; };
@@ -145,25 +135,13 @@ RowSteps steps_of(const int64_t (&stride)[5], c10::ScalarType type) {
 template <class C>
 RowPlan<C> plan_rows(const ResampleProblem& p, const Tables<C>& tables, bool only_moves) {
   const int64_t channels = is_interleaved(p) ? p.c : 1;
-  const RowTask<C> task{
-      .d = *tables[0],
-      .h = *tables[1],
-      .w = *tables[2],
-      .channels = channels,
-      .only_moves = only_moves,
-      .has_one_type = p.src_dtype == p.dst_dtype,
-      .src_dtype = p.src_dtype};
-  const Approach<C> approach = choose_approach(task, tables[2]);
   const RowSteps src = steps_of(p.src_stride, p.src_dtype);
   const RowSteps dst = steps_of(p.dst_stride, p.dst_dtype);
   const auto* const begin = static_cast<const char*>(p.src);
   const int64_t last = (p.n - 1) * src.n + (p.c - 1) * src.c + (p.src_size[0] - 1) * src.d +
       (p.src_size[1] - 1) * src.h + (p.src_size[2] - 1) * src.w;
   const bool is_large = p.n * p.c * product(p.dst_size) * dst.element > kStreamedImageBytes;
-  const auto empty = static_cast<C>(p.extrapolation_value);
-  uint64_t empty_in_dst = 0;
-  store(&empty_in_dst, p.dst_dtype, 0, empty);
-  return {
+  RowPlan<C> plan{
       .src = begin,
       .src_end = begin + last + src.element,
       .dst = static_cast<char*>(p.dst),
@@ -177,15 +155,17 @@ RowPlan<C> plan_rows(const ResampleProblem& p, const Tables<C>& tables, bool onl
       .d = tables[0],
       .h = tables[1],
       .w = tables[2],
-      .order = approach.order,
-      .taps = approach.taps,
-      .pieces = cut_pieces(task, approach),
       .only_moves = only_moves,
+      .has_one_type = p.src_dtype == p.dst_dtype,
       .source_is_line = only_moves || p.src_dtype == c10::CppTypeToScalarType<C>::value,
+      .source_is_bytes = p.src_dtype == c10::ScalarType::Byte,
       .line_bytes = only_moves ? src.element : static_cast<int64_t>(sizeof(C)),
       .target = is_large ? Target::stream : Target::image,
-      .empty = empty,
-      .empty_in_dst = empty_in_dst};
+      .empty = static_cast<C>(p.extrapolation_value)};
+  store(&plan.empty_in_dst, p.dst_dtype, 0, plan.empty);
+  choose_order(plan);
+  plan.pieces = cut_pieces(plan);
+  return plan;
 }
 
 template RowPlan<float> plan_rows(const ResampleProblem&, const Tables<float>&, bool);

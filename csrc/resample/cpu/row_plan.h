@@ -43,16 +43,18 @@ struct RowPlan {
   int64_t channels;                // of a pixel of a row: 1, or all
   SharedTable<C> d, h, w;          // the tables of the axes
 
-  RowOrder order;
+  RowOrder order = RowOrder::add_first;
   std::shared_ptr<const Taps<C>> taps;  // null: pixels have many channels, which share the table
   c10::SmallVector<RowPiece, 2> pieces; // one, of the whole row, in the order taps_first
 
-  bool only_moves;       // elements are copied, whatever they stand for
-  bool source_is_line;   // rows of the source need no conversion
-  int64_t line_bytes;    // of an element of a line
-  Target target;         // image or stream
-  C empty;               // what outputs give that read nothing
-  uint64_t empty_in_dst; // the same as its first bytes, in the type of dst
+  bool only_moves;           // elements are copied, whatever they stand for
+  bool has_one_type;         // source and result
+  bool source_is_line;       // rows of the source need no conversion
+  bool source_is_bytes;      // unsigned
+  int64_t line_bytes;        // of an element of a line
+  Target target;             // image or stream
+  C empty;                   // what outputs give that read nothing
+  uint64_t empty_in_dst = 0; // the same as its first bytes, in the type of dst
 
   // Whether output row o is made of the same source rows as the one above it.
   bool repeats_row(int64_t o) const {

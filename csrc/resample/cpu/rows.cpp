@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/cpu/stream.h"
@@ -38,28 +39,6 @@ struct Plane {
   int64_t start, count; // source planes
 };
 
-// Memory of a thread.
-template <class C>
-struct RowMemory {
-  template <class T>
-  using Vectors = std::vector<T, VectorAllocator<T>>;
-
-  alignas(64) C short_line[kShortLine]; // of small images: an allocation would take longer
-  Vectors<C> long_line;
-  Vectors<C> result; // what is converted to a rare type
-  // Taps first: source rows with the taps applied, and which ones they are.
-  Vectors<C> slots;
-  const char* source[kMaxRows] = {};
-
-  C* line(int64_t n) {
-    n += kSlack<C>;
-    if (n <= kShortLine)
-      return short_line;
-    long_line.resize(std::max<size_t>(long_line.size(), n));
-    return long_line.data();
-  }
-};
-
 void copy_row(const char* from, char* to, int64_t bytes) {
   constexpr int64_t line = 64, group = 8 * line;
   for (int64_t i = 0; i < bytes; i += group) {
@@ -72,225 +51,182 @@ void copy_row(const char* from, char* to, int64_t bytes) {
 
 // n elements of `bytes` each.
 void fill(char* dst, int64_t n, int64_t bytes, uint64_t value) {
-  const auto as = [&](auto tag) {
-    using T = decltype(tag);
-    std::fill_n(reinterpret_cast<T*>(dst), n, static_cast<T>(value)); // its first bytes
-  };
-  switch (bytes) {
-    case 1:
-      return as(uint8_t{});
-    case 2:
-      return as(uint16_t{});
-    case 4:
-      return as(uint32_t{});
-    default:
-      return as(uint64_t{});
-  }
+  dispatch_bytes(bytes, [&](auto tag) {
+    using E = typename decltype(tag)::type;
+    std::fill_n(reinterpret_cast<E*>(dst), n, static_cast<E>(value)); // its first bytes
+  });
 }
 
-// Source rows as lines, and lines as output rows.
+template <class T>
+using Vectors = std::vector<T, VectorAllocator<T>>;
+
+// Source rows as lines, and lines as output rows, with the memory of a thread.
 template <class C>
 class RowMaker {
  public:
-  RowMaker(const RowPlan<C>& plan, const RowPasses<C>& passes, RowMemory<C>& memory)
-      : plan_(plan), passes_(passes), memory_(memory) {}
+  const RowPlan<C>& plan;
+  const RowPasses<C>& passes;
+
+  RowMaker(const RowPlan<C>& plan, const RowPasses<C>& passes) : plan(plan), passes(passes) {}
 
   void fill_piece(char* dst, const RowPiece& piece) const {
-    fill(dst, piece.size * plan_.channels, plan_.dst_steps.element, plan_.empty_in_dst);
+    fill(dst, piece.size * plan.channels, plan.dst_steps.element, plan.empty_in_dst);
   }
 
   // A source row, or a part of it: as it is, unless windows would reach beyond the image.
-  const void* moved(const char* row, const RowPiece& piece) const {
-    const int64_t n = source_elements(piece), bytes = plan_.src_steps.element;
-    return has_slack(row, n) ? row : std::memcpy(memory_.line(n), row, n * bytes);
+  const void* moved(const char* row, const RowPiece& piece) {
+    const int64_t n = source_elements(piece), bytes = plan.src_steps.element;
+    return has_slack(row, n) ? row : std::memcpy(line_of(n), row, n * bytes);
   }
 
   // The line that rows of the source add up to, beside what `line` has; null: nothing yet.
-  const void* added(const WeightedRowList<C>& list, const void* line, const RowPiece& piece) const {
+  const void* added(const WeightedRowList<C>& list, const void* line, const RowPiece& piece) {
     const bool is_first = line == nullptr;
-    if (plan_.source_is_line && is_first && list.count == 1 && list.weights[0] == 1)
+    if (plan.source_is_line && is_first && list.count == 1 && list.weights[0] == 1)
       return moved(static_cast<const char*>(list.rows[0]), piece);
     const int64_t n = source_elements(piece);
-    C* const to = memory_.line(n);
-    passes_.src.read(list, is_first, n, to, Target::line);
+    C* const to = line_of(n);
+    passes.src.read(list, is_first, n, to, Target::line);
     return to;
   }
 
-  // The taps, applied to a line from piece.low on, or to a source row of bytes.
-  void apply_taps(const void* line, const RowPiece& piece, C* to) const {
-    apply_taps(passes_.line, line, plan_.line_bytes, piece, {to, Target::line, &plan_.empty});
-  }
-  void apply_taps_to_bytes(const char* row, const RowPiece& piece, C* to) const {
-    passes_.src.gather_window_of_bytes(
-        static_cast<const char*>(moved(row, piece)) - piece.low * plan_.channels,
-        *plan_.taps,
-        piece.begin * plan_.channels,
-        piece.size * plan_.channels,
-        {to, Target::line, &plan_.empty});
+  // The taps, applied to the part of a source row that begins at piece.low.
+  void apply_taps(const char* row, const RowPiece& piece, C* to) {
+    if (plan.takes_bytes()) {
+      const auto* bytes = static_cast<const char*>(moved(row, piece));
+      const RowPart<C> part = part_of(piece, to, Target::line, &plan.empty);
+      return passes.src.apply_taps_to_bytes(bytes - piece.low * plan.channels, part);
+    }
+    const void* rows[] = {row};
+    const C weight[] = {1};
+    apply_taps(passes.line, added({rows, weight, 1}, nullptr, piece), piece, to, Target::line);
   }
 
-  // The same, into a row of dst.
-  void apply_last_taps(const void* line, const RowPiece& piece, char* dst) const {
-    const void* empty = &plan_.empty;
-    if (plan_.only_moves)
-      empty = &plan_.empty_in_dst;
-    if (passes_.dst.gather != nullptr)
-      return apply_taps(passes_.dst, line, plan_.line_bytes, piece, {dst, plan_.target, empty});
-    const int64_t n = piece.size * plan_.channels;
-    memory_.result.resize(std::max<size_t>(memory_.result.size(), n));
-    apply_taps(line, piece, memory_.result.data());
-    const void* rows[] = {memory_.result.data()};
+  // The taps, applied to a line from piece.low on, into a row of dst.
+  void apply_last_taps(const void* line, const RowPiece& piece, char* dst) {
+    if (passes.dst.apply_taps != nullptr)
+      return apply_taps(passes.dst, line, piece, dst, plan.target);
+    const int64_t n = piece.size * plan.channels;
+    result_.resize(std::max<size_t>(result_.size(), n));
+    apply_taps(passes.line, line, piece, result_.data(), Target::line);
+    const void* rows[] = {result_.data()};
     const C weight[] = {1};
-    passes_.dst.write({rows, weight, 1}, true, n, dst, plan_.target);
+    passes.dst.write({rows, weight, 1}, true, n, dst, plan.target);
   }
 
   // In registers. False if these rows need a line: there is no such pass, windows of several pixels
   // would reach beyond the image, or one row makes up a result at the border.
-  bool add_in_registers(WeightedRowList<C> list, const RowPiece& piece, char* dst) const {
-    const auto& src = passes_.src;
-    const RowEnd end{dst, plan_.target, &plan_.empty};
+  bool add_in_registers(const WeightedRowList<C>& list, const RowPiece& piece, char* dst) const {
+    if (passes.src.apply_taps_to_rows == nullptr)
+      return false;
+    if (plan.taps != nullptr &&
+        (list.count != 2 ||
+         !has_slack(static_cast<const char*>(list.rows[1]), source_elements(piece))))
+      return false;
     const void* rows[kMaxRows]; // from pixel 0 on
     for (int64_t i = 0; i < list.count; i++)
-      rows[i] = static_cast<const char*>(list.rows[i]) - piece.low * plan_.src_steps.w;
-    const WeightedRowList<C> whole{rows, list.weights, list.count};
-    const int64_t channels = plan_.channels;
-    if (plan_.taps == nullptr) {
-      if (src.sum_rows == nullptr)
-        return false;
-      src.sum_rows(whole, *plan_.w, channels, piece.begin, piece.size, end);
-      return true;
-    }
-    if (src.gather_rows == nullptr || list.count != 2 ||
-        !has_slack(static_cast<const char*>(list.rows[1]), source_elements(piece)))
-      return false;
-    src.gather_rows(whole, *plan_.taps, piece.begin * channels, piece.size * channels, end);
+      rows[i] = static_cast<const char*>(list.rows[i]) - piece.low * plan.src_steps.w;
+    passes.src.apply_taps_to_rows(
+        {rows, list.weights, list.count}, part_of(piece, dst, plan.target, &plan.empty));
     return true;
   }
 
  private:
   int64_t source_elements(const RowPiece& piece) const {
-    return (piece.high - piece.low) * plan_.channels;
+    return (piece.high - piece.low) * plan.channels;
   }
 
   // Whether a window that begins among n elements of a source row ends in the image.
   bool has_slack(const char* row, int64_t n) const {
-    return row + (n + kSlack<C>)*plan_.src_steps.element <= plan_.src_end;
+    return row + (n + kSlack<C>)*plan.src_steps.element <= plan.src_end;
+  }
+
+  C* line_of(int64_t n) {
+    n += kSlack<C>;
+    if (n <= kShortLine)
+      return short_line_;
+    long_line_.resize(std::max<size_t>(long_line_.size(), n));
+    return long_line_.data();
+  }
+
+  RowPart<C> part_of(const RowPiece& piece, void* to, Target target, const void* empty) const {
+    return {*plan.w, plan.taps.get(), plan.channels, piece.begin, piece.size, to, target, empty};
   }
 
   void apply_taps(
-      const ImagePasses<C>& to,
+      const ImagePasses<C>& of_type,
       const void* line,
-      int64_t element, // bytes
       const RowPiece& piece,
-      const RowEnd& end) const {
-    const int64_t channels = plan_.channels;
-    const void* from = static_cast<const char*>(line) - piece.low * channels * element;
-    if (plan_.taps != nullptr) {
-      to.gather(from, *plan_.taps, piece.begin * channels, piece.size * channels, end);
-    } else {
-      to.sum(from, *plan_.w, channels, piece.begin, piece.size, end);
-    }
+      void* to,
+      Target target) const {
+    const void* empty = &plan.empty;
+    if (plan.only_moves)
+      empty = &plan.empty_in_dst;
+    const int64_t before = piece.low * plan.channels * plan.line_bytes;
+    of_type.apply_taps(static_cast<const char*>(line) - before, part_of(piece, to, target, empty));
   }
 
-  const RowPlan<C>& plan_;
-  const RowPasses<C>& passes_;
-  RowMemory<C>& memory_;
+  alignas(64) C short_line_[kShortLine]; // of small images: an allocation would take longer
+  Vectors<C> long_line_;
+  Vectors<C> result_; // what is converted to a rare type
 };
 
-// The order add_first, and in_registers.
+// The orders add_first and in_registers: a piece of row h of a plane. `repeats`: it is that of the
+// row above.
 template <class C>
-class AddFirst {
- public:
-  AddFirst(const RowPlan<C>& plan, const RowMaker<C>& maker) : plan_(plan), maker_(maker) {}
-
-  // A piece of row h of a plane. `repeats`: it is that of the row above.
-  void make(const Plane<C>& plane, int64_t h, const RowPiece& piece, bool repeats) const {
-    const RowSteps &from = plan_.src_steps, &to = plan_.dst_steps;
-    char* const dst = plane.dst + h * to.h + piece.begin * to.w;
-    if (repeats && plan_.target != Target::stream)
-      return copy_row(dst - to.h, dst, piece.size * plan_.channels * to.element);
-    const HostTable<C>& table = *plan_.h;
-    const Grid grid{
-        plane.src + table.start[h] * from.h + piece.low * from.w,
-        plane.count,
-        table.count[h],
-        plane.weights,
-        &table.weights[h * table.width]};
-    if (grid.planes * grid.rows == 0)
-      return maker_.fill_piece(dst, piece);
-    if (plan_.only_moves)
-      return maker_.apply_last_taps(maker_.moved(grid.first, piece), piece, dst);
-    if (plan_.order == RowOrder::in_registers && is_made_in_registers(grid, piece, dst))
-      return;
-    maker_.apply_last_taps(line_of(grid, piece), piece, dst);
-  }
-
- private:
-  // The source rows of an output row, planes x rows, and the weight of each plane and row.
-  struct Grid {
-    const char* first;
-    int64_t planes, rows;
-    const C *plane_weights, *row_weights;
-  };
-
-  // f(rows) for lists of kMaxRows, and of those that are left.
-  template <class F>
-  void for_each_list(const Grid& grid, const F& f) const {
-    const void* rows[kMaxRows];
-    C weights[kMaxRows];
-    int64_t count = 0;
-    for (int64_t i = 0; i < grid.planes; i++) {
-      const char* row = grid.first + i * plan_.src_steps.d;
-      for (int64_t j = 0; j < grid.rows; j++, row += plan_.src_steps.h) {
-        if (count == kMaxRows) {
-          f(WeightedRowList<C>{rows, weights, count});
-          count = 0;
-        }
-        rows[count] = row, weights[count++] = grid.plane_weights[i] * grid.row_weights[j];
-      }
+void make_piece(
+    RowMaker<C>& maker,
+    const Plane<C>& plane,
+    int64_t h,
+    const RowPiece& piece,
+    bool repeats) {
+  const RowPlan<C>& plan = maker.plan;
+  const RowSteps &from = plan.src_steps, &to = plan.dst_steps;
+  char* const dst = plane.dst + h * to.h + piece.begin * to.w;
+  if (repeats && plan.target != Target::stream)
+    return copy_row(dst - to.h, dst, piece.size * plan.channels * to.element);
+  const HostTable<C>& table = *plan.h;
+  const C* const row_weights = &table.weights[h * table.width];
+  const char* const first = plane.src + table.start[h] * from.h + piece.low * from.w;
+  if (plane.count * table.count[h] == 0)
+    return maker.fill_piece(dst, piece);
+  if (plan.only_moves)
+    return maker.apply_last_taps(maker.moved(first, piece), piece, dst);
+  // Lists of kMaxRows, and of those that are left.
+  const void* rows[kMaxRows];
+  C weights[kMaxRows];
+  int64_t count = 0;
+  const void* line = nullptr;
+  for (int64_t i = 0; i < plane.count; i++) {
+    const char* row = first + i * from.d;
+    for (int64_t j = 0; j < table.count[h]; j++, row += from.h) {
+      if (count == kMaxRows)
+        line = maker.added({rows, weights, std::exchange(count, 0)}, line, piece);
+      rows[count] = row, weights[count++] = plane.weights[i] * row_weights[j];
     }
-    f(WeightedRowList<C>{rows, weights, count});
   }
+  // In registers there is one list: that order is for kMaxRows at most.
+  if (plan.order == RowOrder::in_registers &&
+      maker.add_in_registers({rows, weights, count}, piece, dst))
+    return;
+  maker.apply_last_taps(maker.added({rows, weights, count}, line, piece), piece, dst);
+}
 
-  bool is_made_in_registers(const Grid& grid, const RowPiece& piece, char* dst) const {
-    bool is_made = false;
-    for_each_list(grid, [&](const auto& list) { // one: an order for kMaxRows at most
-      is_made = maker_.add_in_registers(list, piece, dst);
-    });
-    return is_made;
-  }
-
-  const void* line_of(const Grid& grid, const RowPiece& piece) const {
-    const void* line = nullptr;
-    for_each_list(grid, [&](const auto& list) { line = maker_.added(list, line, piece); });
-    return line;
-  }
-
-  const RowPlan<C>& plan_;
-  const RowMaker<C>& maker_;
-};
-
-// The order taps_first: in one piece.
+// The order taps_first: in one piece. Source rows with the taps applied have slots, where they stay
+// for the next output rows; rows that are needed together have slots of their own.
 template <class C>
 class TapsFirst {
  public:
-  TapsFirst(
-      const RowPlan<C>& plan,
-      const RowPasses<C>& passes,
-      const RowMaker<C>& maker,
-      RowMemory<C>& memory)
-      : plan_(plan),
-        passes_(passes),
-        maker_(maker),
-        memory_(memory),
-        line_(round_up(plan.pieces[0].size * plan.channels, kLanes<C>)),
-        slots_d_(std::bit_ceil(static_cast<uint64_t>(plan.d->width))),
-        slots_h_(std::bit_ceil(static_cast<uint64_t>(plan.h->width))) {
-    memory.slots.resize(line_ * slots_d_ * slots_h_);
-  }
+  explicit TapsFirst(RowMaker<C>& maker)
+      : maker_(maker),
+        plan_(maker.plan),
+        line_(round_up(plan_.pieces[0].size * plan_.channels, kLanes<C>)),
+        slots_d_(std::bit_ceil(static_cast<uint64_t>(plan_.d->width))),
+        slots_h_(std::bit_ceil(static_cast<uint64_t>(plan_.h->width))),
+        slots_(line_ * slots_d_ * slots_h_) {}
 
   // Rows [begin, end) of a plane.
-  void make(const Plane<C>& plane, int64_t begin, int64_t end) const {
+  void make(const Plane<C>& plane, int64_t begin, int64_t end) {
     const HostTable<C>& table = *plan_.h;
     const RowPiece& piece = plan_.pieces[0];
     const void* rows[kMaxRows];
@@ -309,52 +245,38 @@ class TapsFirst {
         for (int64_t j = 0; j < count; j++)
           weights[i * count + j] = plane.weights[i] * row_weights[j];
       }
-      passes_.dst.write(
-          {rows, weights, plane.count * count},
-          true,
-          piece.size * plan_.channels,
-          dst,
-          plan_.target);
+      const int64_t n = piece.size * plan_.channels;
+      maker_.passes.dst.write({rows, weights, plane.count * count}, true, n, dst, plan_.target);
     }
   }
 
  private:
-  // The source rows of output row h with the taps applied. Rows that are needed together have slots
-  // of their own, where they stay for the next output rows.
-  void find_rows(const Plane<C>& plane, int64_t h, const void** rows) const {
+  // The source rows of output row h.
+  void find_rows(const Plane<C>& plane, int64_t h, const void** rows) {
     const HostTable<C>& table = *plan_.h;
+    const RowPiece& piece = plan_.pieces[0];
     const RowSteps& step = plan_.src_steps;
     for (int64_t i = plane.start; i < plane.start + plane.count; i++) {
       for (int64_t j = table.start[h]; j < table.start[h] + table.count[h]; j++) {
         // Numbers of slots are powers of two: to find one takes no division.
         const int64_t slot = (i & (slots_d_ - 1)) * slots_h_ + (j & (slots_h_ - 1));
-        const char* row =
-            plane.src + (i - plane.start) * step.d + j * step.h + plan_.pieces[0].low * step.w;
-        C* to = memory_.slots.data() + slot * line_;
-        if (memory_.source[slot] != row) {
-          apply_taps(row, to);
-          memory_.source[slot] = row;
+        const char* row = plane.src + (i - plane.start) * step.d + j * step.h + piece.low * step.w;
+        C* to = slots_.data() + slot * line_;
+        if (source_[slot] != row) {
+          maker_.apply_taps(row, piece, to);
+          source_[slot] = row;
         }
         *rows++ = to;
       }
     }
   }
 
-  void apply_taps(const char* row, C* to) const {
-    const RowPiece& piece = plan_.pieces[0];
-    if (plan_.takes_bytes())
-      return maker_.apply_taps_to_bytes(row, piece, to);
-    const void* rows[] = {row};
-    const C weight[] = {1};
-    maker_.apply_taps(maker_.added({rows, weight, 1}, nullptr, piece), piece, to);
-  }
-
+  RowMaker<C>& maker_;
   const RowPlan<C>& plan_;
-  const RowPasses<C>& passes_;
-  const RowMaker<C>& maker_;
-  RowMemory<C>& memory_;
   int64_t line_;              // elements of a slot
   int64_t slots_d_, slots_h_; // kMaxRows at most
+  Vectors<C> slots_;
+  const char* source_[kMaxRows] = {}; // which row of the source a slot has
 };
 
 template <class C>
@@ -372,12 +294,10 @@ Plane<C> plane_of(const RowPlan<C>& plan, int64_t n, int64_t c, int64_t d) {
 // A task is a piece of an output row. A thread has tasks of neighbouring rows.
 template <class C>
 void run_tasks(const RowPlan<C>& plan, const RowPasses<C>& passes, int64_t begin, int64_t end) {
-  RowMemory<C> memory;
-  const RowMaker<C> maker(plan, passes, memory);
-  const AddFirst<C> add_first(plan, maker);
+  RowMaker<C> maker(plan, passes);
   std::optional<TapsFirst<C>> taps_first;
   if (plan.order == RowOrder::taps_first)
-    taps_first.emplace(plan, passes, maker, memory);
+    taps_first.emplace(maker);
   const int64_t pieces = plan.pieces.size();
   Digits task{begin};
   int64_t piece = task.next(pieces), h = task.next(plan.rows), d = task.next(plan.planes);
@@ -394,7 +314,7 @@ void run_tasks(const RowPlan<C>& plan, const RowPasses<C>& passes, int64_t begin
     for (; h < plan.rows && begin < end; h++, piece = 0) {
       const bool repeats = plan.only_moves && begin >= above && plan.repeats_row(h);
       for (; piece < pieces && begin < end; piece++, begin++)
-        add_first.make(plane, h, plan.pieces[piece], repeats);
+        make_piece(maker, plane, h, plan.pieces[piece], repeats);
     }
     h = 0;
     if (++d == plan.planes) {
@@ -432,24 +352,14 @@ bool is_moved(const ResampleProblem& p, const Tables<C>& tables) {
 }
 
 // Elements are moved as integers of their size.
-template <class E>
 void run_moves(const ResampleProblem& p) {
-  using C = WeightOf<E>;
-  const ImagePasses<C>& passes = moves_of<E>();
-  run_plan<C>(plan_rows(p, cached_tables<C>(p.axes, p.transposed), true), {passes, passes, passes});
-}
-
-void run_moves(const ResampleProblem& p) {
-  switch (c10::elementSize(p.src_dtype)) {
-    case 1:
-      return run_moves<uint8_t>(p);
-    case 2:
-      return run_moves<uint16_t>(p);
-    case 4:
-      return run_moves<uint32_t>(p);
-    default:
-      return run_moves<uint64_t>(p);
-  }
+  dispatch_bytes(c10::elementSize(p.src_dtype), [&](auto tag) {
+    using E = typename decltype(tag)::type;
+    using C = WeightOf<E>;
+    const ImagePasses<C>& passes = moves_of<E>();
+    const auto tables = cached_tables<C>(p.axes, p.transposed);
+    run_plan<C>(plan_rows(p, tables, true), {passes, passes, passes});
+  });
 }
 
 } // namespace

@@ -22,11 +22,11 @@ struct KernelArguments {
   int32_t height, row, src_row;         // of dst; elements in a row of dst and of src
   int32_t inner;
   int32_t rows_per_strip;
-  int32_t elements_per_tile; // where a worker is a block: its part of a row
-  uint32_t workers;          // how many have work
+  int32_t elements_per_tile = 0; // where a worker is a block: its part of a row
+  uint32_t workers;              // how many have work
   Divisor by_columns, by_strips, by_d, by_c, by_inner;
-  bool has_empty_rows; // some outputs read nothing: they are `fill`
-  uint64_t fill;       // the bits of one element
+  bool has_empty_rows = false; // some outputs read nothing: they are `fill`
+  uint64_t fill = 0;           // the bits of one element
   TapTables<W> tables;
 };
 
@@ -62,20 +62,6 @@ __device__ __forceinline__ T result(C value) {
   }
 }
 
-// Adds what row `row` of src gives, over the planes of the D axis.
-template <class T, class W, class Row, int kVector>
-__device__ __forceinline__ void add_planes(
-    const KernelArguments<W>& args,
-    const TapLoop<W>& planes,
-    const T* line, // of the first plane
-    const Row& row,
-    W (&sum)[kVector]) {
-  planes.for_each([&](int32_t, W weight) {
-    row.add(line, weight, sum);
-    line += args.src_stride[2];
-  });
-}
-
 template <class T>
 __device__ __forceinline__ T fill_value(uint64_t bits) {
   T value;
@@ -83,11 +69,15 @@ __device__ __forceinline__ T fill_value(uint64_t bits) {
   return value;
 }
 
-template <class T, int n>
-__device__ __forceinline__ void fill_if(bool empty, Vector<T, n>& out, uint64_t bits) {
+// Writes `fill` over what reads nothing: all outputs of a vector, or those of some columns.
+template <class T, int n, class W, class Columns>
+__device__ __forceinline__ void
+fill_empty(const KernelArguments<W>& args, const Columns& columns, bool all, Vector<T, n>& out) {
 #pragma unroll
-  for (int v = 0; v < n; v++)
-    out.at[v] = empty ? fill_value<T>(bits) : out.at[v];
+  for (int v = 0; v < n; v++) {
+    if (all || columns.is_empty(v))
+      out.at[v] = fill_value<T>(args.fill);
+  }
 }
 
 // The elements of a vector: 16 bytes, but no more than 8, so that sums stay in registers.
@@ -150,15 +140,8 @@ struct Columns {
       sum[v] += scale * part[v];
   }
 
-  // Writes `fill` over what reads nothing.
-  template <class T>
-  __device__ __forceinline__ void
-  fill_empty(Vector<T, kVector>& out, uint64_t fill, bool all) const {
-#pragma unroll
-    for (int v = 0; v < kVector; v++) {
-      if (all || (empty >> (kPixels ? 0 : v) & 1) != 0)
-        out.at[v] = fill_value<T>(fill);
-    }
+  __device__ __forceinline__ bool is_empty(int v) const {
+    return (empty >> (kPixels ? 0 : v) & 1) != 0;
   }
 };
 

@@ -115,35 +115,22 @@ inline bool has_short_indices(const RowImages& m) {
       elements / std::min(m.h, kMostRowsPerWorker) <= kIndexLimit / 2; // the last strip is shorter
 }
 
-// How the workers of a kernel share the rows.
-struct Workers {
-  int64_t columns;        // in a row of dst
-  int64_t rows_per_strip; // of dst
-
-  int64_t strips(const RowImages& m) const {
-    return ceil_div(m.h, rows_per_strip);
-  }
-  int64_t count(const RowImages& m) const {
-    return columns * strips(m) * m.d * m.c * m.n;
-  }
-};
-
 #ifdef TORCH_DNNL_CUDA_ON_HOST
 constexpr int64_t kResidentThreads = 1 << 5; // so that small problems have strips of several rows
 #else
 constexpr int64_t kResidentThreads = 1 << 18; // of a GPU with 132 multiprocessors
 #endif
 
-// As many rows for each worker as leave enough workers to fill a GPU twice.
-inline Workers workers_for(const RowImages& m, int64_t columns, int64_t threads_per_worker) {
-  const int64_t threads = columns * m.h * m.d * m.c * m.n * threads_per_worker;
-  const int64_t rows = threads / (2 * kResidentThreads);
-  return {columns, std::clamp<int64_t>(rows, 1, std::min(kMostRowsPerWorker, m.h))};
-}
-
+// For workers that take one of `columns` parts of a row of dst each, and as many rows as leave
+// enough workers to fill a GPU twice.
 template <class W>
-KernelArguments<W> make_arguments(const ResamplePlan<W>& plan, const Workers& workers) {
+KernelArguments<W>
+make_arguments(const ResamplePlan<W>& plan, int64_t columns, int64_t threads_per_worker) {
   const RowImages& m = plan.images;
+  const int64_t planes = m.n * m.c * m.d;
+  const int64_t rows = columns * m.h * planes * threads_per_worker / (2 * kResidentThreads);
+  const int64_t rows_per_strip = std::clamp<int64_t>(rows, 1, std::min(kMostRowsPerWorker, m.h));
+  const int64_t strips = ceil_div(m.h, rows_per_strip);
   KernelArguments<W> args;
   args.src = m.src, args.dst = m.dst;
   std::copy_n(m.src_stride, 4, args.src_stride);
@@ -152,32 +139,31 @@ KernelArguments<W> make_arguments(const ResamplePlan<W>& plan, const Workers& wo
   args.row = static_cast<int32_t>(m.row());
   args.src_row = static_cast<int32_t>(m.src_row());
   args.inner = static_cast<int32_t>(m.inner);
-  args.rows_per_strip = static_cast<int32_t>(workers.rows_per_strip);
-  args.elements_per_tile = 0;
-  args.workers = static_cast<uint32_t>(workers.count(m));
-  args.by_columns = Divisor(workers.columns);
-  args.by_strips = Divisor(workers.strips(m));
+  args.rows_per_strip = static_cast<int32_t>(rows_per_strip);
+  args.workers = static_cast<uint32_t>(columns * strips * planes);
+  args.by_columns = Divisor(columns);
+  args.by_strips = Divisor(strips);
   args.by_d = Divisor(m.d);
   args.by_c = Divisor(m.c);
   args.by_inner = Divisor(m.inner);
-  args.has_empty_rows = false;
   for (const auto& table : plan.tables)
     args.has_empty_rows |= table->has_empty_rows;
-  args.fill = 0;
   store(&args.fill, m.dtype, 0, static_cast<W>(plan.problem.extrapolation_value));
   std::fill_n(args.tables.identity.weights, kMostSlotsOfIdentity, W(1));
   return args;
 }
 
-// A table that a kernel needs.
-template <class W>
-struct NeededTable {
-  TapTable* table;
-  int axis;
-  int64_t slots;
-  SharedTable<W> host;
-  bool transposed;
+// How many taps the records of the axes have room for; those of D, as many as there are.
+struct Slots {
+  int64_t h, w;
+  int64_t h_transpose = 0; // 0: the kernel does not need this table
 };
+
+// Of each row of src, the rows of dst that read it.
+template <class W>
+SharedTable<W> readers_of(const ResamplePlan<W>& plan) {
+  return cached_table<W>(plan.problem.axes[1], !plan.problem.transposed);
+}
 
 // Writes the records that BuildTapTables would build, from the table on the host.
 template <class W>
@@ -192,19 +178,33 @@ void write_records(const HostTable<W>& host, const TapTable& table, unsigned cha
   }
 }
 
-// Makes the tables of a call: in its own bytes where they fit, else in the memory that is returned,
-// which must live until the kernel is queued. Equal axes share one table.
-template <class W, size_t count>
-std::optional<Scratch> make_tables(
-    const ResamplePlan<W>& plan,
-    KernelArguments<W>& args,
-    const NeededTable<W> (&needed)[count]) {
+// Makes the tables of a call: in their own bytes where they fit, else in the memory that is
+// returned, which must live until the kernel is queued. Equal axes share one table.
+template <class W>
+std::optional<Scratch>
+make_tables(const ResamplePlan<W>& plan, const Slots& slots, TapTables<W>& tables) {
+  const bool transposed = plan.problem.transposed;
+  const struct {
+    TapTable* table;
+    int axis;
+    int64_t slots;
+    SharedTable<W> host;
+    bool transposed;
+  } wanted[] = {
+      {&tables.d, 0, plan.tables[0]->width, plan.tables[0], transposed},
+      {&tables.h, 1, slots.h, plan.tables[1], transposed},
+      {&tables.w, 2, slots.w, plan.tables[2], transposed},
+      {&tables.h_transpose,
+       1,
+       slots.h_transpose,
+       slots.h_transpose > 0 ? readers_of(plan) : nullptr,
+       !transposed}};
   BuildTapTables<W> build;
-  const HostTable<W>* hosts[count];
+  const HostTable<W>* hosts[BuildTapTables<W>::kMost];
   int64_t bytes = 0;
-  for (const NeededTable<W>& n : needed) {
+  for (const auto& n : wanted) {
     *n.table = {};
-    if (n.host->identity)
+    if (n.host == nullptr || n.host->identity)
       continue;
     int i = 0;
     while (i < build.count && (hosts[i] != n.host.get() || build.sources[i].table.slots != n.slots))
@@ -221,14 +221,27 @@ std::optional<Scratch> make_tables(
   }
   if (bytes <= static_cast<int64_t>(kArgumentTableBytes)) {
     for (int i = 0; i < build.count; i++)
-      write_records(*hosts[i], build.sources[i].table, args.tables.arguments);
+      write_records(*hosts[i], build.sources[i].table, tables.arguments);
     return std::nullopt;
   }
   Scratch memory(bytes);
   build.tables = static_cast<unsigned char*>(memory.data());
-  args.tables.memory = build.tables;
+  tables.memory = build.tables;
   for_each_element(build.rows, build);
   return memory;
+}
+
+// Runs a kernel whose workers are threads, each with a vector of every row of dst.
+template <class W>
+void run_threads(
+    const ResamplePlan<W>& plan,
+    void (*kernel)(KernelArguments<W>),
+    int threads, // of a block
+    int64_t vector,
+    const Slots& slots) {
+  KernelArguments<W> args = make_arguments(plan, plan.images.row() / vector, 1);
+  const std::optional<Scratch> memory = make_tables(plan, slots, args.tables);
+  launch(kernel, dim3(ceil_div(args.workers, threads)), dim3(threads), 0, args);
 }
 
 } // namespace torch_dnnl::cuda

@@ -3,25 +3,27 @@
 
 #include <optional>
 
+#include "core/cuda/key.h"
 #include "core/torch/run_kernel.h"
-#include "resample/cuda/reference.h"
-#include "resample/cuda/running_sums.h"
-#include "resample/cuda/sliding_window.h"
+#include "resample/cuda/kernels.h"
 #include "resample/on_device.h"
 
 namespace torch_dnnl {
 namespace {
 
+template <class W>
+using Plan = cuda::ResamplePlan<W>;
+
 // A problem, planned once for all fast kernels. They take one type, axes of bounded length that are
 // read in order, dense rows and indices in 32 bits; where that does not hold there are no plans.
 struct PlannedProblem {
   const ResampleProblem& problem;
-  std::optional<cuda::ResamplePlan<float>> plan;
-  std::optional<cuda::ResamplePlan<double>> plan_in_double; // if sums are kept in float64
+  std::optional<Plan<float>> plan;
+  std::optional<Plan<double>> plan_in_double; // if sums are kept in float64
 };
 
 template <class W>
-std::optional<cuda::ResamplePlan<W>> plan_of(const ResampleProblem& p) {
+std::optional<Plan<W>> plan_of(const ResampleProblem& p) {
   if (p.src_dtype != p.dst_dtype)
     return {};
   for (const AxisSpec& axis : p.axes) {
@@ -34,7 +36,7 @@ std::optional<cuda::ResamplePlan<W>> plan_of(const ResampleProblem& p) {
   const cuda::RowImages images = cuda::row_images(p, tables);
   if (!cuda::has_short_indices(images))
     return {};
-  return cuda::ResamplePlan<W>{p, tables, images};
+  return Plan<W>{p, tables, images};
 }
 
 PlannedProblem planned(const ResampleProblem& p) {
@@ -43,26 +45,23 @@ PlannedProblem planned(const ResampleProblem& p) {
   return {p, plan_of<float>(p), {}};
 }
 
-// f(the plan in the type of the sums); false if there is none.
-template <class F>
-bool with_plan(const PlannedProblem& p, const F& f) {
+// f(the plan in the type of the sums); false or nothing if there is none.
+template <class R, R (*in_float)(const Plan<float>&), R (*in_double)(const Plan<double>&)>
+R on_plan(const PlannedProblem& p) {
   if (p.plan_in_double)
-    return f(*p.plan_in_double);
-  return p.plan && contains(cuda::SummedTypes<float>{}, p.problem.src_dtype) && f(*p.plan);
+    return in_double(*p.plan_in_double);
+  if (p.plan && contains(cuda::SummedTypes<float>{}, p.problem.src_dtype))
+    return in_float(*p.plan);
+  return R();
 }
 
 bool supports_copy(const PlannedProblem& p) {
   return p.plan && cuda::can_copy(*p.plan);
 }
-bool supports_sliding_window(const PlannedProblem& p) {
-  return with_plan(p, [](const auto& plan) { return cuda::can_slide_window(plan); });
-}
-bool supports_sum_rows(const PlannedProblem& p) {
-  return with_plan(p, [](const auto& plan) { return cuda::can_sum_rows(plan); });
-}
-bool supports_sum_pixels(const PlannedProblem& p) {
-  return with_plan(p, [](const auto& plan) { return cuda::can_sum_pixels(plan); });
-}
+constexpr auto supports_sliding_window =
+    on_plan<bool, cuda::can_slide_window, cuda::can_slide_window>;
+constexpr auto supports_sum_rows = on_plan<bool, cuda::can_sum_rows, cuda::can_sum_rows>;
+constexpr auto supports_sum_pixels = on_plan<bool, cuda::can_sum_pixels, cuda::can_sum_pixels>;
 
 // Enlarging reads few rows for each row that it writes; reducing writes few for each that it reads,
 // unless it leaves rows out.
@@ -76,24 +75,18 @@ bool prefers_sliding_window(const PlannedProblem& p) {
 void run_copy(const PlannedProblem& p) {
   cuda::copy_elements(*p.plan);
 }
-void run_sliding_window(const PlannedProblem& p) {
-  with_plan(p, [](const auto& plan) { return cuda::slide_window(plan), true; });
-}
-void run_sum_rows(const PlannedProblem& p) {
-  with_plan(p, [](const auto& plan) { return cuda::sum_rows(plan), true; });
-}
-void run_sum_pixels(const PlannedProblem& p) {
-  with_plan(p, [](const auto& plan) { return cuda::sum_pixels(plan), true; });
-}
 void run_reference(const PlannedProblem& p) {
   cuda::run_reference(p.problem);
 }
 
 constexpr Kernel<PlannedProblem> kernels[] = {
     {"copy", supports_copy, always, run_copy},
-    {"sliding_window", supports_sliding_window, prefers_sliding_window, run_sliding_window},
-    {"sum_rows", supports_sum_rows, always, run_sum_rows},
-    {"sum_pixels", supports_sum_pixels, always, run_sum_pixels},
+    {"sliding_window",
+     supports_sliding_window,
+     prefers_sliding_window,
+     on_plan<void, cuda::slide_window, cuda::slide_window>},
+    {"sum_rows", supports_sum_rows, always, on_plan<void, cuda::sum_rows, cuda::sum_rows>},
+    {"sum_pixels", supports_sum_pixels, always, on_plan<void, cuda::sum_pixels, cuda::sum_pixels>},
     {"reference", always, always, run_reference},
 };
 
@@ -113,14 +106,8 @@ TORCH_LIBRARY_IMPL(torch_dnnl, TORCH_DNNL_CUDA_KEY, m) {
   ResampleOnDevice<Cuda>::register_in(m);
 }
 
-#ifdef TORCH_DNNL_CUDA_ON_HOST
-constexpr const char* kDevice = "cpu";
-#else
-constexpr const char* kDevice = "cuda";
-#endif
-
 TORCH_LIBRARY_FRAGMENT(torch_dnnl, m) {
-  list_kernels(m, "resample", kDevice, kernels);
+  list_kernels(m, "resample", TORCH_DNNL_CUDA_NAME, kernels);
 }
 
 } // namespace

@@ -1,59 +1,51 @@
-// Resample with many taps along H that few outputs share: reducing an image, with or without
-// antialias, and the gradient of enlarging one.
-//
-// A worker walks down the rows of src, weighs each along D once, and adds it to the sums of the
-// rows of dst that read it, which are open at that time: few, however many rows each of them
-// reads. They stay in registers; a sum that has seen its last row is complete.
-//
-// Two kernels. `sum_pixels` applies the W axis to each row of src as it comes, from vectors of
-// channels; it takes any layout. `sum_rows` is for rows whose neighbours along W are neighbours in
-// memory: each thread of a block sums a vector of neighbouring columns of src, and the block
-// applies the W axis in shared memory, to complete rows only.
+// The running sums of kernels.h, in the registers of a thread.
 #pragma once
 
-#include "resample/cuda/plan.h"
+#include "resample/cuda/kernel_arguments.h"
 
 namespace torch_dnnl::cuda {
 
-constexpr int64_t kMostRunningSums = 16;
+template <class W, int kSums, int kVector>
+class RunningSums {
+ public:
+  __device__ __forceinline__ RunningSums(const KernelArguments<W>& args, const Place& at)
+      : next_(args.tables.row(args.tables.h, at.begin).first),
+        rows_(args.tables, args.tables.h, at.begin),
+        readers_(args.tables, args.tables.h_transpose, next_) {}
 
-// Of each row of src, the rows of dst that read it.
-template <class W>
-SharedTable<W> readers_of(const ResamplePlan<W>& plan) {
-  return cached_table<W>(plan.problem.axes[1], !plan.problem.transposed);
-}
+  // Completes row y of dst, the one after the last: adds the rows of src that it reads beside those
+  // added before. `weigh(row, sum)` adds a row, weighed along D and W.
+  template <class F>
+  __device__ __forceinline__ void complete(int32_t y, W (&completed)[kVector], F&& weigh) {
+    const int32_t end = rows_.next().end();
+    for (; next_ < end; next_++) {
+      const Taps<W> readers = readers_.next();
+      W row[kVector] = {};
+      weigh(next_, row);
+#pragma unroll
+      for (int i = 0; i < kSums; i++) {
+        if (y + i < readers.first || y + i >= readers.end())
+          continue;
+        const W weight = readers.weights[(y + i) & (kSums - 1)];
+#pragma unroll
+        for (int v = 0; v < kVector; v++)
+          sum_[i][v] += weight * row[v];
+      }
+    }
+#pragma unroll
+    for (int v = 0; v < kVector; v++) {
+      completed[v] = sum_[0][v];
+#pragma unroll
+      for (int i = 1; i < kSums; i++)
+        sum_[i - 1][v] = sum_[i][v];
+      sum_[kSums - 1][v] = 0;
+    }
+  }
 
-template <class W>
-bool can_sum_pixels(const ResamplePlan<W>& plan) {
-  return readers_of(plan)->width <= kMostRunningSums;
-}
-
-template <class W>
-void sum_pixels(const ResamplePlan<W>& plan);
-
-template <class W>
-bool can_sum_rows(const ResamplePlan<W>& plan);
-
-template <class W>
-void sum_rows(const ResamplePlan<W>& plan);
-
-// The tables of both kernels, see make_tables. `open`: sums that are open at once; `w_slots`: taps
-// that a record of the W axis has room for.
-template <class W>
-std::optional<Scratch> make_sum_tables(
-    const ResamplePlan<W>& plan,
-    KernelArguments<W>& args,
-    int64_t open,
-    int64_t w_slots) {
-  TapTables<W>& tables = args.tables;
-  const bool transposed = plan.problem.transposed;
-  return make_tables<W>(
-      plan,
-      args,
-      {{&tables.d, 0, plan.tables[0]->width, plan.tables[0], transposed},
-       {&tables.h, 1, plan.tables[1]->width, plan.tables[1], transposed},
-       {&tables.w, 2, w_slots, plan.tables[2], transposed},
-       {&tables.h_transpose, 1, open, readers_of(plan), !transposed}});
-}
+ private:
+  W sum_[kSums][kVector] = {}; // of the rows of dst from the next one to be complete on
+  int32_t next_;               // row of src
+  TapRows<W> rows_, readers_;
+};
 
 } // namespace torch_dnnl::cuda

@@ -1,6 +1,7 @@
-#include "resample/cuda/sliding_window.h"
-
+// The kernels for few taps, and for one that is copied.
 #include "core/dispatch.h"
+#include "resample/cuda/columns.h"
+#include "resample/cuda/kernels.h"
 
 namespace torch_dnnl::cuda {
 namespace {
@@ -58,63 +59,55 @@ struct DoubledColumns {
     }
   }
 
-  template <class T>
-  __device__ __forceinline__ void
-  fill_empty(Vector<T, kVector>& out, uint64_t fill, bool all) const {
-    fill_if(all, out, fill);
+  __device__ __forceinline__ bool is_empty(int) const {
+    return false;
   }
 };
 
-// Source: how a row of src is read, one of the two kinds of columns.
-template <class T, int kTaps, int kVector, class Source>
-__global__ void __launch_bounds__(kThreads)
-    slide_window_kernel(const __grid_constant__ KernelArguments<compute_t<T>> args) {
-  using W = compute_t<T>;
-  const uint32_t worker = blockIdx.x * kThreads + threadIdx.x;
-  if (worker >= args.workers)
-    return;
-  const Place at = place(args, worker);
-  const Source columns(args, at.column);
-  const TapLoop<W> planes(args.tables.row(args.tables.d, at.d), args.tables.d);
-  const T* src = static_cast<const T*>(args.src) + at.src + planes.first() * args.src_stride[2];
-  T* dst = static_cast<T*>(args.dst) + at.dst + at.column * kVector;
-
-  W window[kTaps][kVector];
-  int32_t held[kTaps]; // which row of src each slot has
+// The rows of src that a row of dst reads, weighed along D and W, in registers.
+template <class W, int kTaps, int kVector>
+class WindowOfRows {
+ public:
+  __device__ __forceinline__ WindowOfRows(const KernelArguments<W>& args, const Place&)
+      : tables_(args.tables) {
 #pragma unroll
-  for (int slot = 0; slot < kTaps; slot++)
-    held[slot] = -1;
-  for (int32_t y = at.begin; y < at.end; y++) {
-    const Taps<W> rows = args.tables.row(args.tables.h, y);
-    W sum[kVector] = {};
+    for (int slot = 0; slot < kTaps; slot++)
+      held_[slot] = -1;
+  }
+
+  // Row y of dst. `weigh(row, sum)` adds a row of src, weighed along D and W.
+  template <class F>
+  __device__ __forceinline__ void complete(int32_t y, W (&sum)[kVector], F&& weigh) {
+    const Taps<W> rows = tables_.row(tables_.h, y);
+#pragma unroll
+    for (int v = 0; v < kVector; v++)
+      sum[v] = 0;
 #pragma unroll
     for (int slot = 0; slot < kTaps; slot++) {
       const int32_t tap = (slot - rows.first) & (kTaps - 1), row = rows.first + tap;
       if (tap >= rows.count)
         continue;
-      if (held[slot] != row) {
-        held[slot] = row;
+      if (held_[slot] != row) {
+        held_[slot] = row;
 #pragma unroll
         for (int v = 0; v < kVector; v++)
-          window[slot][v] = 0;
-        add_planes(args, planes, src + row * args.src_stride[3], columns, window[slot]);
+          window_[slot][v] = 0;
+        weigh(row, window_[slot]);
       }
       const W weight = rows.weights[slot];
 #pragma unroll
       for (int v = 0; v < kVector; v++)
-        sum[v] += weight * window[slot][v];
+        sum[v] += weight * window_[slot][v];
     }
-    Vector<T, kVector> out;
-#pragma unroll
-    for (int v = 0; v < kVector; v++)
-      out.at[v] = result<T>(sum[v]);
-    if (args.has_empty_rows)
-      columns.fill_empty(out, args.fill, rows.count == 0 || planes.count() == 0);
-    store_vector<kVector>(dst + y * args.dst_stride[3], out);
   }
-}
 
-// The same with one tap, which is copied.
+ private:
+  const TapTables<W>& tables_;
+  W window_[kTaps][kVector];
+  int32_t held_[kTaps]; // which row of src each slot has
+};
+
+// One tap, which is copied.
 template <class T, int kVector, bool kPixels>
 __global__ void __launch_bounds__(kThreads)
     copy_kernel(const __grid_constant__ KernelArguments<float> args) {
@@ -145,70 +138,48 @@ __global__ void __launch_bounds__(kThreads)
     }
     Vector<T, kVector> filled = out;
     if (args.has_empty_rows)
-      columns.fill_empty(filled, args.fill, is_empty);
+      fill_empty(args, columns, is_empty, filled);
     store_vector<kVector>(dst + y * args.dst_stride[3], filled);
   }
 }
 
-template <class W>
-void run(
-    const ResamplePlan<W>& plan,
-    void (*kernel)(KernelArguments<W>),
-    int64_t taps,
-    int64_t vector) {
-  const RowImages& m = plan.images;
-  const Workers workers = workers_for(m, m.row() / vector, 1);
-  KernelArguments<W> args = make_arguments(plan, workers);
-  TapTables<W>& tables = args.tables;
-  const bool transposed = plan.problem.transposed;
-  const std::optional<Scratch> memory = make_tables<W>(
-      plan,
-      args,
-      {{&tables.d, 0, plan.tables[0]->width, plan.tables[0], transposed},
-       {&tables.h, 1, taps, plan.tables[1], transposed},
-       {&tables.w, 2, taps, plan.tables[2], transposed}});
-  const dim3 blocks(ceil_div(args.workers, kThreads));
-  launch(kernel, blocks, dim3(kThreads), 0, args);
+template <class T, int kTaps, int kVector, class Columns>
+void slide(const ResamplePlan<compute_t<T>>& plan) {
+  using Rows = WindowOfRows<compute_t<T>, kTaps, kVector>;
+  const auto kernel = column_kernel<T, kThreads, kVector, Columns, Rows>;
+  run_threads(plan, kernel, kThreads, kVector, {kTaps, kTaps});
 }
 
 // The widest stores that the row of dst allows, and loads where the vector is one pixel's.
 template <class T, int kTaps, class W>
 void slide(const ResamplePlan<W>& plan) {
-  constexpr int kVector = std::min(kLanes<T>, 16 / kTaps);
+  constexpr int kPixel = kLanes<T>, kVector = std::min(kPixel, 16 / kTaps);
   const RowImages& m = plan.images;
-  if (m.stores(kLanes<T>) && m.loads(kLanes<T>) && m.inner % kLanes<T> == 0) {
-    using Pixels = Columns<W, kTaps, kLanes<T>, true>;
-    run(plan, slide_window_kernel<T, kTaps, kLanes<T>, Pixels>, kTaps, kLanes<T>);
-    return;
-  }
+  if (m.stores(kPixel) && m.loads(kPixel) && m.inner % kPixel == 0)
+    return slide<T, kTaps, kPixel, Columns<W, kTaps, kPixel, true>>(plan);
   if constexpr (kTaps == 2) {
     using Doubled = DoubledColumns<W, kVector>;
     if (m.inner == 1 && m.stores(kVector) && m.loads(kVector / 2) &&
-        Doubled::can_read(*plan.tables[2])) {
-      run(plan, slide_window_kernel<T, kTaps, kVector, Doubled>, kTaps, kVector);
-      return;
-    }
+        Doubled::can_read(*plan.tables[2]))
+      return slide<T, kTaps, kVector, Doubled>(plan);
   }
-  if (m.stores(kVector)) {
-    run(plan,
-        slide_window_kernel<T, kTaps, kVector, Columns<W, kTaps, kVector, false>>,
-        kTaps,
-        kVector);
-  } else {
-    run(plan, slide_window_kernel<T, kTaps, 1, Columns<W, kTaps, 1, false>>, kTaps, 1);
-  }
+  m.stores(kVector) ? slide<T, kTaps, kVector, Columns<W, kTaps, kVector, false>>(plan)
+                    : slide<T, kTaps, 1, Columns<W, kTaps, 1, false>>(plan);
 }
 
 template <class T>
 void copy(const ResamplePlan<float>& plan) {
   constexpr int kVector = kWidestAccess / sizeof(T);
   const RowImages& m = plan.images;
+  const auto run = [&](void (*kernel)(KernelArguments<float>), int64_t vector) {
+    run_threads(plan, kernel, kThreads, vector, {1, 1});
+  };
   if (m.stores(kVector) && m.loads(kVector) && m.inner % kVector == 0) {
-    run(plan, copy_kernel<T, kVector, true>, 1, kVector);
+    run(copy_kernel<T, kVector, true>, kVector);
   } else if (m.stores(kVector)) {
-    run(plan, copy_kernel<T, kVector, false>, 1, kVector);
+    run(copy_kernel<T, kVector, false>, kVector);
   } else {
-    run(plan, copy_kernel<T, 1, false>, 1, 1);
+    run(copy_kernel<T, 1, false>, 1);
   }
 }
 
@@ -227,16 +198,9 @@ template void slide_window(const ResamplePlan<float>&);
 template void slide_window(const ResamplePlan<double>&);
 
 void copy_elements(const ResamplePlan<float>& plan) {
-  switch (c10::elementSize(plan.images.dtype)) {
-    case 1:
-      return copy<uint8_t>(plan);
-    case 2:
-      return copy<uint16_t>(plan);
-    case 4:
-      return copy<uint32_t>(plan);
-    default:
-      return copy<uint64_t>(plan);
-  }
+  dispatch_bytes(c10::elementSize(plan.images.dtype), [&](auto tag) {
+    copy<typename decltype(tag)::type>(plan);
+  });
 }
 
 } // namespace torch_dnnl::cuda

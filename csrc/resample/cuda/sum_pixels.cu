@@ -1,6 +1,7 @@
-// The kernel for any layout that running_sums.h describes.
+// The kernel of running sums for any layout; see kernels.h.
+#include "resample/cuda/columns.h"
+#include "resample/cuda/kernels.h"
 #include "resample/cuda/running_sums.h"
-#include "resample/cuda/running_sums_device.h"
 
 namespace torch_dnnl::cuda {
 namespace {
@@ -12,7 +13,6 @@ template <class W, int kVector>
 struct ColumnOfManyTaps {
   int32_t inner, channel;
   TapLoop<W> taps;
-  bool empty;
 
   __device__ __forceinline__ ColumnOfManyTaps(const KernelArguments<W>& args, int32_t column)
       : ColumnOfManyTaps(args, static_cast<uint32_t>(column * kVector)) {}
@@ -31,60 +31,23 @@ struct ColumnOfManyTaps {
       sum[v] += scale * part[v];
   }
 
+  __device__ __forceinline__ bool is_empty(int) const {
+    return taps.count == 0;
+  }
+
  private:
   // `element` is divided by inner first, which leaves the pixel.
   __device__ __forceinline__ ColumnOfManyTaps(const KernelArguments<W>& args, uint32_t element)
       : inner(args.inner),
         channel(static_cast<int32_t>(args.by_inner.split(element))),
-        taps(args.tables.row(args.tables.w, static_cast<int32_t>(element)), args.tables.w),
-        empty(taps.count() == 0) {}
+        taps(args.tables.loop(args.tables.w, static_cast<int32_t>(element))) {}
 };
 
-template <class T, int kSums, int kVector, class Column>
-__global__ void __launch_bounds__(kThreads)
-    sum_pixels_kernel(const __grid_constant__ KernelArguments<compute_t<T>> args) {
-  using W = compute_t<T>;
-  const uint32_t worker = blockIdx.x * kThreads + threadIdx.x;
-  if (worker >= args.workers)
-    return;
-  const Place at = place(args, worker);
-  const Column column(args, at.column);
-  const TapLoop<W> planes(args.tables.row(args.tables.d, at.d), args.tables.d);
-  const T* src = static_cast<const T*>(args.src) + at.src + planes.first() * args.src_stride[2];
-  T* dst = static_cast<T*>(args.dst) + at.dst + at.column * kVector;
-
-  RunningSums<W, kSums, kVector> sums(args, at);
-  for (int32_t y = at.begin; y < at.end; y++) {
-    W sum[kVector];
-    sums.complete(y, sum, [&](int32_t row, W(&row_sum)[kVector]) {
-      add_planes(args, planes, src + row * args.src_stride[3], column, row_sum);
-    });
-    Vector<T, kVector> out;
-#pragma unroll
-    for (int v = 0; v < kVector; v++)
-      out.at[v] = result<T>(sum[v]);
-    if (args.has_empty_rows) {
-      const bool is_empty =
-          column.empty || planes.count() == 0 || args.tables.row(args.tables.h, y).count == 0;
-      fill_if(is_empty, out, args.fill);
-    }
-    store_vector<kVector>(dst + y * args.dst_stride[3], out);
-  }
-}
-
-template <class W>
-void run(
-    const ResamplePlan<W>& plan,
-    void (*kernel)(KernelArguments<W>),
-    int64_t open,
-    int64_t w_slots,
-    int64_t vector) {
-  const RowImages& m = plan.images;
-  const Workers workers = workers_for(m, m.row() / vector, 1);
-  KernelArguments<W> args = make_arguments(plan, workers);
-  const std::optional<Scratch> memory = make_sum_tables(plan, args, open, w_slots);
-  const dim3 blocks(ceil_div(args.workers, kThreads));
-  launch(kernel, blocks, dim3(kThreads), 0, args);
+template <class T, int kSums, int kVector, class Columns>
+void run(const ResamplePlan<compute_t<T>>& plan, int64_t w_slots) {
+  using Rows = RunningSums<compute_t<T>, kSums, kVector>;
+  const auto kernel = column_kernel<T, kThreads, kVector, Columns, Rows>;
+  run_threads(plan, kernel, kThreads, kVector, {plan.tables[1]->width, w_slots, kSums});
 }
 
 template <class T, int kSums, class W>
@@ -93,14 +56,11 @@ void run(const ResamplePlan<W>& plan) {
   const RowImages& m = plan.images;
   const int64_t width = plan.tables[2]->width;
   if (m.inner % kVector != 0 || !m.stores(kVector) || !m.loads(kVector)) {
-    const auto kernel = sum_pixels_kernel<T, kSums, 1, ColumnOfManyTaps<W, 1>>;
-    run(plan, kernel, kSums, width, 1);
+    run<T, kSums, 1, ColumnOfManyTaps<W, 1>>(plan, width);
   } else if (width > 1 && width <= kTaps) {
-    const auto kernel = sum_pixels_kernel<T, kSums, kVector, Columns<W, kTaps, kVector, true>>;
-    run(plan, kernel, kSums, kTaps, kVector);
+    run<T, kSums, kVector, Columns<W, kTaps, kVector, true>>(plan, kTaps);
   } else {
-    const auto kernel = sum_pixels_kernel<T, kSums, kVector, ColumnOfManyTaps<W, kVector>>;
-    run(plan, kernel, kSums, width, kVector);
+    run<T, kSums, kVector, ColumnOfManyTaps<W, kVector>>(plan, width);
   }
 }
 

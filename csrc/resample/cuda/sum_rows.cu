@@ -1,11 +1,11 @@
-// The kernel for rows of neighbouring columns that running_sums.h describes.
+// The kernel of running sums for rows of neighbouring columns; see kernels.h.
 //
 // A block takes a tile of a row of dst and the columns of src that the tile reads, a vector for
 // each thread. When the sums of a row of dst are complete, the block shares them and applies the W
 // axis. Two buffers by turns: the barrier before a row is read is also the one that lets the buffer
 // of the row before be overwritten by the next but one.
+#include "resample/cuda/kernels.h"
 #include "resample/cuda/running_sums.h"
-#include "resample/cuda/running_sums_device.h"
 
 namespace torch_dnnl::cuda {
 namespace {
@@ -34,10 +34,10 @@ class SourceColumns {
       int32_t row,
       int32_t end)
       : line_(first_plane + row * args.src_stride[3]),
-        next_row_(args.src_stride[3] - (planes.count() - 1) * args.src_stride[2]),
+        next_row_(args.src_stride[3] - (planes.count - 1) * args.src_stride[2]),
         next_plane_(args.src_stride[2]),
-        planes_(planes.count()),
-        rows_left_(planes.count() == 0 ? 0 : end - row) {
+        planes_(planes.count),
+        rows_left_(planes.count == 0 ? 0 : end - row) {
 #pragma unroll
     for (int i = 0; i < kAhead; i++)
       load(ahead_[i]);
@@ -80,12 +80,14 @@ class SourceColumns {
 // offsets and weights are kept in registers.
 template <class W, int kOutputs>
 struct FewTaps {
+  int32_t begin, end;                 // elements of dst, of the block
   uint32_t position[kOutputs][kTaps]; // bytes
   W weight[kOutputs][kTaps];
   uint32_t empty = 0;
 
   __device__ __forceinline__
-  FewTaps(const KernelArguments<W>& args, int32_t begin, int32_t end, int32_t src_begin) {
+  FewTaps(const KernelArguments<W>& args, int32_t begin, int32_t end, int32_t src_begin)
+      : begin(begin), end(end) {
 #pragma unroll
     for (int i = 0; i < kOutputs; i++) {
       const int32_t element = begin + i * blockDim.x + threadIdx.x;
@@ -105,9 +107,7 @@ struct FewTaps {
 
   // f(element, value, whether it reads nothing) for each element of the thread.
   template <class F>
-  __device__ __forceinline__ void
-  for_each(const KernelArguments<W>&, int32_t begin, int32_t end, int32_t, const W* row, F&& f)
-      const {
+  __device__ __forceinline__ void for_each(const W* row, F&& f) const {
     const auto* const bytes = reinterpret_cast<const unsigned char*>(row);
 #pragma unroll
     for (int i = 0; i < kOutputs; i++) {
@@ -125,25 +125,20 @@ struct FewTaps {
 
 template <class W>
 struct ManyTaps {
-  __device__ __forceinline__ ManyTaps(const KernelArguments<W>&, int32_t, int32_t, int32_t) {}
+  const KernelArguments<W>& args;
+  int32_t begin, end, src_begin;
 
   template <class F>
-  __device__ __forceinline__ void for_each(
-      const KernelArguments<W>& args,
-      int32_t begin,
-      int32_t end,
-      int32_t src_begin,
-      const W* row,
-      F&& f) const {
+  __device__ __forceinline__ void for_each(const W* row, F&& f) const {
     for (int32_t element = begin + threadIdx.x; element < end; element += blockDim.x) {
       uint32_t x = element;
       const auto channel = static_cast<int32_t>(args.by_inner.split(x));
-      const TapLoop<W> taps(args.tables.row(args.tables.w, static_cast<int32_t>(x)), args.tables.w);
+      const TapLoop<W> taps = args.tables.loop(args.tables.w, static_cast<int32_t>(x));
       W sum = 0;
       taps.for_each([&](int32_t index, W weight) {
         sum += weight * row[shared_position(index * args.inner + channel - src_begin)];
       });
-      f(element, sum, taps.count() == 0);
+      f(element, sum, taps.count == 0);
     }
   }
 };
@@ -166,9 +161,9 @@ __global__ void __launch_bounds__(kMostThreads)
   const int32_t mine = threadIdx.x * kVector;
   const uint32_t shared_mine = shared_position(mine); // 32 is a multiple of kVector
   const bool has_columns = src_begin + mine < src_end;
-  const Outputs outputs(args, begin, end, src_begin);
-  const TapLoop<W> planes(args.tables.row(args.tables.d, at.d), args.tables.d);
-  const T* src = static_cast<const T*>(args.src) + at.src + planes.first() * args.src_stride[2] +
+  const Outputs outputs{args, begin, end, src_begin};
+  const TapLoop<W> planes = args.tables.loop(args.tables.d, at.d);
+  const T* src = static_cast<const T*>(args.src) + at.src + planes.first * args.src_stride[2] +
       src_begin + mine;
   T* line = static_cast<T*>(args.dst) + at.dst + at.begin * args.dst_stride[3];
 
@@ -182,7 +177,7 @@ __global__ void __launch_bounds__(kMostThreads)
     if (has_columns) {
       W sum[kVector];
       sums.complete(y, sum, [&](int32_t, W(&row_sum)[kVector]) {
-        if (planes.is_copy()) {
+        if (planes.is_copy) {
           const Vector<T, kVector> x = source.next();
 #pragma unroll
           for (int v = 0; v < kVector; v++)
@@ -201,9 +196,9 @@ __global__ void __launch_bounds__(kMostThreads)
         row[shared_mine + v] = sum[v];
     }
     __syncthreads();
-    const bool is_empty = args.has_empty_rows &&
-        (planes.count() == 0 || args.tables.row(args.tables.h, y).count == 0);
-    outputs.for_each(args, begin, end, src_begin, row, [&](int32_t element, W sum, bool empty) {
+    const bool is_empty =
+        args.has_empty_rows && (planes.count == 0 || args.tables.row(args.tables.h, y).count == 0);
+    outputs.for_each(row, [&](int32_t element, W sum, bool empty) {
       line[element] = is_empty || empty ? fill_value<T>(args.fill) : result<T>(sum);
     });
     line += args.dst_stride[3];
@@ -262,10 +257,11 @@ void run(
     int64_t w_slots,
     int64_t elements_per_tile) {
   const RowImages& m = plan.images;
-  const Workers workers = workers_for(m, ceil_div(m.row(), elements_per_tile), threads_of(plan));
-  KernelArguments<W> args = make_arguments(plan, workers);
+  KernelArguments<W> args =
+      make_arguments(plan, ceil_div(m.row(), elements_per_tile), threads_of(plan));
   args.elements_per_tile = static_cast<int32_t>(elements_per_tile);
-  const std::optional<Scratch> memory = make_sum_tables(plan, args, open, w_slots);
+  const Slots slots{plan.tables[1]->width, w_slots, open};
+  const std::optional<Scratch> memory = make_tables(plan, slots, args.tables);
   const int64_t threads = threads_of(plan);
   const int64_t buffer = shared_position(static_cast<uint32_t>(threads * lanes(plan)));
   launch(kernel, dim3(args.workers), dim3(threads), 2 * buffer * sizeof(W), args);

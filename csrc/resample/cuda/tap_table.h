@@ -65,41 +65,26 @@ struct Taps {
 
 // A row with any number of taps.
 template <class W>
-class TapLoop {
- public:
+struct TapLoop : Taps<W> {
+  int32_t slots, first_slot;
+  bool is_copy; // there is one tap, of weight 1
+
   __device__ __forceinline__ TapLoop(const Taps<W>& taps, const TapTable& table)
-      : taps_(taps),
-        slots_(table.slots),
-        first_slot_(taps.first % table.slots),
-        is_copy_(table.is_identity()) {}
-
-  __device__ __forceinline__ int32_t first() const {
-    return taps_.first;
-  }
-  __device__ __forceinline__ int32_t count() const {
-    return taps_.count;
-  }
-
-  // Whether there is one tap, of weight 1.
-  __device__ __forceinline__ bool is_copy() const {
-    return is_copy_;
-  }
+      : Taps<W>(taps),
+        slots(table.slots),
+        first_slot(taps.first % table.slots),
+        is_copy(table.is_identity()) {}
 
   // f(index, weight) for each tap.
   template <class F>
   __device__ __forceinline__ void for_each(F&& f) const {
-    int32_t slot = first_slot_;
+    int32_t slot = first_slot;
 #pragma unroll 1
-    for (int32_t index = taps_.first; index < taps_.end(); index++) {
-      f(index, taps_.weights[slot]);
-      slot = slot + 1 == slots_ ? 0 : slot + 1;
+    for (int32_t index = this->first; index < this->end(); index++) {
+      f(index, this->weights[slot]);
+      slot = slot + 1 == slots ? 0 : slot + 1;
     }
   }
-
- private:
-  Taps<W> taps_;
-  int32_t slots_, first_slot_;
-  bool is_copy_;
 };
 
 constexpr size_t kArgumentTableBytes = 3 << 10;
@@ -122,6 +107,9 @@ struct TapTables {
 
   __device__ __forceinline__ Taps<W> row(const TapTable& table, int32_t index) const {
     return TapRows<W>(*this, table, index).next();
+  }
+  __device__ __forceinline__ TapLoop<W> loop(const TapTable& table, int32_t index) const {
+    return TapLoop<W>(row(table, index), table);
   }
 };
 
@@ -173,78 +161,44 @@ struct BuildTapTables {
   int64_t rows = 0;
   unsigned char* tables = nullptr;
 
-  struct SlotsOfRow {
-    TapRecord* record;
-    const int64_t* start;
-    int32_t slots;
-
-    TORCH_DNNL_HD W& operator[](int64_t tap) const {
-      return weights_of<W>(record)[(*start + tap) % slots];
-    }
-  };
-
-  struct SlotOfColumns {
-    unsigned char* tables;
-    const TapTable& table;
-    const int64_t* start;
-    int64_t slot;
-
-    TORCH_DNNL_HD W& operator[](int64_t tap) const {
-      return weights_of<W>(table.record(tables, *start + tap))[slot];
-    }
-  };
-
-  struct Unused {
-    W* scratch;
-
-    TORCH_DNNL_HD W& operator[](int64_t) const {
-      return *scratch;
-    }
-  };
-
   TORCH_DNNL_HD void operator()(int64_t o) const {
     int i = 0;
     while (o >= sources[i].spec.out)
       o -= sources[i++].spec.out;
     const TapSource& source = sources[i];
-    int64_t start = 0, count = 0;
-    if (!source.transposed) {
-      TapRecord* record = source.table.record(tables, o);
-      build_row(source.spec, o, &start, &count, SlotsOfRow{record, &start, source.table.slots});
-      *record = {static_cast<int32_t>(start), static_cast<int32_t>(start + count)};
+    const auto record = [&](int64_t row) { return source.table.record(tables, row); };
+    const int32_t slots = source.table.slots;
+    if (source.transposed) {
+      const Range row = build_row(source.spec, o, [&](int64_t index, int64_t, double weight) {
+        weights_of<W>(record(index))[o % slots] = static_cast<W>(weight);
+      });
+      write_bounds(source, o, row);
     } else {
-      build_row(
-          source.spec,
-          o,
-          &start,
-          &count,
-          SlotOfColumns{tables, source.table, &start, o % source.table.slots});
-      write_bounds(source, o, start, start + count);
+      const Range row = build_row(source.spec, o, [&](int64_t index, int64_t, double weight) {
+        weights_of<W>(record(o))[index % slots] = static_cast<W>(weight);
+      });
+      *record(o) = {static_cast<int32_t>(row.begin), static_cast<int32_t>(row.end)};
     }
   }
 
   // Rows are in order, so input i is read from the first output that ends beyond it to the last one
   // that does not start beyond it. Output o settles this for the inputs between its own bounds and
   // those of the output before it, and the last output for the inputs that follow.
-  TORCH_DNNL_HD void
-  write_bounds(const TapSource& source, int64_t o, int64_t start, int64_t end) const {
-    int64_t start_before = 0, count_before = 0;
-    if (o > 0) {
-      W scratch;
-      build_row(source.spec, o - 1, &start_before, &count_before, Unused{&scratch});
-    }
+  TORCH_DNNL_HD void write_bounds(const TapSource& source, int64_t o, const Range& row) const {
+    Range before{0, 0};
+    if (o > 0)
+      before = build_row(source.spec, o - 1, [](int64_t, int64_t, double) {});
     const auto record = [&](int64_t i) { return source.table.record(tables, i); };
     const auto output = static_cast<int32_t>(o);
-    for (int64_t i = start_before + count_before; i < end; i++)
+    const bool is_last = o == source.spec.out - 1;
+    for (int64_t i = before.end; i < row.end; i++)
       record(i)->first = output;
-    for (int64_t i = start_before; i < start; i++)
+    for (int64_t i = before.begin; i < row.begin; i++)
       record(i)->end = output;
-    if (o == source.spec.out - 1) {
-      for (int64_t i = end; i < source.spec.in; i++)
-        record(i)->first = output + 1;
-      for (int64_t i = start; i < source.spec.in; i++)
-        record(i)->end = output + 1;
-    }
+    for (int64_t i = row.end; is_last && i < source.spec.in; i++)
+      record(i)->first = output + 1;
+    for (int64_t i = row.begin; is_last && i < source.spec.in; i++)
+      record(i)->end = output + 1;
   }
 };
 
