@@ -21,8 +21,15 @@ namespace torch_dnnl {
 // A scale or zero point: a tensor or, if there is none, a number.
 struct ReorderOperand {
   std::optional<at::Tensor> tensor;
-  double number;
+  double number = 0;
 };
+// By reorder_arrays: their names, and the numbers that change nothing.
+inline constexpr const char* kOperandNames[] = {
+    "scale",
+    "dst_scale",
+    "src_zero_point",
+    "dst_zero_point"};
+inline constexpr double kNeutral[] = {1, 1, 0, 0};
 
 // reorder_backward is a reorder too, with the arguments in other places; errors name them.
 struct ReorderNames {
@@ -42,7 +49,7 @@ struct ReorderOptions {
   std::optional<std::string_view> dst_format, src_format;
   at::OptionalSymIntArrayRef size;
   std::optional<c10::ScalarType> dtype;
-  ReorderOperand scale{{}, 1}, dst_scale{{}, 1}, src_zero_point{{}, 0}, dst_zero_point{{}, 0};
+  ReorderOperand operand[reorder_arrays::kAccumulate] = {{{}, 1}, {{}, 1}, {}, {}};
   std::optional<at::Tensor> accumulate;
   double beta = 1;
   bool round_before_zero_point = false;
@@ -197,21 +204,18 @@ inline double computed(const ReorderOptions& options, double number) {
   return options.compute_dtype == c10::kDouble ? number : static_cast<float>(number);
 }
 
-inline void check_operand(
-    const ReorderArguments& call,
-    const char* argument,
-    const ReorderOperand& operand,
-    double neutral) {
+inline void check_operand(const ReorderArguments& call, int array) {
   const ReorderOptions& options = call.options;
+  const ReorderOperand& operand = options.operand[array];
+  const char* argument = kOperandNames[array];
   const c10::SymIntArrayRef size = call.size;
   const double number = computed(options, operand.number);
   check_finite(options.names.op, argument, number);
-  if (!operand.tensor) {
+  if (!operand.tensor)
     return;
-  }
   const at::Tensor& tensor = *operand.tensor;
   TORCH_CHECK_VALUE(
-      operand.number == neutral,
+      operand.number == kNeutral[array],
       options.names.op,
       ": expected ",
       argument,
@@ -244,10 +248,11 @@ inline void check_operand(
       tensor.sym_sizes());
 }
 
-inline void
-check_scale(const ReorderArguments& call, const char* argument, const ReorderOperand& operand) {
+inline void check_scale(const ReorderArguments& call, int array) {
   const ReorderOptions& options = call.options;
-  check_operand(call, argument, operand, 1);
+  const ReorderOperand& operand = options.operand[array];
+  const char* argument = kOperandNames[array];
+  check_operand(call, array);
   TORCH_CHECK_VALUE(
       computed(options, operand.number) != 0,
       options.names.op,
@@ -266,13 +271,11 @@ check_scale(const ReorderArguments& call, const char* argument, const ReorderOpe
       dtype_name(operand.tensor->scalar_type()));
 }
 
-inline void check_zero_point(
-    const ReorderArguments& call,
-    const char* argument,
-    const ReorderOperand& operand,
-    c10::ScalarType dtype) {
+inline void check_zero_point(const ReorderArguments& call, int array, c10::ScalarType dtype) {
   const ReorderOptions& options = call.options;
-  check_operand(call, argument, operand, 0);
+  const ReorderOperand& operand = options.operand[array];
+  const char* argument = kOperandNames[array];
+  check_operand(call, array);
   with_type(dtype, [&](auto tag) {
     using T = decltype(tag);
     if constexpr (std::is_integral_v<T>) {
@@ -319,10 +322,10 @@ inline ReorderArguments reorder_arguments(const at::Tensor& src, const ReorderOp
         dtype_name(call.dtype));
   }
   read_layouts(call);
-  check_scale(call, "scale", options.scale);
-  check_scale(call, "dst_scale", options.dst_scale);
-  check_zero_point(call, "src_zero_point", options.src_zero_point, src.scalar_type());
-  check_zero_point(call, "dst_zero_point", options.dst_zero_point, call.dtype);
+  check_scale(call, reorder_arrays::kScale);
+  check_scale(call, reorder_arrays::kDstScale);
+  check_zero_point(call, reorder_arrays::kSrcZeroPoint, src.scalar_type());
+  check_zero_point(call, reorder_arrays::kDstZeroPoint, call.dtype);
   check_finite(names.op, "beta", computed(options, options.beta));
   if (options.accumulate) {
     const at::Tensor& accumulate = *options.accumulate;

@@ -16,8 +16,7 @@
 
 namespace torch_dnnl::boxes {
 
-// What the loops step through.
-enum Array { kSrc, kDst, kAccumulate, kSrcZeroPoint, kScale, kDstScale, kDstZeroPoint, kArrays };
+using namespace reorder_arrays; // what the loops step through
 
 using Offsets = std::array<int64_t, kArrays>; // in elements
 

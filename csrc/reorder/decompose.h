@@ -23,12 +23,6 @@ struct Segment {
 using StepSizes = c10::SmallVector<int64_t, 8>; // of the digits of one dimension, ascending
 using Segments = c10::SmallVector<Segment, 4>;
 
-inline constexpr std::pair<Array, ReorderProblem::Operand ReorderProblem::*> operands[] = {
-    {kSrcZeroPoint, &ReorderProblem::src_zero_point},
-    {kScale, &ReorderProblem::scale},
-    {kDstScale, &ReorderProblem::dst_scale},
-    {kDstZeroPoint, &ReorderProblem::dst_zero_point}};
-
 inline StepSizes sorted(StepSizes steps) {
   std::sort(steps.begin(), steps.end());
   steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
@@ -43,21 +37,16 @@ inline StepSizes common_steps(const ReorderProblem& p, int64_t dim) {
       steps.push_back(step);
     }
   };
-  for (int64_t k = 0; k < p.src_digits; k++) {
-    if (p.src_digit[k].dim == dim) {
-      add(p.src_digit[k].step);
+  for (const ReorderProblem::Layout* layout : {&p.src_layout, &p.dst_layout}) {
+    for (const ReorderProblem::Digit& digit : *layout) {
+      if (digit.dim == dim)
+        add(digit.step);
     }
   }
-  for (int64_t k = 0; k < p.dst_digits; k++) {
-    if (p.dst_digit[k].dim == dim) {
-      add(p.dst_digit[k].step);
-    }
-  }
-  for (const auto& [array, member] : operands) {
-    const ReorderProblem::Operand& operand = p.*member;
-    if (operand.data != nullptr && operand.stride[dim] != 0) {
+  for (int array = 0; array < kAccumulate; array++) {
+    const ReorderProblem::Operand& operand = p.operand[array];
+    if (operand.data != nullptr && operand.stride[dim] != 0)
       add(operand.group[dim]);
-    }
   }
   return steps.size() == 1 ? steps : sorted(std::move(steps));
 }
@@ -99,10 +88,10 @@ inline Segments value_segments(const StepSizes& steps, int64_t size) {
 inline Segments padding_segments(const ReorderProblem& p, int64_t dim) {
   StepSizes steps{1};
   int64_t padded = 1;
-  for (int64_t k = 0; k < p.dst_digits; k++) {
-    if (p.dst_digit[k].dim == dim) {
-      steps.push_back(p.dst_digit[k].step);
-      padded *= p.dst_digit[k].extent;
+  for (const ReorderProblem::Digit& digit : p.dst_layout) {
+    if (digit.dim == dim) {
+      steps.push_back(digit.step);
+      padded *= digit.extent;
     }
   }
   Segments segments;
@@ -127,23 +116,20 @@ inline Axis axis_of(const ReorderProblem& p, int64_t dim, const SegmentDigit& di
   const auto is_part = [&](const ReorderProblem::Digit& whole) {
     return whole.dim == dim && whole.step <= digit.step && digit.step < whole.step * whole.extent;
   };
-  for (int64_t k = 0; k < p.src_digits; k++) {
-    if (is_part(p.src_digit[k])) {
-      axis.stride[kSrc] = digit.step / p.src_digit[k].step * p.src_digit[k].stride;
+  for (const ReorderProblem::Digit& whole : p.src_layout) {
+    if (is_part(whole))
+      axis.stride[kSrc] = digit.step / whole.step * whole.stride;
+  }
+  for (const ReorderProblem::Digit& whole : p.dst_layout) {
+    if (is_part(whole)) {
+      axis.stride[kDst] = digit.step / whole.step * whole.stride;
+      axis.stride[kAccumulate] = digit.step / whole.step * whole.accumulate_stride;
     }
   }
-  for (int64_t k = 0; k < p.dst_digits; k++) {
-    if (is_part(p.dst_digit[k])) {
-      const int64_t count = digit.step / p.dst_digit[k].step;
-      axis.stride[kDst] = count * p.dst_digit[k].stride;
-      axis.stride[kAccumulate] = count * p.accumulate_stride[k];
-    }
-  }
-  for (const auto& [array, member] : operands) {
-    const ReorderProblem::Operand& operand = p.*member;
-    if (operand.data != nullptr && operand.group[dim] <= digit.step) {
+  for (int array = 0; array < kAccumulate; array++) {
+    const ReorderProblem::Operand& operand = p.operand[array];
+    if (operand.data != nullptr && operand.group[dim] <= digit.step)
       axis.stride[array] = digit.step / operand.group[dim] * operand.stride[dim];
-    }
   }
   return axis;
 }
@@ -156,18 +142,16 @@ inline Offsets offset_of(const ReorderProblem& p, int64_t dim, int64_t begin) {
   const auto value = [&](const ReorderProblem::Digit& digit) {
     return digit.dim == dim ? begin / digit.step % digit.extent : 0;
   };
-  for (int64_t k = 0; k < p.src_digits; k++) {
-    offset[kSrc] += value(p.src_digit[k]) * p.src_digit[k].stride;
+  for (const ReorderProblem::Digit& digit : p.src_layout)
+    offset[kSrc] += value(digit) * digit.stride;
+  for (const ReorderProblem::Digit& digit : p.dst_layout) {
+    offset[kDst] += value(digit) * digit.stride;
+    offset[kAccumulate] += value(digit) * digit.accumulate_stride;
   }
-  for (int64_t k = 0; k < p.dst_digits; k++) {
-    offset[kDst] += value(p.dst_digit[k]) * p.dst_digit[k].stride;
-    offset[kAccumulate] += value(p.dst_digit[k]) * p.accumulate_stride[k];
-  }
-  for (const auto& [array, member] : operands) {
-    const ReorderProblem::Operand& operand = p.*member;
-    if (operand.data != nullptr) {
+  for (int array = 0; array < kAccumulate; array++) {
+    const ReorderProblem::Operand& operand = p.operand[array];
+    if (operand.data != nullptr)
       offset[array] = begin / operand.group[dim] * operand.stride[dim];
-    }
   }
   return offset;
 }
@@ -192,22 +176,21 @@ inline void sort_and_merge(Box& box) {
 inline Box padding_box(const ReorderProblem& p, int64_t dim, const Segment& segment) {
   Box box;
   append(p, dim, segment, box);
-  for (int64_t k = 0; k < p.dst_digits; k++) {
-    const ReorderProblem::Digit& digit = p.dst_digit[k];
+  for (const ReorderProblem::Digit& digit : p.dst_layout) {
     if (digit.dim != dim && digit.extent > 1) {
       box.axes.push_back({digit.extent, {}});
       box.axes.back().stride[kDst] = digit.stride;
     }
   }
   // Only dst matters.
-  const int64_t offset = box.offset[kDst];
-  box.offset = {};
-  box.offset[kDst] = offset;
-  for (Axis& axis : box.axes) {
-    const int64_t stride = axis.stride[kDst];
-    axis.stride = {};
-    axis.stride[kDst] = stride;
-  }
+  const auto keep_dst = [](Offsets& of) {
+    const int64_t dst = of[kDst];
+    of = {};
+    of[kDst] = dst;
+  };
+  keep_dst(box.offset);
+  for (Axis& axis : box.axes)
+    keep_dst(axis.stride);
   sort_and_merge(box);
   return box;
 }

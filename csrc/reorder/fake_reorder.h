@@ -202,8 +202,8 @@ std::tuple<at::Tensor, at::Tensor> fake_reorder_kernel(
   ReorderOptions options{
       fake_reorder_names, compute_dtype_of(src.scalar_type() == c10::kDouble), format};
   options.dtype = dtype;
-  options.dst_scale = {dst_scale, dst_scale_value};
-  options.dst_zero_point = {dst_zero_point, dst_zero_point_value};
+  options.operand[reorder_arrays::kDstScale] = {dst_scale, dst_scale_value};
+  options.operand[reorder_arrays::kDstZeroPoint] = {dst_zero_point, dst_zero_point_value};
   options.round_before_zero_point = round_before_zero_point;
   options.algorithm = algorithm;
   auto outputs = run(src, {std::move(options), batch_dims, step_gradient});

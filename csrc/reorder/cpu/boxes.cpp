@@ -53,7 +53,7 @@ Extents row_tiles(const Box& box) {
   return tile;
 }
 
-void run_box(const ReorderProblem& p, const Rows& rows, const Box& box) {
+void run_box(const ReorderProblem& p, const Box& box) {
   const char* src = static_cast<const char*>(p.src);
   char* dst = static_cast<char*>(p.dst);
   const int64_t src_size = c10::elementSize(p.src_dtype), dst_size = c10::elementSize(p.dst_dtype);
@@ -66,14 +66,15 @@ void run_box(const ReorderProblem& p, const Rows& rows, const Box& box) {
     const bool is_streamed = box.elements() * dst_size >= kStreamedTransposeBytes;
     const TransposePlan plan = plan_transpose(box, p, is_streamed);
     tiled(plan.extents, [&](const Box& part, const char* from, char* to) {
-      reorder_tile(plan, rows, part, from, to);
+      reorder_tile(plan, p, part, from, to);
     });
   } else {
-    const int64_t read = src_size + (p.accumulate ? c10::elementSize(p.accumulate_dtype) : 0);
+    const ReorderProblem::Operand& sum = p.operand[kAccumulate];
+    const int64_t read = src_size + (sum.present ? c10::elementSize(sum.dtype) : 0);
     const bool is_streamed = box.elements() * (read + dst_size) >= kStreamedInOrderBytes;
     tiled(row_tiles(box), [&](Box part, const char* from, char* to) {
       merge(part.axes);
-      rows.run(part, from, to, is_streamed);
+      reorder_rows(p, part, from, to, is_streamed);
     });
   }
 }
@@ -111,11 +112,8 @@ void run_boxes(const ReorderProblem& p) {
   for (const Box& box : boxes.padding) {
     fill_with_zero(p, box);
   }
-  with_rows(p, [&](const Rows& rows) {
-    for (const Box& box : boxes.values) {
-      run_box(p, rows, box);
-    }
-  });
+  for (const Box& box : boxes.values)
+    run_box(p, box);
 }
 
 } // namespace torch_dnnl

@@ -115,9 +115,9 @@ class FakeRows {
     row.src_dtype = kType;
     row.dst = static_cast<char*>(r.dst) + begin * c10::elementSize(r.dst_dtype);
     row.dst_dtype = r.dst_dtype;
-    row.dst_scale = operand(kDstScale, r.dst_scale, begin, count, scales);
-    row.dst_zero_point = operand(kDstZeroPoint, r.dst_zero_point, begin, count, zero_points);
-    row.round_before_zero_point = r.round_before_zero_point && row.dst_zero_point.present;
+    row.operand[kDstScale] = operand(kDstScale, begin, count, scales);
+    row.operand[kDstZeroPoint] = operand(kDstZeroPoint, begin, count, zero_points);
+    row.round_before_zero_point = r.round_before_zero_point && row.operand[kDstZeroPoint].present;
     if (std::is_same_v<C, double> || p_.step_gradient) {
       run_operation_by_operation(row, mask);
     } else if constexpr (std::is_same_v<C, float>) {
@@ -141,12 +141,12 @@ class FakeRows {
       row.dst = static_cast<char*>(to);
       row.dst_dtype = to_dtype;
       quantize_rows(row);
-      row.dst_scale = row.dst_zero_point = row.scale = row.src_zero_point = {};
+      std::fill_n(row.operand, kOperands, Operand{});
     };
-    row.dst_scale = all.dst_scale;
+    row.operand[kDstScale] = all.operand[kDstScale];
     convert(all.src, kType, w, kType);
     row.round_before_zero_point = all.round_before_zero_point;
-    row.dst_zero_point = all.dst_zero_point;
+    row.operand[kDstZeroPoint] = all.operand[kDstZeroPoint];
     convert(w, kType, u, kType);
     row.round_before_zero_point = false;
     with_type(p_.dtype, [&](auto tag) {
@@ -156,9 +156,9 @@ class FakeRows {
     });
     pack_bits(inside, mask, all.run);
     convert(u, kType, q, p_.dtype);
-    row.src_zero_point = all.dst_zero_point;
+    row.operand[kSrcZeroPoint] = all.operand[kDstZeroPoint];
     if (!p_.step_gradient) {
-      row.scale = all.dst_scale;
+      row.operand[kScale] = all.operand[kDstScale];
       convert(q, p_.dtype, all.dst, all.dst_dtype);
       return;
     }
@@ -182,15 +182,10 @@ class FakeRows {
     });
   }
 
-  Operand operand(
-      Array array,
-      const ReorderProblem::Operand& operand,
-      int64_t begin,
-      int64_t count,
-      C* buffer) const {
-    if (operand.data == nullptr) {
+  Operand operand(Array array, int64_t begin, int64_t count, C* buffer) const {
+    const ReorderProblem::Operand& operand = p_.reorder.operand[array];
+    if (operand.data == nullptr)
       return {operand.present, nullptr, 0, 0, static_cast<C>(operand.number)};
-    }
     const Axis& inner = box_.axes.back();
     if (inner.stride[array] == 0 && begin % inner.extent + count <= inner.extent) {
       gather(array, operand.data, operand.dtype, begin, 1, buffer);

@@ -42,32 +42,29 @@ class StepByStep {
   }
 
   template <class F>
-  void step(const typename RowArgs<C>::Operand& operand, const F& f) {
-    const RowOperand<C> in_row(operand, row_);
-    if (!in_row.present) {
+  void step(Array array, const F& f) {
+    const auto operand = s_.operand[array].in_row(row_);
+    if (!operand.present)
       return;
-    }
-    if (in_row.data == nullptr) {
-      for (int64_t i = 0; i < size_; i++) {
-        value_[i] = f(value_[i], in_row.number);
-      }
+    if (operand.data == nullptr) {
+      for (int64_t i = 0; i < size_; i++)
+        value_[i] = f(value_[i], operand.number);
     } else {
-      for (int64_t i = 0; i < size_; i++) {
-        value_[i] = f(value_[i], in_row.data[begin_ + i]);
-      }
+      for (int64_t i = 0; i < size_; i++)
+        value_[i] = f(value_[i], operand.data[begin_ + i]);
     }
   }
 
   void compute() {
     const C beta = s_.beta;
-    step(s_.src_zero_point, [](C x, C zero) { return x - zero; });
-    step(s_.scale, [](C x, C scale) { return scale * x; });
-    step(s_.accumulate, [beta](C x, C sum) { return x + beta * sum; });
-    step(s_.dst_scale, [](C x, C scale) { return x / scale; });
+    step(kSrcZeroPoint, [](C x, C zero) { return x - zero; });
+    step(kScale, [](C x, C scale) { return scale * x; });
+    step(kAccumulate, [beta](C x, C sum) { return x + beta * sum; });
+    step(kDstScale, [](C x, C scale) { return x / scale; });
     if (s_.round_before_zero_point) {
-      step(s_.dst_zero_point, [](C x, C zero) { return round_even(x) + zero; });
+      step(kDstZeroPoint, [](C x, C zero) { return round_even(x) + zero; });
     } else {
-      step(s_.dst_zero_point, [](C x, C zero) { return x + zero; });
+      step(kDstZeroPoint, [](C x, C zero) { return x + zero; });
     }
   }
 

@@ -192,12 +192,6 @@ void launch_packs(void (*kernel)(FakePlan<C>), const FakePlan<C>& plan) {
   cuda::launch(kernel, grid, dim3(kThreads), 0, plan);
 }
 
-// f(std::type_identity<C>) for the type that is computed in.
-template <class F>
-void with_computed(const FakeReorderProblem& p, const F& f) {
-  dispatch(TypeList<double, float>{}, p.reorder.compute_dtype, f);
-}
-
 } // namespace
 
 bool supports_packs(const FakeReorderProblem& p) {

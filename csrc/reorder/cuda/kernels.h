@@ -21,11 +21,6 @@ struct Task {
   bool is_padding;
 };
 
-// Whether elements are only moved.
-inline bool is_move(const ReorderProblem& p) {
-  return p.compute_dtype == c10::kLong && p.src_dtype == p.dst_dtype;
-}
-
 // A problem as boxes (reorder/box.h), unless there are very many, or groups that do not nest; of
 // formats that anybody uses, one or two. Padding is boxes of its own. See boxes.cu.
 bool supports_boxes(const ReorderProblem& p);

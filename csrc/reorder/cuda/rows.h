@@ -44,7 +44,7 @@ struct RowBox {
       position.at[kSrc] += coordinate * stride[a][kSrc];
       position.at[kDst] += coordinate * stride[a][kDst];
       if (has_tensors) {
-        for (int array = kDst + 1; array < kArrays; array++) {
+        for (int array = 0; array < kOperands; array++) {
           position.at[array] += coordinate * stride[a][array];
         }
       }

@@ -159,7 +159,7 @@ Task in_bytes(Task task, int64_t size) {
 } // namespace
 
 void run_straight(const ReorderProblem& p, const Task& task) {
-  if (is_move(p) || task.is_padding) {
+  if (p.is_move() || task.is_padding) {
     PackArgs<int32_t> args(p);
     const Task bytes = in_bytes(task, args.dst_size);
     args.src_size = args.dst_size = 1;

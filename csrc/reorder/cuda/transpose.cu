@@ -51,19 +51,9 @@ class TileOfBlock {
   }
 
   __device__ __forceinline__ void load(char* shared) const {
-    const uint32_t run = run_ * args_.src_size;
-    switch (box_.vector_bytes) {
-      case 1:
-        return load_vectors<1>(run, shared);
-      case 2:
-        return load_vectors<2>(run, shared);
-      case 4:
-        return load_vectors<4>(run, shared);
-      case 8:
-        return load_vectors<8>(run, shared);
-      default:
-        return load_vectors<16>(run, shared);
-    }
+    with_bytes(box_.vector_bytes, [&](auto bytes) {
+      load_vectors<bytes.value>(run_ * args_.src_size, shared);
+    });
   }
 
   __device__ __forceinline__ void store_pack(uint32_t index, const char* shared) const {
@@ -109,7 +99,7 @@ class TileOfBlock {
     at[kSrc] += count * box_.axis[a].stride[kSrc];
     at[kDst] += count * box_.axis[a].stride[kDst];
     if (args_.has_tensors) {
-      for (int array = kDst + 1; array < kArrays; array++) {
+      for (int array = 0; array < kOperands; array++) {
         at[array] += count * box_.axis[a].stride[array];
       }
     }
@@ -224,7 +214,7 @@ bool needs_transpose(const ReorderProblem& p, const Task& task) {
 }
 
 void run_transpose(const ReorderProblem& p, const Box& box) {
-  if (!is_move(p)) {
+  if (!p.is_move()) {
     if (p.compute_dtype == c10::kDouble) {
       launch_widest<ConvertedPack, double, 4, 2, 1>(p, box);
     } else if (p.compute_dtype == c10::kLong) {
