@@ -1,4 +1,10 @@
-#include "reorder/cpu/boxes.h"
+// The CPU kernel of reorder for every pair of layouts whose digits have a common refinement.
+//
+// Each box of the problem is cut into tiles that fit in the cache, and tiles are distributed over
+// the threads. Where the innermost axis is the same on both sides, a tile is computed row by row.
+// Else it is computed with a transpose in registers: the elements are brought into the order of
+// dst in the narrower of the two types, through a buffer, and converted before or after that.
+#include "reorder/cpu/kernels.h"
 
 #include <ATen/Parallel.h>
 

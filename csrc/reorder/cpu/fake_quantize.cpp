@@ -1,4 +1,7 @@
-#include "reorder/cpu/fake_quantize.h"
+// Fake quantization on the CPU, of every problem whose digits, scales and zero points have a common
+// refinement. Pieces of the result, in the order of memory, go from a buffer to the quantized type
+// and back through the arithmetic of a reorder. The gradient is masked in the same pieces.
+#include "reorder/cpu/kernels.h"
 
 #include <ATen/Parallel.h>
 
@@ -7,7 +10,6 @@
 
 #include "core/math.h"
 #include "reorder/cpu/quantize_rows.h"
-#include "reorder/cpu/scalar_convert.h"
 #include "reorder/decompose.h"
 
 namespace torch_dnnl {

@@ -7,6 +7,7 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "reorder/problem.h"
@@ -42,6 +43,20 @@ struct RowArgs {
   bool round_before_zero_point;
   bool is_streamed; // as far as rows are whole lines
 };
+
+// A row in another type, which holds all its values.
+template <class T, class C>
+inline void widen_row(const T* __restrict from, int64_t step, C* __restrict to, int64_t n) {
+  if (step == 1) {
+    for (int64_t i = 0; i < n; i++)
+      to[i] = static_cast<C>(from[i]);
+  } else if (step == 0) {
+    std::fill_n(to, n, static_cast<C>(*from));
+  } else {
+    for (int64_t i = 0; i < n; i++)
+      to[i] = static_cast<C>(from[i * step]);
+  }
+}
 
 // Rows that are shorter are slow; they should be brought together.
 inline constexpr int64_t kShortestRun = 64;

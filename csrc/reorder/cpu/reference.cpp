@@ -1,4 +1,5 @@
-#include "reorder/cpu/reference.h"
+// The definitions of reorder and of fake quantization, in a loop over all elements.
+#include "reorder/cpu/kernels.h"
 
 #include "core/cpu/parallel.h"
 #include "core/dispatch.h"

@@ -7,7 +7,6 @@
 #include "core/numeric.h"
 #include "reorder/cpu/convert_vectors.h"
 #include "reorder/cpu/quantize_rows.h"
-#include "reorder/cpu/scalar_convert.h"
 
 namespace torch_dnnl::reorder_cpu {
 namespace {

@@ -1,15 +1,20 @@
 // Rows in float64, and of integers that are only converted: one operation at a time in a buffer.
 #include <algorithm>
-#include <cstring>
+#include <cmath>
 
 #include "core/dispatch.h"
 #include "core/numeric.h"
 #include "reorder/cpu/quantize_rows.h"
-#include "reorder/cpu/scalar_convert.h"
-#include "reorder/problem.h"
+#include "reorder/reference.h"
 
 namespace torch_dnnl::reorder_cpu {
 namespace {
+
+// To the nearest integer, ties to even: adding 2^52 leaves no room for a fraction.
+double round_even(double x) {
+  const double magic = std::copysign(0x1p52, x);
+  return std::fabs(x) < 0x1p52 ? (x + magic) - magic : x;
+}
 
 // One step at a time, in pieces that stay in the first-level cache.
 template <class C>
@@ -74,7 +79,13 @@ class StepByStep {
       T* to = reinterpret_cast<T*>(s_.dst) + row_ * s_.dst_row_step + begin_;
       if constexpr (std::is_integral_v<T> || std::is_same_v<C, double>) {
         if constexpr (std::is_arithmetic_v<T>) {
-          narrow_row(value_, to, size_);
+          for (int64_t i = 0; i < size_; i++) {
+            if constexpr (std::is_floating_point_v<T>) {
+              to[i] = canonical_nan(static_cast<T>(value_[i]));
+            } else {
+              to[i] = convert<T>(value_[i]);
+            }
+          }
         } else {
           store_singles(to);
         }
@@ -86,7 +97,8 @@ class StepByStep {
   void store_singles(T* to) const {
     alignas(64) float singles[kPiece];
     for (int64_t i = 0; i < size_; i++) {
-      singles[i] = single_for<T>(value_[i]);
+      // float8 is rounded from float32.
+      singles[i] = is_float8_v<T> ? static_cast<float>(value_[i]) : narrow_to_odd(value_[i]);
     }
     RowArgs<float> row{};
     row.run = size_;

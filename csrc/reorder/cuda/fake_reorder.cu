@@ -49,9 +49,8 @@ struct Eight {
       return;
     }
     for (int k = 0; k < kBits; k++) {
-      if (k < count) {
+      if (k < count)
         to[k] = at(k);
-      }
     }
   }
 };
@@ -172,11 +171,9 @@ std::optional<Box> box_of_packs(const FakeReorderProblem& p) {
   const boxes::Axis& row = box.axes.back();
   const bool is_whole = row.extent % kBits == 0 || box.axes.size() == 1;
   const bool is_whole_mask = p.row_elements % kBits == 0 || p.rows == 1;
-  Alignment src(cuda::kWidestAccess), dst(cuda::kWidestAccess);
-  src.add(p.reorder.src);
-  src.add(box, kSrc, c10::elementSize(p.reorder.src_dtype));
-  dst.add(p.reorder.dst);
-  dst.add(box, kDst, c10::elementSize(p.reorder.dst_dtype));
+  const ReorderProblem& r = p.reorder;
+  const Alignment src(box, kSrc, r.src, c10::elementSize(r.src_dtype));
+  const Alignment dst(box, kDst, r.dst, c10::elementSize(r.dst_dtype));
   const bool is_aligned = src.bytes() == cuda::kWidestAccess && dst.bytes() == cuda::kWidestAccess;
   const bool fits = box.axes.size() <= kMaxAxes && box.elements() <= kMaxCount;
   if (all.values.size() == 1 && fits && is_whole && is_whole_mask && is_aligned) {

@@ -60,20 +60,17 @@ inline RowBox row_box(const boxes::Box& box, uint32_t width, int64_t src_size, i
   result.row = static_cast<uint32_t>(box.axes.back().extent);
   result.width = width;
   result.packs = 1;
-  const auto in_bytes = [&](int array, int64_t elements) {
-    return array == kSrc ? elements * src_size : array == kDst ? elements * dst_size : elements;
-  };
   for (int a = 0; a < result.axes; a++) {
     const boxes::Axis& axis = box.axes[result.axes - 1 - a];
     const int64_t step = a == 0 ? width : 1, count = ceil_div(axis.extent, step);
     result.count[a] = cuda::Divisor(count);
     result.packs *= static_cast<uint32_t>(count);
     for (int array = 0; array < kArrays; array++) {
-      result.stride[a][array] = in_bytes(array, axis.stride[array] * step);
+      result.stride[a][array] = in_bytes(array, axis.stride[array] * step, src_size, dst_size);
     }
   }
   for (int array = 0; array < kArrays; array++) {
-    result.offset[array] = in_bytes(array, box.offset[array]);
+    result.offset[array] = in_bytes(array, box.offset[array], src_size, dst_size);
     result.step[array] = box.axes.back().stride[array];
   }
   return result;

@@ -125,22 +125,16 @@ void launch_rows(const typename Pack::Args& args, const Task& task) {
 // Runs the widest of these packs that the alignment of both sides allows.
 template <template <class, int> class Pack, class T, int... widths>
 void launch_widest(const typename Pack<T, 1>::Args& args, const Task& task) {
-  Alignment src(cuda::kWidestAccess), dst(cuda::kWidestAccess);
-  dst.add(args.dst);
-  dst.add(task.box, kDst, args.dst_size);
+  int most = Alignment(task.box, kDst, args.dst, args.dst_size).bytes() / args.dst_size;
   if (!task.is_padding) {
-    src.add(args.src);
-    src.add(task.box, kSrc, args.src_size);
+    const Alignment src(task.box, kSrc, args.src, args.src_size);
+    most = std::min(most, src.bytes() / args.src_size);
   }
-  const int together =
-      std::max(std::min(src.bytes() / args.src_size, dst.bytes() / args.dst_size), 1);
-  const bool found =
-      ((together >= widths && (launch_rows<Pack<T, widths>>(args, task), true)) || ...);
-  TORCH_INTERNAL_ASSERT(found);
+  with_widest<widths...>(most, [&](auto width) { launch_rows<Pack<T, width.value>>(args, task); });
 }
 
 // What is only moved, or zeroed, are bytes: the types do not matter then.
-Task in_bytes(Task task, int64_t size) {
+Task task_of_bytes(Task task, int64_t size) {
   Box& box = task.box;
   for (const Array array : {kSrc, kDst}) {
     box.offset[array] *= size;
@@ -161,7 +155,7 @@ Task in_bytes(Task task, int64_t size) {
 void run_straight(const ReorderProblem& p, const Task& task) {
   if (p.is_move() || task.is_padding) {
     PackArgs<int32_t> args(p);
-    const Task bytes = in_bytes(task, args.dst_size);
+    const Task bytes = task_of_bytes(task, args.dst_size);
     args.src_size = args.dst_size = 1;
     launch_widest<MovedPack, uint8_t, 16, 8, 4, 2, 1>(args, bytes);
   } else if (p.compute_dtype == c10::kDouble) {

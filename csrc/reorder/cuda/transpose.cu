@@ -191,12 +191,8 @@ void launch_tiles(const ReorderProblem& p, const Box& box) {
 template <template <class, int> class Pack, class T, int... widths>
 void launch_widest(const ReorderProblem& p, const Box& box) {
   const int size = static_cast<int>(c10::elementSize(p.dst_dtype));
-  Alignment alignment(cuda::kWidestAccess);
-  alignment.add(p.dst);
-  alignment.add(box, kDst, size);
-  const int together = std::max(alignment.bytes() / size, 1);
-  const bool found = ((together >= widths && (launch_tiles<Pack<T, widths>>(p, box), true)) || ...);
-  TORCH_INTERNAL_ASSERT(found);
+  const int most = Alignment(box, kDst, p.dst, size).bytes() / size;
+  with_widest<widths...>(most, [&](auto width) { launch_tiles<Pack<T, width.value>>(p, box); });
 }
 
 } // namespace
