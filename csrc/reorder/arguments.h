@@ -80,9 +80,8 @@ inline SymSizes physical_sizes(const Format& format, c10::SymIntArrayRef size) {
     const int64_t block = format.block_of(dim);
     sizes.push_back(block == 1 ? size[dim] : (size[dim] + (block - 1)) / block);
   }
-  for (const Format::Block& block : format.inner) {
+  for (const Format::Block& block : format.inner)
     sizes.push_back(block.size);
-  }
   return sizes;
 }
 
@@ -103,9 +102,8 @@ inline void check_sizes(
     const char* like,
     c10::SymIntArrayRef sizes) {
   bool same = tensor.dim() == static_cast<int64_t>(sizes.size());
-  for (size_t d = 0; same && d < sizes.size(); d++) {
+  for (size_t d = 0; same && d < sizes.size(); d++)
     same = holds(tensor.sym_size(d).sym_eq(sizes[d]));
-  }
   TORCH_CHECK_VALUE(
       same,
       op,

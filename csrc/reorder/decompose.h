@@ -33,9 +33,8 @@ inline StepSizes sorted(StepSizes steps) {
 inline StepSizes common_steps(const ReorderProblem& p, int64_t dim) {
   StepSizes steps{1};
   const auto add = [&](int64_t step) {
-    if (step < p.size[dim]) {
+    if (step < p.size[dim])
       steps.push_back(step);
-    }
   };
   for (const ReorderProblem::Layout* layout : {&p.src_layout, &p.dst_layout}) {
     for (const ReorderProblem::Digit& digit : *layout) {
@@ -53,9 +52,8 @@ inline StepSizes common_steps(const ReorderProblem& p, int64_t dim) {
 
 inline bool is_chain(const StepSizes& steps) {
   for (size_t i = 1; i < steps.size(); i++) {
-    if (steps[i] % steps[i - 1] != 0) {
+    if (steps[i] % steps[i - 1] != 0)
       return false;
-    }
   }
   return true;
 }
@@ -64,9 +62,8 @@ inline bool is_chain(const StepSizes& steps) {
 inline Segment segment_of(const StepSizes& steps, int64_t begin, size_t level, int64_t count) {
   Segment segment{begin, {}};
   segment.digits.push_back({steps[level], count});
-  for (; level > 0; level--) {
+  for (; level > 0; level--)
     segment.digits.push_back({steps[level - 1], steps[level] / steps[level - 1]});
-  }
   return segment;
 }
 
@@ -100,9 +97,8 @@ inline Segments padding_segments(const ReorderProblem& p, int64_t dim) {
     steps.push_back(padded);
     for (int64_t begin = p.size[dim]; begin < padded;) {
       size_t level = 0;
-      while (begin % steps[level + 1] == 0) {
+      while (begin % steps[level + 1] == 0)
         level++;
-      }
       const int64_t count = (steps[level + 1] - begin % steps[level + 1]) / steps[level];
       segments.push_back(segment_of(steps, begin, level, count));
       begin += count * steps[level];
@@ -136,9 +132,8 @@ inline Axis axis_of(const ReorderProblem& p, int64_t dim, const SegmentDigit& di
 
 inline Offsets offset_of(const ReorderProblem& p, int64_t dim, int64_t begin) {
   Offsets offset{};
-  if (begin == 0) {
+  if (begin == 0)
     return offset;
-  }
   const auto value = [&](const ReorderProblem::Digit& digit) {
     return digit.dim == dim ? begin / digit.step % digit.extent : 0;
   };
@@ -159,9 +154,8 @@ inline Offsets offset_of(const ReorderProblem& p, int64_t dim, int64_t begin) {
 inline void append(const ReorderProblem& p, int64_t dim, const Segment& segment, Box& box) {
   advance(box.offset, offset_of(p, dim, segment.begin), 1);
   for (const SegmentDigit& digit : segment.digits) {
-    if (digit.extent > 1) {
+    if (digit.extent > 1)
       box.axes.push_back(axis_of(p, dim, digit));
-    }
   }
 }
 
@@ -203,12 +197,10 @@ inline bool has_boxes(const ReorderProblem& p) {
   size_t boxes = 1;
   for (int64_t dim = 0; dim < p.dims; dim++) {
     const StepSizes steps = common_steps(p, dim);
-    if (!is_chain(steps)) {
+    if (!is_chain(steps))
       return false;
-    }
-    if (steps.size() > 1) {
+    if (steps.size() > 1)
       boxes *= value_segments(steps, p.size[dim]).size();
-    }
   }
   return boxes <= kMaxBoxes;
 }
@@ -227,16 +219,13 @@ inline Boxes decompose(const ReorderProblem& p) {
         append(p, dim, segments[i], boxes.values.back());
       }
     }
-    for (size_t b = 0; b < before; b++) {
+    for (size_t b = 0; b < before; b++)
       append(p, dim, segments[0], boxes.values[b]);
-    }
-    for (const Segment& segment : padding_segments(p, dim)) {
+    for (const Segment& segment : padding_segments(p, dim))
       boxes.padding.push_back(padding_box(p, dim, segment));
-    }
   }
-  for (Box& box : boxes.values) {
+  for (Box& box : boxes.values)
     sort_and_merge(box);
-  }
   return boxes;
 }
 

@@ -88,9 +88,8 @@ void with_computed(const FakeReorderProblem& p, const F& f) {
 template <class F>
 TORCH_DNNL_HD inline void for_each_bit(const FakeReorderProblem& p, int64_t byte, const F& run) {
   const int64_t row = byte / p.row_bytes, first = byte % p.row_bytes * 8;
-  for (int64_t k = 0; k < 8 && first + k < p.row_elements; k++) {
+  for (int64_t k = 0; k < 8 && first + k < p.row_elements; k++)
     run(k, row * p.row_elements + first + k);
-  }
 }
 
 // C: float or double.

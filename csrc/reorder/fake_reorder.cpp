@@ -122,9 +122,8 @@ Tensor pushforward(size_t argument, const Tensor& tangent, const Stack& args) {
     case arg::src:
       return is_step_gradient ? Tensor() : masked(tangent, mask_of(args));
     case arg::dst_scale: {
-      if (is_step_gradient) {
+      if (is_step_gradient)
         return {};
-      }
       Stack call = plain_call(step_gradient(args), {}, {}, {}, dtype, args[arg::algorithm]);
       call[reorder_arg::scale] = tangent;
       return call_reorder(std::move(call));
@@ -160,9 +159,8 @@ Stack batch_fake_reorder(const BatchedCall& call) {
   args[arg::src] = src;
   args[arg::dst_format] = batched_format("dst_format", args[arg::dst_format]);
   for (const size_t operand : {arg::dst_scale, arg::dst_zero_point}) {
-    if (args[operand].isTensor()) {
+    if (args[operand].isTensor())
       args[operand] = operand_with_batch(call, operand, src.dim() - 1);
-    }
   }
   args[arg::batch_dims] = args[arg::batch_dims].toInt() + 1;
   return call_fake_reorder(std::move(args));

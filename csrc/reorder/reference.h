@@ -48,9 +48,8 @@ TORCH_DNNL_HD inline void shift_values(const Problem& p, C (&value)[n], const Op
 // Processors differ in the NaN they produce.
 template <class C>
 TORCH_DNNL_HD inline C canonical_nan(C value) {
-  if constexpr (!std::is_integral_v<C>) {
+  if constexpr (!std::is_integral_v<C>)
     return value != value ? std::numeric_limits<C>::quiet_NaN() : value;
-  }
   return value;
 }
 

@@ -65,13 +65,11 @@ Tensor sum_to_operand(const Tensor& tensor, c10::SymIntArrayRef operand, c10::Sc
 
 Tensor operand_with_batch(const BatchedCall& call, size_t argument, int64_t rank) {
   const Tensor& operand = call.args[argument].toTensor();
-  if (!call.batched(argument)) {
+  if (!call.batched(argument))
     return operand.dim() == 0 ? operand : operand.unsqueeze(0);
-  }
   const Tensor batch_first = call.with_batch_at(argument, 0);
-  if (batch_first.dim() > 1) {
+  if (batch_first.dim() > 1)
     return batch_first;
-  }
   std::vector<c10::SymInt> sizes(rank + 1, 1);
   sizes[0] = call.batch;
   return at::reshape_symint(batch_first, sizes);
@@ -116,18 +114,16 @@ struct ReorderCall {
     size = args[reorder_arg::size];
     dst_format = args[reorder_arg::dst_format];
     dtype = args[reorder_arg::dtype];
-    if (dtype.isNone()) {
+    if (dtype.isNone())
       dtype = as_ivalue(src().scalar_type());
-    }
     c10::SymIntArrayRef sizes = src().sym_sizes();
     SymSizes padded;
     if (const auto tag = as_text(args[reorder_arg::src_format])) {
       const Format format = parse_format("reorder", "src_format", *tag);
       if (format.blocked()) {
         sizes = padded = reorder_detail::padded_sizes(format, sizes);
-        if (dst_format.isNone()) {
+        if (dst_format.isNone())
           dst_format = std::string(*tag);
-        }
       }
     }
     if (size.isNone())
@@ -157,9 +153,8 @@ struct ReorderCall {
   // The format that the gradient of src gets.
   IValue grad_format() const {
     const IValue& src_format = args[reorder_arg::src_format];
-    if (dst_format.isNone() || !src_format.isNone()) {
+    if (dst_format.isNone() || !src_format.isNone())
       return src_format;
-    }
     switch (src().suggest_memory_format()) {
       case at::MemoryFormat::ChannelsLast:
         return "acdb";
@@ -194,9 +189,8 @@ struct ReorderCall {
 
   // `call` with some of the arguments of this one.
   Stack with(c10::ArrayRef<int> arguments, Stack call) const {
-    for (const int argument : arguments) {
+    for (const int argument : arguments)
       call[argument] = args[argument];
-    }
     return call;
   }
 
@@ -204,9 +198,8 @@ struct ReorderCall {
   std::tuple<IValue, IValue> beta_as_scale() const {
     const double beta = args[reorder_arg::beta].toDouble();
     const float single = static_cast<float>(beta);
-    if (single != 0 && std::isfinite(single)) {
+    if (single != 0 && std::isfinite(single))
       return {IValue(), beta};
-    }
     return {at::full({}, beta, src().options().dtype(c10::kDouble)), 1.0};
   }
 

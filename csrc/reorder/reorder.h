@@ -155,9 +155,8 @@ inline BackwardFormats backward_formats(
     std::optional<std::string_view> dst_format,
     std::optional<std::string_view> src_format,
     int64_t rank) {
-  if (!dst_format && src_format && src_format->find_first_of("0123456789") != std::string::npos) {
+  if (!dst_format && src_format && src_format->find_first_of("0123456789") != std::string::npos)
     dst_format = src_format;
-  }
   BackwardFormats formats{
       std::optional<std::string>(dst_format), std::optional<std::string>(src_format)};
   if (dst_format && !src_format)

@@ -98,9 +98,8 @@ void fill_with_zero(const ReorderProblem& p, const Box& box) {
         std::memset(row, 0, inner.extent * size);
         return;
       }
-      for (int64_t i = 0; i < inner.extent; i++) {
+      for (int64_t i = 0; i < inner.extent; i++)
         std::memset(row + i * inner.stride[kDst] * size, 0, size);
-      }
     });
   });
 }
@@ -115,9 +114,8 @@ bool supports_boxes(const ReorderProblem& p) {
 void run_boxes(const ReorderProblem& p) {
   using namespace reorder_cpu;
   const Boxes boxes = decompose(p);
-  for (const Box& box : boxes.padding) {
+  for (const Box& box : boxes.padding)
     fill_with_zero(p, box);
-  }
   for (const Box& box : boxes.values)
     run_box(p, box);
 }

@@ -25,9 +25,8 @@ static_assert(kPiece % kReadable == 0);
 bool is_dense(const Box& box, Array array) {
   int64_t stride = 1;
   for (auto axis = box.axes.rbegin(); axis != box.axes.rend(); axis++) {
-    if (axis->stride[array] != stride) {
+    if (axis->stride[array] != stride)
       return false;
-    }
     stride *= axis->extent;
   }
   return true;
@@ -125,9 +124,8 @@ class FakeRows {
     } else if constexpr (std::is_same_v<C, float>) {
       fake_quantize_row(row, p_.dtype, mask);
     }
-    if ((begin + count) % p_.row_elements == 0) {
+    if ((begin + count) % p_.row_elements == 0)
       mask[(count + 7) / 8] = 0;
-    }
   }
 
   void run_operation_by_operation(const RowArgs<C>& all, uint8_t* mask) const {
@@ -152,9 +150,8 @@ class FakeRows {
     convert(w, kType, u, kType);
     row.round_before_zero_point = false;
     with_type(p_.dtype, [&](auto tag) {
-      for (int64_t i = 0; i < all.run; i++) {
+      for (int64_t i = 0; i < all.run; i++)
         inside[i] = is_in_range<decltype(tag)>(u[i]);
-      }
     });
     pack_bits(inside, mask, all.run);
     convert(u, kType, q, p_.dtype);
@@ -166,9 +163,8 @@ class FakeRows {
     }
     convert(q, p_.dtype, u, kType);
     C* result = reinterpret_cast<C*>(all.dst);
-    for (int64_t i = 0; i < all.run; i++) {
+    for (int64_t i = 0; i < all.run; i++)
       result[i] = u[i] - (inside[i] ? w[i] : C(0));
-    }
   }
 
   // The elements of an array that belong to a piece.
@@ -210,13 +206,11 @@ void mask_row(const T* __restrict from, const uint8_t* mask, T* __restrict to, i
   int64_t i = 0;
   for (; i + 8 <= count; i += 8) {
     const uint8_t bits = mask[i / 8];
-    for (int64_t k = 0; k < 8; k++) {
+    for (int64_t k = 0; k < 8; k++)
       to[i + k] = masked(from[i + k], bits, k);
-    }
   }
-  for (int64_t k = 0; i + k < count; k++) {
+  for (int64_t k = 0; i + k < count; k++)
     to[i + k] = masked(from[i + k], mask[i / 8], k);
-  }
 }
 
 // Elements as unsigned integers of their size.
@@ -228,9 +222,8 @@ void mask_elements(const FakeReorderProblem& p) {
   const T* src = static_cast<const T*>(p.reorder.src);
   for_each_piece(p, [&](int64_t begin, int64_t count, int64_t byte) {
     T* to = static_cast<T*>(p.reorder.dst) + begin;
-    if (is_in_place) {
+    if (is_in_place)
       return mask_row(src + box.offset[kSrc] + begin, p.saved_mask + byte, to, count);
-    }
     alignas(64) T piece[kPiece];
     for_each_run(box, begin, count, [&](int64_t first, int64_t run, const Offsets& at) {
       widen_row(src + at[kSrc], step, piece + first, run);

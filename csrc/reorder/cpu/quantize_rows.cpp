@@ -166,9 +166,8 @@ run_row(const Arithmetic& arithmetic, const Src& src, Dst* to, const RowArgs<flo
     arithmetic.compute(i, x);
     x.store(to + i, is_streamed);
   };
-  for (int64_t i = 0; i < run; i += kBlock) {
+  for (int64_t i = 0; i < run; i += kBlock)
     run_block(std::min(i, run - kBlock));
-  }
 }
 
 // Every row, by the arithmetic that arithmetic_of(row) returns.
@@ -348,12 +347,10 @@ void fake_quantize_row(const RowArgs<float>& row, c10::ScalarType quantized, uin
 }
 
 void quantize_rows(const RowArgs<float>& rows) {
-  if (rows.run >= kShortRow) {
+  if (rows.run >= kShortRow)
     return run_rows(rows);
-  }
-  for (int64_t row = 0; row < rows.rows; row++) {
+  for (int64_t row = 0; row < rows.rows; row++)
     run_short_row(rows, row);
-  }
 }
 
 } // namespace torch_dnnl::reorder_cpu

@@ -31,9 +31,8 @@ void for_each_plane(const Box& box, const F& f) {
 
 template <int kBytes>
 void move_short(const char* src, int64_t src_step, char* dst, int64_t dst_step, int64_t count) {
-  for (int64_t i = 0; i < count; i++) {
+  for (int64_t i = 0; i < count; i++)
     std::memcpy(dst + i * dst_step, src + i * src_step, kBytes);
-  }
 }
 
 // memcpy would let the processor move a run this long by itself (rep movsb), which takes up to
@@ -51,9 +50,8 @@ void move_long(const char* src, char* dst, int64_t bytes, bool may_stream) {
   for (; i + block <= bytes; i += block) {
     Floats x[kVectors];
     std::memcpy(x, src + i, block);
-    for (int k = 0; k < kVectors; k++) {
+    for (int k = 0; k < kVectors; k++)
       store_all(x[k], dst + i + k * size, may_stream);
-    }
   }
   std::memcpy(dst + i, src + i, bytes - i);
 }

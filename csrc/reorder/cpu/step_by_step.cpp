@@ -27,9 +27,8 @@ class StepByStep {
       for (begin_ = 0; begin_ < s_.run; begin_ += kPiece) {
         size_ = std::min(kPiece, s_.run - begin_);
         load();
-        if constexpr (std::is_floating_point_v<C>) {
+        if constexpr (std::is_floating_point_v<C>)
           compute();
-        }
         store();
       }
     }

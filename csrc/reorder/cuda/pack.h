@@ -147,9 +147,8 @@ class ConvertedPack {
       if constexpr (sizeof(T) * n <= sizeof(RawPack)) {
         T elements[n];
         std::memcpy(elements, &raw, sizeof(elements));
-        for (int k = 0; k < n; k++) {
+        for (int k = 0; k < n; k++)
           value_[k] = widened<C>(elements[k]);
-        }
       }
     });
   }
@@ -157,9 +156,8 @@ class ConvertedPack {
   // Elements `step` bytes apart in shared memory.
   __device__ __forceinline__ void gather(const char* from, uint32_t step, c10::ScalarType dtype) {
     with_type(dtype, [&](auto tag) {
-      for (int k = 0; k < n; k++) {
+      for (int k = 0; k < n; k++)
         value_[k] = widened<C>(*reinterpret_cast<const decltype(tag)*>(from + k * step));
-      }
     });
   }
 
@@ -199,9 +197,8 @@ class MovedPack {
   }
 
   __device__ __forceinline__ void gather(const char* from, uint32_t step, c10::ScalarType) {
-    for (int k = 0; k < n; k++) {
+    for (int k = 0; k < n; k++)
       value_.at[k] = *reinterpret_cast<const T*>(from + k * step);
-    }
   }
 
   __device__ __forceinline__ void compute(const Args&, const PackPosition&, int) {}

@@ -30,9 +30,8 @@ class TileOfBlock {
  public:
   __device__ __forceinline__ TileOfBlock(const typename Pack::Args& args, const TileBox& box)
       : args_(args), box_(box), run_(box.run_elements) {
-    for (int array = 0; array < kArrays; array++) {
+    for (int array = 0; array < kArrays; array++)
       begin_[array] = box.offset[array];
-    }
     uint32_t tile = blockIdx.x;
 #pragma unroll
     for (int a = 0; a < kTiledAxes; a++) {
@@ -45,9 +44,8 @@ class TileOfBlock {
         advance(begin_, a, first);
       }
     }
-    for (int a = box.tiled; a < box.axes; a++) {
+    for (int a = box.tiled; a < box.axes; a++)
       advance(begin_, a, next_tile(a, tile));
-    }
   }
 
   __device__ __forceinline__ void load(char* shared) const {
@@ -59,9 +57,8 @@ class TileOfBlock {
   __device__ __forceinline__ void store_pack(uint32_t index, const char* shared) const {
     PackPosition position;
     position.step = box_.step;
-    for (int array = 0; array < kArrays; array++) {
+    for (int array = 0; array < kArrays; array++)
       position.at[array] = begin_[array];
-    }
     uint32_t pack_index = box_.line.split(index);
     bool inside = true;
     uint32_t from = 0;
@@ -76,9 +73,8 @@ class TileOfBlock {
     }
     pack_index += index * box_.line_packs;
     const uint32_t first = pack_index * Pack::kElements;
-    if (!inside || first >= left_[0]) {
+    if (!inside || first >= left_[0])
       return;
-    }
     from += pack_index * box_.pack_shared;
     advance(position.at, 0, first);
     const int count =
@@ -99,9 +95,8 @@ class TileOfBlock {
     at[kSrc] += count * box_.axis[a].stride[kSrc];
     at[kDst] += count * box_.axis[a].stride[kDst];
     if (args_.has_tensors) {
-      for (int array = 0; array < kOperands; array++) {
+      for (int array = 0; array < kOperands; array++)
         at[array] += count * box_.axis[a].stride[array];
-      }
     }
   }
 
@@ -140,21 +135,18 @@ class TileOfBlock {
       for (int k = 0; k < kLoads; k++) {
         const uint32_t index = first + k * kThreads;
         v[k].bytes = 0;
-        if (index < box_.vectors) {
+        if (index < box_.vectors)
           v[k] = vector<width>(index, run);
-        }
-        if (v[k].bytes == width) {
+        if (v[k].bytes == width)
           copy_bytes<width>(&data[k], v[k].from);
-        }
       }
 #pragma unroll
       for (int k = 0; k < kLoads; k++) {
         if (v[k].bytes == width) {
           copy_bytes<width>(shared + v[k].to, &data[k]);
         } else {
-          for (uint32_t i = 0; i < v[k].bytes; i++) {
+          for (uint32_t i = 0; i < v[k].bytes; i++)
             shared[v[k].to + i] = v[k].from[i];
-          }
         }
       }
     }
@@ -174,9 +166,8 @@ __global__ void __launch_bounds__(kThreads)
   const TileOfBlock<Pack> tile(plan.args, plan.box);
   tile.load(shared);
   __syncthreads();
-  for (uint32_t i = threadIdx.x; i < plan.box.packs; i += kThreads) {
+  for (uint32_t i = threadIdx.x; i < plan.box.packs; i += kThreads)
     tile.store_pack(i, shared);
-  }
 }
 
 template <class Pack>

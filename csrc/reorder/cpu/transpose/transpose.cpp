@@ -48,9 +48,8 @@ void transpose_elements(
     int64_t first_column,
     int64_t last_column) {
   for (int64_t c = first_column; c < last_column; c++) {
-    for (int64_t r = first_row; r < last_row; r++) {
+    for (int64_t r = first_row; r < last_row; r++)
       std::memcpy(columns[c] + r * kSize, rows[r] + c * kSize, kSize);
-    }
   }
 }
 
@@ -139,13 +138,11 @@ transpose_lanes(typename R::Type (&x)[16 / kSize], typename R::Type (&y)[16 / kS
 #pragma GCC unroll 4
   for (int half = n / 2; half > 0; half /= 2) {
 #pragma GCC unroll 8
-    for (int i = 0; i < n / 2; i++) {
+    for (int i = 0; i < n / 2; i++)
       R::template unpack<kSize>(x[i], x[i + n / 2], y[2 * i], y[2 * i + 1]);
-    }
 #pragma GCC unroll 16
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
       x[i] = y[i];
-    }
   }
 }
 
@@ -162,15 +159,13 @@ inline void transpose_tile(
   constexpr int n = 16 / kSize;
   typename R::Type x[n], y[n];
 #pragma GCC unroll 16
-  for (int i = 0; i < n; i++) {
+  for (int i = 0; i < n; i++)
     x[i] = R::load(rows, row + i, n, column * kSize);
-  }
   transpose_lanes<kSize, R>(x, y);
 #pragma GCC unroll 16
   for (int i = 0; i < n; i++) {
-    if (i < count) {
+    if (i < count)
       store(x[i], columns[column + i] + row * kSize, is_streamed);
-    }
   }
 }
 
@@ -179,12 +174,10 @@ template <int kSize, int kLanes, class Rows>
 void transpose_rows(const Matrix& m, Rows rows, Columns columns, int64_t row) {
   constexpr int64_t n = 16 / kSize;
   const int64_t count = m.columns;
-  for (int64_t c = 0; c + n <= count; c += n) {
+  for (int64_t c = 0; c + n <= count; c += n)
     transpose_tile<kSize, kLanes>(rows, row, columns, c, n);
-  }
-  if (count % n == 0) {
+  if (count % n == 0)
     return;
-  }
   if (count > n) {
     transpose_tile<kSize, kLanes>(rows, row, columns, count - n, n);
   } else if (m.may_overread) {
@@ -203,9 +196,8 @@ void transpose_line(const Matrix& m, Rows rows, Columns columns, int64_t row) {
   const int64_t count = m.columns;
   for (int64_t next = 0; next < count; next += n) {
     const int64_t c = std::min(next, count - n);
-    for (int64_t r = row; r < row + kCacheLine / kSize; r += tile) {
+    for (int64_t r = row; r < row + kCacheLine / kSize; r += tile)
       transpose_tile<kSize, kMostLanes>(rows, r, columns, c, n, is_streamed);
-    }
   }
 }
 
@@ -213,9 +205,8 @@ void transpose_line(const Matrix& m, Rows rows, Columns columns, int64_t row) {
 template <int kSize, int kLanes, class Rows>
 void transpose_from(const Matrix& m, const Rows& rows, const Columns& columns, int64_t row) {
   constexpr int64_t n = 16 / kSize;
-  for (; row + kLanes * n <= m.rows; row += kLanes * n) {
+  for (; row + kLanes * n <= m.rows; row += kLanes * n)
     transpose_rows<kSize, kLanes>(m, rows, columns, row);
-  }
   if constexpr (kLanes > 1) {
     transpose_from<kSize, kLanes / 2>(m, rows, columns, row);
   } else if (row < m.rows && m.rows >= n) {
@@ -235,14 +226,12 @@ void transpose_few_rows(const Matrix& m, const Rows& rows, const Columns& column
   for (; m.column_step * (m.columns - c) >= 16 + m.column_step * (n - 1); c += n) {
     R::Type x[n], y[n];
 #pragma GCC unroll 16
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
       x[i] = i < m.rows ? load_lane(rows[i] + c * kSize) : _mm_setzero_si128();
-    }
     transpose_lanes<kSize, R>(x, y);
 #pragma GCC unroll 16
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
       store(x[i], columns[c + i], false);
-    }
   }
   transpose_elements<kSize>(rows, 0, m.rows, columns, c, m.columns);
 }
@@ -254,13 +243,11 @@ void transpose_all(const Matrix& m, const Rows& rows) {
 #if defined(__SSE2__)
   int64_t row = 0;
   if (m.columns >= 16 / kSize) {
-    if (m.rows < 16 / kSize && m.column_step == m.rows * kSize) {
+    if (m.rows < 16 / kSize && m.column_step == m.rows * kSize)
       return transpose_few_rows<kSize>(m, rows, columns);
-    }
     constexpr int64_t line = kCacheLine / kSize;
-    for (; row + line <= m.rows; row += line) {
+    for (; row + line <= m.rows; row += line)
       transpose_line<kSize>(m, rows, columns, row);
-    }
   }
   transpose_from<kSize, kMostLanes>(m, rows, columns, row);
 #else
@@ -270,9 +257,8 @@ void transpose_all(const Matrix& m, const Rows& rows) {
 
 template <int kSize>
 void transpose_all(Matrix m) {
-  if (m.row_offset != nullptr) {
+  if (m.row_offset != nullptr)
     return transpose_all<kSize>(m, AnyRows{m.from, m.row_offset});
-  }
   const EvenRows rows{m.from, m.row_step};
   const int64_t missing = 16 - m.columns * kSize;
   if (missing > 0 && !m.may_overread && m.row_step > 0) {

@@ -23,9 +23,8 @@ bool contains(const AxisList& list, size_t axis) {
 
 int64_t product(const AxisList& list, const Extents& extents) {
   int64_t result = 1;
-  for (const size_t axis : list) {
+  for (const size_t axis : list)
     result *= extents[axis];
-  }
   return result;
 }
 
@@ -36,9 +35,8 @@ size_t find_axis(const Axes& axes, Array array, int64_t stride) {
 }
 
 Side side_of(const ReorderProblem& p) {
-  if (p.is_move()) {
+  if (p.is_move())
     return Side::kNeither;
-  }
   // What is accumulated lies as dst does.
   const bool widens = c10::elementSize(p.dst_dtype) > c10::elementSize(p.src_dtype);
   return widens || p.operand[kAccumulate].present ? Side::kDst : Side::kSrc;
