@@ -37,15 +37,9 @@ enum {
 };
 }
 
-Stack call_fake_reorder(Stack args) {
-  static const Operator op("torch_dnnl::fake_reorder");
-  return op.outputs(std::move(args));
-}
-
 // `rest`: the arguments after the gradient, in the order of the schema.
 Tensor masked(const Tensor& tensor, const Stack& rest) {
-  static const Operator op("torch_dnnl::fake_reorder_backward");
-  return op({tensor, rest[0], rest[1], rest[2]});
+  return call<"torch_dnnl::fake_reorder_backward">({tensor, rest[0], rest[1], rest[2]});
 }
 
 // What fake_reorder_backward takes after the gradient, of a call of fake_reorder.
@@ -55,9 +49,9 @@ Stack mask_of(const Stack& args) {
 
 // The derivative by dst_scale, in the type of sums.
 Tensor step_gradient(const Stack& args) {
-  Stack call(args.begin(), args.begin() + arg::count);
-  call[arg::step_gradient] = true;
-  return call_fake_reorder(std::move(call))[0].toTensor();
+  Stack fake(args.begin(), args.begin() + arg::count);
+  fake[arg::step_gradient] = true;
+  return call<"torch_dnnl::fake_reorder">(std::move(fake));
 }
 
 // A call of reorder that multiplies by t: the result, but not its derivative by dst_scale, has it
@@ -79,11 +73,6 @@ IValue sum_dtype(const Tensor& src) {
 // type.
 Tensor pull_src(const Tensor& grad, const Stack& saved) {
   return masked(grad, saved);
-}
-
-Tensor sum_to_saved_operand(const Tensor& tensor, const Stack& saved) {
-  const auto sizes = saved[saved.size() - 2].toSymIntVector();
-  return sum_to_operand(tensor, sizes, saved.back().toScalarType());
 }
 
 Tensor pull_dst_scale(const Tensor& grad, const Stack& saved) {
@@ -163,7 +152,7 @@ Stack batch_fake_reorder(const BatchedCall& call) {
       args[operand] = operand_with_batch(call, operand, src.dim() - 1);
   }
   args[arg::batch_dims] = args[arg::batch_dims].toInt() + 1;
-  return call_fake_reorder(std::move(args));
+  return call_outputs<"torch_dnnl::fake_reorder">(std::move(args));
 }
 
 Tensor batch_fake_reorder_backward(const BatchedCall& call) {
