@@ -95,6 +95,24 @@ inline SymSizes padded_sizes(const Format& format, c10::SymIntArrayRef physical)
   return sizes;
 }
 
+// TypeError unless a tensor is of the expected type.
+inline void check_type(
+    bool is_expected,
+    const char* op,
+    const char* argument,
+    const char* expected,
+    const at::Tensor& tensor) {
+  TORCH_CHECK_TYPE(
+      is_expected,
+      op,
+      ": expected ",
+      argument,
+      " to be ",
+      expected,
+      ", got ",
+      dtype_name(tensor.scalar_type()));
+}
+
 inline void check_sizes(
     const char* op,
     const char* argument,
@@ -260,13 +278,10 @@ inline void check_scale(const ReorderArguments& call, int array) {
       dtype_name(options.compute_dtype),
       ", got ",
       operand.number);
-  TORCH_CHECK_TYPE(
-      !operand.tensor || contains(ReorderFloatingTypes{}, operand.tensor->scalar_type()),
-      options.names.op,
-      ": expected ",
-      argument,
-      " to be of a floating type, got ",
-      dtype_name(operand.tensor->scalar_type()));
+  if (operand.tensor) {
+    const bool is_floating = contains(ReorderFloatingTypes{}, operand.tensor->scalar_type());
+    check_type(is_floating, options.names.op, argument, "of a floating type", *operand.tensor);
+  }
 }
 
 inline void check_zero_point(const ReorderArguments& call, int array, c10::ScalarType dtype) {
@@ -288,14 +303,12 @@ inline void check_zero_point(const ReorderArguments& call, int array, c10::Scala
           operand.number);
     }
   });
-  TORCH_CHECK_TYPE(
-      !operand.tensor || contains(ReorderTypes{}, operand.tensor->scalar_type()) ||
-          operand.tensor->scalar_type() == c10::kLong,
-      options.names.op,
-      ": expected ",
-      argument,
-      " to be of a floating or integer type, got ",
-      dtype_name(operand.tensor->scalar_type()));
+  if (operand.tensor) {
+    const c10::ScalarType type = operand.tensor->scalar_type();
+    const bool is_number = contains(ReorderTypes{}, type) || type == c10::kLong;
+    const char* expected = "of a floating or integer type";
+    check_type(is_number, options.names.op, argument, expected, *operand.tensor);
+  }
 }
 
 } // namespace reorder_detail
@@ -329,11 +342,8 @@ inline ReorderArguments reorder_arguments(const at::Tensor& src, const ReorderOp
     const at::Tensor& accumulate = *options.accumulate;
     check_strided(names.op, "accumulate", accumulate);
     check_same_device(names.op, "accumulate", accumulate, "src", src);
-    TORCH_CHECK_TYPE(
-        contains(ReorderTypes{}, accumulate.scalar_type()),
-        names.op,
-        ": expected accumulate to be of a type that src may have, got ",
-        dtype_name(accumulate.scalar_type()));
+    const bool is_known = contains(ReorderTypes{}, accumulate.scalar_type());
+    check_type(is_known, names.op, "accumulate", "of a type that src may have", accumulate);
     check_sizes(names.op, "accumulate", accumulate, "the destination", call.dst_size);
   }
   return call;

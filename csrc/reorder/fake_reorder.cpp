@@ -162,11 +162,12 @@ Tensor batch_fake_reorder_backward(const BatchedCall& call) {
 }
 
 FakeReorderOutputs meta_outputs(const Tensor& src, const FakeReorderOptions& options) {
-  return fake_reorder_outputs(fake_reorder_arguments(src, options));
+  const FakeReorderArguments call = fake_reorder_arguments(src, options);
+  return {fake_reorder_output(call), fake_reorder_mask(call)};
 }
 
 Tensor meta_backward_output(const Tensor& grad, const Tensor& mask, const ReorderOptions& options) {
-  return fake_reorder_backward_output(fake_reorder_backward_arguments(grad, mask, options));
+  return fake_reorder_output(fake_reorder_backward_arguments(grad, mask, options));
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {
