@@ -40,18 +40,16 @@ TORCH_DNNL_HD inline C mul(C a, C b) {
 
 // The float32 that rounds on to a narrower type as the float64 itself would:
 // truncated, with the last bit set when anything was cut off ("round to odd").
+// Without branches, so that compilers make vector code of loops; NaN stays.
 TORCH_DNNL_HD inline float narrow_to_odd(double value) {
-  const float nearest = static_cast<float>(value);
-  if (static_cast<double>(nearest) == value || value != value)
-    return nearest;
+  float result = static_cast<float>(value);
+  const double nearest = result;
   uint32_t bits;
-  std::memcpy(&bits, &nearest, sizeof(bits));
-  if (std::fabs(static_cast<double>(nearest)) > std::fabs(value))
-    bits -= 1;
-  bits |= 1;
-  float odd;
-  std::memcpy(&odd, &bits, sizeof(odd));
-  return odd;
+  std::memcpy(&bits, &result, sizeof(bits));
+  bits -= std::fabs(nearest) > std::fabs(value) ? 1 : 0;
+  bits |= nearest < value || nearest > value ? 1 : 0;
+  std::memcpy(&result, &bits, sizeof(bits));
+  return result;
 }
 
 template <class T>
@@ -119,6 +117,19 @@ TORCH_DNNL_HD inline Dst convert(Src value) {
     // The instruction saturates, and makes 0 of NaN.
     if constexpr (std::is_same_v<Src, float> && sizeof(Dst) <= sizeof(int32_t))
       return convert<Dst>(static_cast<int32_t>(__float2int_rn(value)));
+#endif
+#ifndef __CUDA_ARCH__
+    if constexpr (std::is_same_v<Src, double> && sizeof(Dst) <= sizeof(int32_t)) {
+      // Without branches too: the addition rounds, and leaves the integer in the lowest bits.
+      constexpr double low = std::numeric_limits<Dst>::min();
+      constexpr double high = std::numeric_limits<Dst>::max();
+      double limited = value > high ? high : value;
+      limited = limited < low ? low : limited;
+      limited = (value == value ? limited : 0) + 0x1.8p52;
+      uint64_t bits;
+      std::memcpy(&bits, &limited, sizeof(bits));
+      return static_cast<Dst>(bits);
+    }
 #endif
     // -min is a power of two and so exact in Src, where max itself may not be.
     constexpr Src low = static_cast<Src>(std::numeric_limits<Dst>::min());

@@ -21,8 +21,15 @@ namespace torch_dnnl {
 // A scale or zero point: a tensor or, if there is none, a number.
 struct ReorderOperand {
   std::optional<at::Tensor> tensor;
-  double number;
+  double number = 0;
 };
+// By reorder_arrays: their names, and the numbers that change nothing.
+inline constexpr const char* kOperandNames[] = {
+    "scale",
+    "dst_scale",
+    "src_zero_point",
+    "dst_zero_point"};
+inline constexpr double kNeutral[] = {1, 1, 0, 0};
 
 // reorder_backward is a reorder too, with the arguments in other places; errors name them.
 struct ReorderNames {
@@ -42,7 +49,7 @@ struct ReorderOptions {
   std::optional<std::string_view> dst_format, src_format;
   at::OptionalSymIntArrayRef size;
   std::optional<c10::ScalarType> dtype;
-  ReorderOperand scale{{}, 1}, dst_scale{{}, 1}, src_zero_point{{}, 0}, dst_zero_point{{}, 0};
+  ReorderOperand operand[reorder_arrays::kAccumulate] = {{{}, 1}, {{}, 1}, {}, {}};
   std::optional<at::Tensor> accumulate;
   double beta = 1;
   bool round_before_zero_point = false;
@@ -73,9 +80,8 @@ inline SymSizes physical_sizes(const Format& format, c10::SymIntArrayRef size) {
     const int64_t block = format.block_of(dim);
     sizes.push_back(block == 1 ? size[dim] : (size[dim] + (block - 1)) / block);
   }
-  for (const Format::Block& block : format.inner) {
+  for (const Format::Block& block : format.inner)
     sizes.push_back(block.size);
-  }
   return sizes;
 }
 
@@ -89,6 +95,24 @@ inline SymSizes padded_sizes(const Format& format, c10::SymIntArrayRef physical)
   return sizes;
 }
 
+// TypeError unless a tensor is of the expected type.
+inline void check_type(
+    bool is_expected,
+    const char* op,
+    const char* argument,
+    const char* expected,
+    const at::Tensor& tensor) {
+  TORCH_CHECK_TYPE(
+      is_expected,
+      op,
+      ": expected ",
+      argument,
+      " to be ",
+      expected,
+      ", got ",
+      dtype_name(tensor.scalar_type()));
+}
+
 inline void check_sizes(
     const char* op,
     const char* argument,
@@ -96,9 +120,8 @@ inline void check_sizes(
     const char* like,
     c10::SymIntArrayRef sizes) {
   bool same = tensor.dim() == static_cast<int64_t>(sizes.size());
-  for (size_t d = 0; same && d < sizes.size(); d++) {
+  for (size_t d = 0; same && d < sizes.size(); d++)
     same = holds(tensor.sym_size(d).sym_eq(sizes[d]));
-  }
   TORCH_CHECK_VALUE(
       same,
       op,
@@ -197,21 +220,18 @@ inline double computed(const ReorderOptions& options, double number) {
   return options.compute_dtype == c10::kDouble ? number : static_cast<float>(number);
 }
 
-inline void check_operand(
-    const ReorderArguments& call,
-    const char* argument,
-    const ReorderOperand& operand,
-    double neutral) {
+inline void check_operand(const ReorderArguments& call, int array) {
   const ReorderOptions& options = call.options;
+  const ReorderOperand& operand = options.operand[array];
+  const char* argument = kOperandNames[array];
   const c10::SymIntArrayRef size = call.size;
   const double number = computed(options, operand.number);
   check_finite(options.names.op, argument, number);
-  if (!operand.tensor) {
+  if (!operand.tensor)
     return;
-  }
   const at::Tensor& tensor = *operand.tensor;
   TORCH_CHECK_VALUE(
-      operand.number == neutral,
+      operand.number == kNeutral[array],
       options.names.op,
       ": expected ",
       argument,
@@ -244,10 +264,11 @@ inline void check_operand(
       tensor.sym_sizes());
 }
 
-inline void
-check_scale(const ReorderArguments& call, const char* argument, const ReorderOperand& operand) {
+inline void check_scale(const ReorderArguments& call, int array) {
   const ReorderOptions& options = call.options;
-  check_operand(call, argument, operand, 1);
+  const ReorderOperand& operand = options.operand[array];
+  const char* argument = kOperandNames[array];
+  check_operand(call, array);
   TORCH_CHECK_VALUE(
       computed(options, operand.number) != 0,
       options.names.op,
@@ -257,22 +278,17 @@ check_scale(const ReorderArguments& call, const char* argument, const ReorderOpe
       dtype_name(options.compute_dtype),
       ", got ",
       operand.number);
-  TORCH_CHECK_TYPE(
-      !operand.tensor || contains(ReorderFloatingTypes{}, operand.tensor->scalar_type()),
-      options.names.op,
-      ": expected ",
-      argument,
-      " to be of a floating type, got ",
-      dtype_name(operand.tensor->scalar_type()));
+  if (operand.tensor) {
+    const bool is_floating = contains(ReorderFloatingTypes{}, operand.tensor->scalar_type());
+    check_type(is_floating, options.names.op, argument, "of a floating type", *operand.tensor);
+  }
 }
 
-inline void check_zero_point(
-    const ReorderArguments& call,
-    const char* argument,
-    const ReorderOperand& operand,
-    c10::ScalarType dtype) {
+inline void check_zero_point(const ReorderArguments& call, int array, c10::ScalarType dtype) {
   const ReorderOptions& options = call.options;
-  check_operand(call, argument, operand, 0);
+  const ReorderOperand& operand = options.operand[array];
+  const char* argument = kOperandNames[array];
+  check_operand(call, array);
   with_type(dtype, [&](auto tag) {
     using T = decltype(tag);
     if constexpr (std::is_integral_v<T>) {
@@ -287,14 +303,12 @@ inline void check_zero_point(
           operand.number);
     }
   });
-  TORCH_CHECK_TYPE(
-      !operand.tensor || contains(ReorderTypes{}, operand.tensor->scalar_type()) ||
-          operand.tensor->scalar_type() == c10::kLong,
-      options.names.op,
-      ": expected ",
-      argument,
-      " to be of a floating or integer type, got ",
-      dtype_name(operand.tensor->scalar_type()));
+  if (operand.tensor) {
+    const c10::ScalarType type = operand.tensor->scalar_type();
+    const bool is_number = contains(ReorderTypes{}, type) || type == c10::kLong;
+    const char* expected = "of a floating or integer type";
+    check_type(is_number, options.names.op, argument, expected, *operand.tensor);
+  }
 }
 
 } // namespace reorder_detail
@@ -319,20 +333,17 @@ inline ReorderArguments reorder_arguments(const at::Tensor& src, const ReorderOp
         dtype_name(call.dtype));
   }
   read_layouts(call);
-  check_scale(call, "scale", options.scale);
-  check_scale(call, "dst_scale", options.dst_scale);
-  check_zero_point(call, "src_zero_point", options.src_zero_point, src.scalar_type());
-  check_zero_point(call, "dst_zero_point", options.dst_zero_point, call.dtype);
+  check_scale(call, reorder_arrays::kScale);
+  check_scale(call, reorder_arrays::kDstScale);
+  check_zero_point(call, reorder_arrays::kSrcZeroPoint, src.scalar_type());
+  check_zero_point(call, reorder_arrays::kDstZeroPoint, call.dtype);
   check_finite(names.op, "beta", computed(options, options.beta));
   if (options.accumulate) {
     const at::Tensor& accumulate = *options.accumulate;
     check_strided(names.op, "accumulate", accumulate);
     check_same_device(names.op, "accumulate", accumulate, "src", src);
-    TORCH_CHECK_TYPE(
-        contains(ReorderTypes{}, accumulate.scalar_type()),
-        names.op,
-        ": expected accumulate to be of a type that src may have, got ",
-        dtype_name(accumulate.scalar_type()));
+    const bool is_known = contains(ReorderTypes{}, accumulate.scalar_type());
+    check_type(is_known, names.op, "accumulate", "of a type that src may have", accumulate);
     check_sizes(names.op, "accumulate", accumulate, "the destination", call.dst_size);
   }
   return call;

@@ -16,8 +16,7 @@
 
 namespace torch_dnnl::boxes {
 
-// What the loops step through.
-enum Array { kSrc, kDst, kAccumulate, kSrcZeroPoint, kScale, kDstScale, kDstZeroPoint, kArrays };
+using namespace reorder_arrays; // what the loops step through
 
 using Offsets = std::array<int64_t, kArrays>; // in elements
 
@@ -34,9 +33,8 @@ struct Box {
 
   int64_t elements() const {
     int64_t product = 1;
-    for (const Axis& axis : axes) {
+    for (const Axis& axis : axes)
       product *= axis.extent;
-    }
     return product;
   }
 };
@@ -47,15 +45,13 @@ struct Boxes {
 
 // Joins neighbouring axes that are one in every array; there is at least one axis afterwards.
 inline void merge(Axes& axes) {
-  if (axes.empty()) {
+  if (axes.empty())
     axes.push_back({1, {}});
-  }
   size_t last = axes.size() - 1; // of what is merged so far, from the innermost axis outwards
   for (size_t i = last; i-- > 0;) {
     bool same = true;
-    for (int a = 0; a < kArrays; a++) {
+    for (int a = 0; a < kArrays; a++)
       same &= axes[i].stride[a] == axes[last].extent * axes[last].stride[a];
-    }
     if (same) {
       axes[last].extent *= axes[i].extent;
     } else {
@@ -66,9 +62,8 @@ inline void merge(Axes& axes) {
 }
 
 inline void advance(Offsets& offset, const Offsets& stride, int64_t count) {
-  for (int a = 0; a < kArrays; a++) {
+  for (int a = 0; a < kArrays; a++)
     offset[a] += stride[a] * count;
-  }
 }
 
 // f(offset) for each position of the axes.

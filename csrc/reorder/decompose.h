@@ -23,12 +23,6 @@ struct Segment {
 using StepSizes = c10::SmallVector<int64_t, 8>; // of the digits of one dimension, ascending
 using Segments = c10::SmallVector<Segment, 4>;
 
-inline constexpr std::pair<Array, ReorderProblem::Operand ReorderProblem::*> operands[] = {
-    {kSrcZeroPoint, &ReorderProblem::src_zero_point},
-    {kScale, &ReorderProblem::scale},
-    {kDstScale, &ReorderProblem::dst_scale},
-    {kDstZeroPoint, &ReorderProblem::dst_zero_point}};
-
 inline StepSizes sorted(StepSizes steps) {
   std::sort(steps.begin(), steps.end());
   steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
@@ -39,34 +33,27 @@ inline StepSizes sorted(StepSizes steps) {
 inline StepSizes common_steps(const ReorderProblem& p, int64_t dim) {
   StepSizes steps{1};
   const auto add = [&](int64_t step) {
-    if (step < p.size[dim]) {
+    if (step < p.size[dim])
       steps.push_back(step);
-    }
   };
-  for (int64_t k = 0; k < p.src_digits; k++) {
-    if (p.src_digit[k].dim == dim) {
-      add(p.src_digit[k].step);
+  for (const ReorderProblem::Layout* layout : {&p.src_layout, &p.dst_layout}) {
+    for (const ReorderProblem::Digit& digit : *layout) {
+      if (digit.dim == dim)
+        add(digit.step);
     }
   }
-  for (int64_t k = 0; k < p.dst_digits; k++) {
-    if (p.dst_digit[k].dim == dim) {
-      add(p.dst_digit[k].step);
-    }
-  }
-  for (const auto& [array, member] : operands) {
-    const ReorderProblem::Operand& operand = p.*member;
-    if (operand.data != nullptr && operand.stride[dim] != 0) {
+  for (int array = 0; array < kAccumulate; array++) {
+    const ReorderProblem::Operand& operand = p.operand[array];
+    if (operand.data != nullptr && operand.stride[dim] != 0)
       add(operand.group[dim]);
-    }
   }
   return steps.size() == 1 ? steps : sorted(std::move(steps));
 }
 
 inline bool is_chain(const StepSizes& steps) {
   for (size_t i = 1; i < steps.size(); i++) {
-    if (steps[i] % steps[i - 1] != 0) {
+    if (steps[i] % steps[i - 1] != 0)
       return false;
-    }
   }
   return true;
 }
@@ -75,9 +62,8 @@ inline bool is_chain(const StepSizes& steps) {
 inline Segment segment_of(const StepSizes& steps, int64_t begin, size_t level, int64_t count) {
   Segment segment{begin, {}};
   segment.digits.push_back({steps[level], count});
-  for (; level > 0; level--) {
+  for (; level > 0; level--)
     segment.digits.push_back({steps[level - 1], steps[level] / steps[level - 1]});
-  }
   return segment;
 }
 
@@ -99,10 +85,10 @@ inline Segments value_segments(const StepSizes& steps, int64_t size) {
 inline Segments padding_segments(const ReorderProblem& p, int64_t dim) {
   StepSizes steps{1};
   int64_t padded = 1;
-  for (int64_t k = 0; k < p.dst_digits; k++) {
-    if (p.dst_digit[k].dim == dim) {
-      steps.push_back(p.dst_digit[k].step);
-      padded *= p.dst_digit[k].extent;
+  for (const ReorderProblem::Digit& digit : p.dst_layout) {
+    if (digit.dim == dim) {
+      steps.push_back(digit.step);
+      padded *= digit.extent;
     }
   }
   Segments segments;
@@ -111,9 +97,8 @@ inline Segments padding_segments(const ReorderProblem& p, int64_t dim) {
     steps.push_back(padded);
     for (int64_t begin = p.size[dim]; begin < padded;) {
       size_t level = 0;
-      while (begin % steps[level + 1] == 0) {
+      while (begin % steps[level + 1] == 0)
         level++;
-      }
       const int64_t count = (steps[level + 1] - begin % steps[level + 1]) / steps[level];
       segments.push_back(segment_of(steps, begin, level, count));
       begin += count * steps[level];
@@ -127,47 +112,41 @@ inline Axis axis_of(const ReorderProblem& p, int64_t dim, const SegmentDigit& di
   const auto is_part = [&](const ReorderProblem::Digit& whole) {
     return whole.dim == dim && whole.step <= digit.step && digit.step < whole.step * whole.extent;
   };
-  for (int64_t k = 0; k < p.src_digits; k++) {
-    if (is_part(p.src_digit[k])) {
-      axis.stride[kSrc] = digit.step / p.src_digit[k].step * p.src_digit[k].stride;
+  for (const ReorderProblem::Digit& whole : p.src_layout) {
+    if (is_part(whole))
+      axis.stride[kSrc] = digit.step / whole.step * whole.stride;
+  }
+  for (const ReorderProblem::Digit& whole : p.dst_layout) {
+    if (is_part(whole)) {
+      axis.stride[kDst] = digit.step / whole.step * whole.stride;
+      axis.stride[kAccumulate] = digit.step / whole.step * whole.accumulate_stride;
     }
   }
-  for (int64_t k = 0; k < p.dst_digits; k++) {
-    if (is_part(p.dst_digit[k])) {
-      const int64_t count = digit.step / p.dst_digit[k].step;
-      axis.stride[kDst] = count * p.dst_digit[k].stride;
-      axis.stride[kAccumulate] = count * p.accumulate_stride[k];
-    }
-  }
-  for (const auto& [array, member] : operands) {
-    const ReorderProblem::Operand& operand = p.*member;
-    if (operand.data != nullptr && operand.group[dim] <= digit.step) {
+  for (int array = 0; array < kAccumulate; array++) {
+    const ReorderProblem::Operand& operand = p.operand[array];
+    if (operand.data != nullptr && operand.group[dim] <= digit.step)
       axis.stride[array] = digit.step / operand.group[dim] * operand.stride[dim];
-    }
   }
   return axis;
 }
 
 inline Offsets offset_of(const ReorderProblem& p, int64_t dim, int64_t begin) {
   Offsets offset{};
-  if (begin == 0) {
+  if (begin == 0)
     return offset;
-  }
   const auto value = [&](const ReorderProblem::Digit& digit) {
     return digit.dim == dim ? begin / digit.step % digit.extent : 0;
   };
-  for (int64_t k = 0; k < p.src_digits; k++) {
-    offset[kSrc] += value(p.src_digit[k]) * p.src_digit[k].stride;
+  for (const ReorderProblem::Digit& digit : p.src_layout)
+    offset[kSrc] += value(digit) * digit.stride;
+  for (const ReorderProblem::Digit& digit : p.dst_layout) {
+    offset[kDst] += value(digit) * digit.stride;
+    offset[kAccumulate] += value(digit) * digit.accumulate_stride;
   }
-  for (int64_t k = 0; k < p.dst_digits; k++) {
-    offset[kDst] += value(p.dst_digit[k]) * p.dst_digit[k].stride;
-    offset[kAccumulate] += value(p.dst_digit[k]) * p.accumulate_stride[k];
-  }
-  for (const auto& [array, member] : operands) {
-    const ReorderProblem::Operand& operand = p.*member;
-    if (operand.data != nullptr) {
+  for (int array = 0; array < kAccumulate; array++) {
+    const ReorderProblem::Operand& operand = p.operand[array];
+    if (operand.data != nullptr)
       offset[array] = begin / operand.group[dim] * operand.stride[dim];
-    }
   }
   return offset;
 }
@@ -175,9 +154,8 @@ inline Offsets offset_of(const ReorderProblem& p, int64_t dim, int64_t begin) {
 inline void append(const ReorderProblem& p, int64_t dim, const Segment& segment, Box& box) {
   advance(box.offset, offset_of(p, dim, segment.begin), 1);
   for (const SegmentDigit& digit : segment.digits) {
-    if (digit.extent > 1) {
+    if (digit.extent > 1)
       box.axes.push_back(axis_of(p, dim, digit));
-    }
   }
 }
 
@@ -192,22 +170,21 @@ inline void sort_and_merge(Box& box) {
 inline Box padding_box(const ReorderProblem& p, int64_t dim, const Segment& segment) {
   Box box;
   append(p, dim, segment, box);
-  for (int64_t k = 0; k < p.dst_digits; k++) {
-    const ReorderProblem::Digit& digit = p.dst_digit[k];
+  for (const ReorderProblem::Digit& digit : p.dst_layout) {
     if (digit.dim != dim && digit.extent > 1) {
       box.axes.push_back({digit.extent, {}});
       box.axes.back().stride[kDst] = digit.stride;
     }
   }
   // Only dst matters.
-  const int64_t offset = box.offset[kDst];
-  box.offset = {};
-  box.offset[kDst] = offset;
-  for (Axis& axis : box.axes) {
-    const int64_t stride = axis.stride[kDst];
-    axis.stride = {};
-    axis.stride[kDst] = stride;
-  }
+  const auto keep_dst = [](Offsets& of) {
+    const int64_t dst = of[kDst];
+    of = {};
+    of[kDst] = dst;
+  };
+  keep_dst(box.offset);
+  for (Axis& axis : box.axes)
+    keep_dst(axis.stride);
   sort_and_merge(box);
   return box;
 }
@@ -220,12 +197,10 @@ inline bool has_boxes(const ReorderProblem& p) {
   size_t boxes = 1;
   for (int64_t dim = 0; dim < p.dims; dim++) {
     const StepSizes steps = common_steps(p, dim);
-    if (!is_chain(steps)) {
+    if (!is_chain(steps))
       return false;
-    }
-    if (steps.size() > 1) {
+    if (steps.size() > 1)
       boxes *= value_segments(steps, p.size[dim]).size();
-    }
   }
   return boxes <= kMaxBoxes;
 }
@@ -244,16 +219,13 @@ inline Boxes decompose(const ReorderProblem& p) {
         append(p, dim, segments[i], boxes.values.back());
       }
     }
-    for (size_t b = 0; b < before; b++) {
+    for (size_t b = 0; b < before; b++)
       append(p, dim, segments[0], boxes.values[b]);
-    }
-    for (const Segment& segment : padding_segments(p, dim)) {
+    for (const Segment& segment : padding_segments(p, dim))
       boxes.padding.push_back(padding_box(p, dim, segment));
-    }
   }
-  for (Box& box : boxes.values) {
+  for (Box& box : boxes.values)
     sort_and_merge(box);
-  }
   return boxes;
 }
 

@@ -6,6 +6,8 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "core/torch/autograd.h"
 #include "core/torch/vmap.h"
@@ -36,7 +38,9 @@ enum {
 };
 }
 
-at::Tensor call_reorder(Stack args);
+inline at::Tensor call_reorder(Stack args) {
+  return call<"torch_dnnl::reorder">(std::move(args));
+}
 
 // The arguments of a reorder without scales, zero points and accumulate.
 Stack plain_call(
@@ -58,6 +62,13 @@ inline c10::IValue as_ivalue(const std::optional<std::string>& text) {
 // The adjoint of spreading a scale or zero point of these sizes over its groups of elements.
 at::Tensor
 sum_to_operand(const at::Tensor& tensor, c10::SymIntArrayRef operand, c10::ScalarType dtype);
+
+// The same with the sizes and the type with which `saved` ends.
+at::Tensor sum_to_saved_operand(const at::Tensor& tensor, const Stack& saved);
+
+inline std::optional<std::string_view> as_text(const c10::IValue& value) {
+  return value.isNone() ? std::nullopt : std::optional(value.toStringView());
+}
 
 // A scale or zero point of a call whose tensors of `rank` dimensions get the batch as their first.
 at::Tensor operand_with_batch(const BatchedCall& call, size_t argument, int64_t rank);

@@ -60,35 +60,36 @@ TORCH_DNNL_HD inline uint32_t quantize_and_back(
     }
   });
   C other[n];
-  if (p.dst_zero_point.present) {
-    operand(boxes::kDstZeroPoint, other);
-    for (int k = 0; k < n; k++) {
+  if (p.operand[reorder_arrays::kDstZeroPoint].present) {
+    operand(reorder_arrays::kDstZeroPoint, other);
+    for (int k = 0; k < n; k++)
       value[k] -= other[k];
-    }
   }
   if (step_gradient) {
-    for (int k = 0; k < n; k++) {
+    for (int k = 0; k < n; k++)
       value[k] -= (bits >> k & 1) != 0 ? w[k] : C(0);
-    }
-  } else if (p.dst_scale.present) {
-    operand(boxes::kDstScale, other);
-    for (int k = 0; k < n; k++) {
+  } else if (p.operand[reorder_arrays::kDstScale].present) {
+    operand(reorder_arrays::kDstScale, other);
+    for (int k = 0; k < n; k++)
       value[k] = mul(other[k], value[k]);
-    }
   }
-  for (int k = 0; k < n; k++) {
+  for (int k = 0; k < n; k++)
     value[k] = canonical_nan(value[k]);
-  }
   return bits;
+}
+
+// f(std::type_identity<C>) for the type that is computed in.
+template <class F>
+void with_computed(const FakeReorderProblem& p, const F& f) {
+  dispatch(TypeList<double, float>{}, p.reorder.compute_dtype, f);
 }
 
 // Calls run(k, i) for the elements of a byte of the mask: its bits k and their places i in memory.
 template <class F>
 TORCH_DNNL_HD inline void for_each_bit(const FakeReorderProblem& p, int64_t byte, const F& run) {
   const int64_t row = byte / p.row_bytes, first = byte % p.row_bytes * 8;
-  for (int64_t k = 0; k < 8 && first + k < p.row_elements; k++) {
+  for (int64_t k = 0; k < 8 && first + k < p.row_elements; k++)
     run(k, row * p.row_elements + first + k);
-  }
 }
 
 // C: float or double.
@@ -104,7 +105,7 @@ struct FakeReorderByte {
       const C w[] = {element.scaled(load<C>(p.reorder.src, p.reorder.src_dtype, at.src), at)};
       const C u[] = {element.shifted(w[0], at)};
       C value[1];
-      const typename decltype(element)::Operands operands{element, at};
+      const typename decltype(element)::Operands operands{p.reorder, at};
       bits |= quantize_and_back(p.reorder, p.dtype, p.step_gradient, w, u, value, operands) << k;
       store(p.reorder.dst, p.reorder.dst_dtype, at.dst, value[0]);
     });

@@ -37,15 +37,9 @@ enum {
 };
 }
 
-Stack call_fake_reorder(Stack args) {
-  static const Operator op("torch_dnnl::fake_reorder");
-  return op.outputs(std::move(args));
-}
-
 // `rest`: the arguments after the gradient, in the order of the schema.
 Tensor masked(const Tensor& tensor, const Stack& rest) {
-  static const Operator op("torch_dnnl::fake_reorder_backward");
-  return op({tensor, rest[0], rest[1], rest[2]});
+  return call<"torch_dnnl::fake_reorder_backward">({tensor, rest[0], rest[1], rest[2]});
 }
 
 // What fake_reorder_backward takes after the gradient, of a call of fake_reorder.
@@ -55,9 +49,9 @@ Stack mask_of(const Stack& args) {
 
 // The derivative by dst_scale, in the type of sums.
 Tensor step_gradient(const Stack& args) {
-  Stack call(args.begin(), args.begin() + arg::count);
-  call[arg::step_gradient] = true;
-  return call_fake_reorder(std::move(call))[0].toTensor();
+  Stack fake(args.begin(), args.begin() + arg::count);
+  fake[arg::step_gradient] = true;
+  return call<"torch_dnnl::fake_reorder">(std::move(fake));
 }
 
 // A call of reorder that multiplies by t: the result, but not its derivative by dst_scale, has it
@@ -79,11 +73,6 @@ IValue sum_dtype(const Tensor& src) {
 // type.
 Tensor pull_src(const Tensor& grad, const Stack& saved) {
   return masked(grad, saved);
-}
-
-Tensor sum_to_saved_operand(const Tensor& tensor, const Stack& saved) {
-  const auto sizes = saved[saved.size() - 2].toSymIntVector();
-  return sum_to_operand(tensor, sizes, saved.back().toScalarType());
 }
 
 Tensor pull_dst_scale(const Tensor& grad, const Stack& saved) {
@@ -122,9 +111,8 @@ Tensor pushforward(size_t argument, const Tensor& tangent, const Stack& args) {
     case arg::src:
       return is_step_gradient ? Tensor() : masked(tangent, mask_of(args));
     case arg::dst_scale: {
-      if (is_step_gradient) {
+      if (is_step_gradient)
         return {};
-      }
       Stack call = plain_call(step_gradient(args), {}, {}, {}, dtype, args[arg::algorithm]);
       call[reorder_arg::scale] = tangent;
       return call_reorder(std::move(call));
@@ -160,12 +148,11 @@ Stack batch_fake_reorder(const BatchedCall& call) {
   args[arg::src] = src;
   args[arg::dst_format] = batched_format("dst_format", args[arg::dst_format]);
   for (const size_t operand : {arg::dst_scale, arg::dst_zero_point}) {
-    if (args[operand].isTensor()) {
+    if (args[operand].isTensor())
       args[operand] = operand_with_batch(call, operand, src.dim() - 1);
-    }
   }
   args[arg::batch_dims] = args[arg::batch_dims].toInt() + 1;
-  return call_fake_reorder(std::move(args));
+  return call_outputs<"torch_dnnl::fake_reorder">(std::move(args));
 }
 
 Tensor batch_fake_reorder_backward(const BatchedCall& call) {
@@ -175,11 +162,12 @@ Tensor batch_fake_reorder_backward(const BatchedCall& call) {
 }
 
 FakeReorderOutputs meta_outputs(const Tensor& src, const FakeReorderOptions& options) {
-  return fake_reorder_outputs(fake_reorder_arguments(src, options));
+  const FakeReorderArguments call = fake_reorder_arguments(src, options);
+  return {fake_reorder_output(call), fake_reorder_mask(call)};
 }
 
 Tensor meta_backward_output(const Tensor& grad, const Tensor& mask, const ReorderOptions& options) {
-  return fake_reorder_backward_output(fake_reorder_backward_arguments(grad, mask, options));
+  return fake_reorder_output(fake_reorder_backward_arguments(grad, mask, options));
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {

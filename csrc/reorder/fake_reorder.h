@@ -37,10 +37,6 @@ struct FakeReorderArguments {
   SymSizes mask_size;
 };
 
-struct FakeReorderOutputs {
-  at::Tensor values, mask;
-};
-
 namespace fake_reorder_detail {
 
 // A tag that was left out; a tensor without dimensions has none.
@@ -54,13 +50,9 @@ plain_format(const at::Tensor& tensor, std::optional<std::string_view> format) {
 // Reads and checks what both operators share.
 inline FakeReorderArguments arguments(const at::Tensor& src, const ReorderOptions& options) {
   const ReorderNames& names = options.names;
-  TORCH_CHECK_TYPE(
-      contains(FloatingTypes{}, src.scalar_type()),
-      names.op,
-      ": expected ",
-      names.src,
-      " to be float64, float32, bfloat16 or float16, got ",
-      dtype_name(src.scalar_type()));
+  const bool is_floating = contains(FloatingTypes{}, src.scalar_type());
+  const char* expected = "float64, float32, bfloat16 or float16";
+  reorder_detail::check_type(is_floating, names.op, names.src, expected, src);
   FakeReorderArguments call{reorder_arguments(src, options), src.scalar_type(), {}};
   TORCH_CHECK_VALUE(
       !call.reorder.is_dst_blocked(),
@@ -89,20 +81,6 @@ inline SymSizes mask_sizes(const ReorderArguments& call, int64_t batch_dims) {
   return sizes;
 }
 
-// The problem of a call with these outputs, without what only one operator has.
-inline FakeReorderProblem
-problem(const FakeReorderArguments& call, const at::Tensor& dst, const at::Tensor& mask) {
-  FakeReorderProblem p{};
-  p.reorder = reorder_detail::unreduced_problem(call.reorder, dst);
-  p.dtype = call.reorder.dtype;
-  p.row_bytes = mask.size(-1);
-  p.rows = 1;
-  for (int64_t d = 0; d < mask.dim() - 1; d++)
-    p.rows *= mask.size(d);
-  p.row_elements = dst.numel() / std::max<int64_t>(p.rows, 1);
-  return p;
-}
-
 } // namespace fake_reorder_detail
 
 // Reads and checks a call.
@@ -125,24 +103,6 @@ fake_reorder_arguments(const at::Tensor& src, const FakeReorderOptions& options)
   return call;
 }
 
-// The empty outputs of a call.
-inline FakeReorderOutputs fake_reorder_outputs(const FakeReorderArguments& call) {
-  return {
-      reorder_detail::empty_destination(call.reorder, call.result_dtype),
-      empty(call.mask_size, call.reorder.src.options().dtype(c10::kByte))};
-}
-
-// The problem of a call.
-inline FakeReorderProblem fake_reorder_problem(
-    const FakeReorderArguments& call,
-    const FakeReorderOutputs& outputs,
-    bool step_gradient) {
-  auto p = fake_reorder_detail::problem(call, outputs.values, outputs.mask);
-  p.mask = outputs.mask.mutable_data_ptr<uint8_t>();
-  p.step_gradient = step_gradient;
-  return p;
-}
-
 // Reads and checks a call.
 inline FakeReorderArguments fake_reorder_backward_arguments(
     const at::Tensor& grad,
@@ -152,11 +112,7 @@ inline FakeReorderArguments fake_reorder_backward_arguments(
   const char* op = options.names.op;
   check_strided(op, "mask", mask);
   check_same_device(op, "mask", mask, "grad", grad);
-  TORCH_CHECK_TYPE(
-      mask.scalar_type() == c10::kByte,
-      op,
-      ": expected mask to be uint8, got ",
-      dtype_name(mask.scalar_type()));
+  reorder_detail::check_type(mask.scalar_type() == c10::kByte, op, "mask", "uint8", mask);
   TORCH_CHECK_VALUE(
       mask.dim() >= 1 && mask.dim() <= grad.dim() + 1,
       op,
@@ -169,24 +125,35 @@ inline FakeReorderArguments fake_reorder_backward_arguments(
   return call;
 }
 
-// The empty output of a call of the backward.
-inline at::Tensor fake_reorder_backward_output(const FakeReorderArguments& call) {
+// The empty outputs of a call.
+inline at::Tensor fake_reorder_output(const FakeReorderArguments& call) {
   return reorder_detail::empty_destination(call.reorder, call.result_dtype);
 }
+inline at::Tensor fake_reorder_mask(const FakeReorderArguments& call) {
+  return empty(call.mask_size, call.reorder.src.options().dtype(c10::kByte));
+}
 
-// The problem of a call; `mask` is contiguous.
-inline FakeReorderProblem fake_reorder_backward_problem(
+// The problem of a call with this output and mask, without what only one operator has.
+inline FakeReorderProblem fake_reorder_problem(
     const FakeReorderArguments& call,
-    const at::Tensor& mask,
-    const at::Tensor& dst) {
-  auto p = fake_reorder_detail::problem(call, dst, mask);
-  p.saved_mask = mask.const_data_ptr<uint8_t>();
+    const at::Tensor& dst,
+    const at::Tensor& mask) {
+  FakeReorderProblem p{};
+  p.reorder = reorder_detail::unreduced_problem(call.reorder, dst);
+  p.dtype = call.reorder.dtype;
+  p.row_bytes = mask.size(-1);
+  p.rows = 1;
+  for (int64_t d = 0; d < mask.dim() - 1; d++)
+    p.rows *= mask.size(d);
+  p.row_elements = dst.numel() / std::max<int64_t>(p.rows, 1);
   return p;
 }
 
+using FakeReorderOutputs = std::tuple<at::Tensor, at::Tensor>; // the values and their mask
+
 // The operators' signatures, spelled once. `run` gets the call of either.
 template <FakeReorderOutputs (*run)(const at::Tensor&, const FakeReorderOptions&)>
-std::tuple<at::Tensor, at::Tensor> fake_reorder_kernel(
+FakeReorderOutputs fake_reorder_kernel(
     const at::Tensor& src,
     c10::ScalarType dtype,
     std::optional<std::string_view> dst_format,
@@ -202,12 +169,11 @@ std::tuple<at::Tensor, at::Tensor> fake_reorder_kernel(
   ReorderOptions options{
       fake_reorder_names, compute_dtype_of(src.scalar_type() == c10::kDouble), format};
   options.dtype = dtype;
-  options.dst_scale = {dst_scale, dst_scale_value};
-  options.dst_zero_point = {dst_zero_point, dst_zero_point_value};
+  options.operand[reorder_arrays::kDstScale] = {dst_scale, dst_scale_value};
+  options.operand[reorder_arrays::kDstZeroPoint] = {dst_zero_point, dst_zero_point_value};
   options.round_before_zero_point = round_before_zero_point;
   options.algorithm = algorithm;
-  auto outputs = run(src, {std::move(options), batch_dims, step_gradient});
-  return {std::move(outputs.values), std::move(outputs.mask)};
+  return run(src, {std::move(options), batch_dims, step_gradient});
 }
 
 template <at::Tensor (*run)(const at::Tensor&, const at::Tensor&, const ReorderOptions&)>

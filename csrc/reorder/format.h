@@ -43,9 +43,8 @@ struct Format {
   int64_t block_of(int64_t dim) const {
     int64_t product = 1;
     for (const Block& block : inner) {
-      if (block.dim == dim) {
+      if (block.dim == dim)
         product *= block.size;
-      }
     }
     return product;
   }
@@ -53,40 +52,23 @@ struct Format {
   // The generic tag.
   std::string tag() const {
     std::string text;
-    for (const int64_t dim : outer) {
+    for (const int64_t dim : outer)
       text += static_cast<char>((blocked(dim) ? 'A' : 'a') + dim);
-    }
-    for (const Block& block : inner) {
+    for (const Block& block : inner)
       text += std::to_string(block.size) + static_cast<char>('a' + block.dim);
-    }
     return text;
   }
 };
 
 namespace format_detail {
 
-// The dimensions of a tensor in logical order, for each kind of tensor that has named tags:
-// activations, weights (with groups), and those of recurrent networks.
+// The dimensions of a tensor in logical order, for each kind of tensor that has named tags.
+// clang-format off
 inline constexpr std::string_view logical_orders[] = {
-    "x",
-    "nc",
-    "ncw",
-    "nchw",
-    "ncdhw",
-    "oi",
-    "oiw",
-    "oihw",
-    "oidhw",
-    "goiw",
-    "goihw",
-    "goidhw",
-    "tn",
-    "tnc",
-    "ldnc",
-    "ldigo",
-    "ldio",
-    "ldgo",
-};
+    "x", "nc", "ncw", "nchw", "ncdhw",                       // activations
+    "oi", "oiw", "oihw", "oidhw", "goiw", "goihw", "goidhw", // weights
+    "tn", "tnc", "ldnc", "ldigo", "ldio", "ldgo"};           // of recurrent networks
+// clang-format on
 
 inline bool is_digit(char c) {
   return c >= '0' && c <= '9';
@@ -101,43 +83,37 @@ inline char lower(char c) {
 }
 
 // Reads one tag; what is wrong with it becomes a ValueError.
-class Parser {
- public:
-  Parser(const char* op, const char* argument, std::string_view tag)
-      : op_(op), argument_(argument), tag_(tag) {}
+struct Parser {
+  const char* op;
+  const char* argument;
+  std::string_view tag;
 
   Format parse() const {
     const size_t rank = count_outer();
     const std::string order = logical_order(rank);
     Format format;
     for (size_t i = 0; i < rank; i++) {
-      format.outer.push_back(static_cast<int64_t>(order.find(lower(tag_[i]))));
+      format.outer.push_back(static_cast<int64_t>(order.find(lower(tag[i]))));
     }
-    for (size_t position = rank; position < tag_.size();) {
+    for (size_t position = rank; position < tag.size();) {
       format.inner.push_back(block(position, order, format));
     }
     for (size_t i = 0; i < rank; i++) {
-      if (is_upper(tag_[i]) && tag_.find(lower(tag_[i]), rank) == tag_.npos) {
+      if (is_upper(tag[i]) && tag.find(lower(tag[i]), rank) == tag.npos)
         fail(i, "is upper case, but no block of that dimension follows");
-      }
     }
     return format;
   }
-
- private:
-  const char* op_;
-  const char* argument_;
-  std::string_view tag_;
 
   template <class... Reason>
   [[noreturn]] void reject(const Reason&... reason) const {
     TORCH_CHECK_VALUE(
         false,
-        op_,
+        op,
         ": expected ",
-        argument_,
+        argument,
         " to be a oneDNN format tag such as \"nhwc\", \"acdb\" or \"aBcd16b\", got \"",
-        tag_,
+        tag,
         "\": ",
         reason...);
   }
@@ -145,48 +121,41 @@ class Parser {
   template <class... Reason>
   [[noreturn]] void fail(size_t position, const Reason&... reason) const {
     size_t bytes = 1; // more in a character that is not ASCII
-    while (position + bytes < tag_.size() && (tag_[position + bytes] & 0xC0) == 0x80) {
+    while (position + bytes < tag.size() && (tag[position + bytes] & 0xC0) == 0x80)
       bytes++;
-    }
-    reject("'", tag_.substr(position, bytes), "' (character ", position + 1, ") ", reason...);
+    reject("'", tag.substr(position, bytes), "' (character ", position + 1, ") ", reason...);
   }
 
   // How many letters there are in front.
   size_t count_outer() const {
     size_t rank = 0;
-    for (; rank < tag_.size() && !is_digit(tag_[rank]); rank++) {
-      const char letter = lower(tag_[rank]);
-      if (letter < 'a' || letter > 'z') {
+    for (; rank < tag.size() && !is_digit(tag[rank]); rank++) {
+      const char letter = lower(tag[rank]);
+      if (letter < 'a' || letter > 'z')
         fail(rank, "is neither a letter nor a digit");
-      }
       for (size_t i = 0; i < rank; i++) {
-        if (lower(tag_[i]) == letter) {
+        if (lower(tag[i]) == letter)
           fail(rank, "stands for a dimension that was there before");
-        }
       }
     }
-    if (rank == 0) {
+    if (rank == 0)
       reject("it does not start with a letter");
-    }
-    if (rank > kMaxDims) {
+    if (rank > kMaxDims)
       fail(kMaxDims, "is one dimension too many, ", kMaxDims, " are possible");
-    }
     return rank;
   }
 
   // The letters of the dimensions in logical order.
   std::string logical_order(size_t rank) const {
     std::string letters;
-    for (const char c : tag_.substr(0, rank)) {
+    for (const char c : tag.substr(0, rank))
       letters += lower(c);
-    }
     // No name of a dimension is among these, and every generic tag has an a.
     if (letters.find_first_of("abef") != letters.npos) {
       const std::string order = std::string("abcdefghijkl").substr(0, rank);
       const size_t wrong = letters.find_first_not_of(order);
-      if (wrong != letters.npos) {
+      if (wrong != letters.npos)
         fail(wrong, "is not a dimension of a ", rank, "-D tensor, which are \"", order, "\"");
-      }
       return order;
     }
     const auto has_first = [&](std::string_view order, size_t count) {
@@ -194,59 +163,46 @@ class Parser {
     };
     size_t understood = 0;
     for (const std::string_view order : logical_orders) {
-      if (order.size() == rank && has_first(order, rank)) {
+      if (order.size() == rank && has_first(order, rank))
         return std::string(order);
-      }
-      while (understood < rank && has_first(order, understood + 1)) {
+      while (understood < rank && has_first(order, understood + 1))
         understood++;
-      }
     }
-    if (understood < rank) {
+    if (understood < rank)
       fail(understood, "is not the name of a dimension that goes with the ones before it");
-    }
     std::string_view nearest;
     for (const std::string_view order : logical_orders) {
-      if (has_first(order, rank) && (nearest.empty() || order.size() < nearest.size())) {
+      if (has_first(order, rank) && (nearest.empty() || order.size() < nearest.size()))
         nearest = order;
-      }
     }
     reject("'", nearest.substr(nearest.find_first_not_of(letters), 1), "' is missing");
   }
 
   // The block at `position`, which moves behind it.
   Format::Block block(size_t& position, const std::string& order, const Format& format) const {
-    if (!is_digit(tag_[position])) {
+    if (!is_digit(tag[position]))
       fail(position, "has no block size before it");
-    }
-    if (tag_[position] == '0') {
+    if (tag[position] == '0')
       fail(position, "does not start a block size");
-    }
     int64_t size = 0;
-    for (; position < tag_.size() && is_digit(tag_[position]); position++) {
-      size = size * 10 + (tag_[position] - '0');
-      if (size > std::numeric_limits<int32_t>::max()) {
+    for (; position < tag.size() && is_digit(tag[position]); position++) {
+      size = size * 10 + (tag[position] - '0');
+      if (size > std::numeric_limits<int32_t>::max())
         fail(position, "makes the block size larger than an int32");
-      }
     }
-    if (position == tag_.size()) {
+    if (position == tag.size())
       fail(position - 1, "is not followed by the dimension of the block");
-    }
-    const size_t dim = order.find(lower(tag_[position]));
-    if (dim == order.npos) {
+    const size_t dim = order.find(lower(tag[position]));
+    if (dim == order.npos)
       fail(position, "is not one of the dimensions in front");
-    }
-    if (is_upper(tag_[position])) {
+    if (is_upper(tag[position]))
       fail(position, "is upper case; only the dimensions in front are");
-    }
-    if (tag_.substr(0, order.size()).find(order[dim]) != tag_.npos) {
+    if (tag.substr(0, order.size()).find(order[dim]) != tag.npos)
       fail(position, "is blocked, so it must be upper case in front");
-    }
-    if (format.inner.size() == kMaxDigits - kMaxDims) {
+    if (format.inner.size() == kMaxDigits - kMaxDims)
       fail(position, "is one block too many, ", kMaxDigits - kMaxDims, " are possible");
-    }
-    if (format.block_of(dim) * size > std::numeric_limits<int32_t>::max()) {
+    if (format.block_of(dim) * size > std::numeric_limits<int32_t>::max())
       fail(position, "has blocks that multiply to more than an int32");
-    }
     position++;
     return {static_cast<int64_t>(dim), size};
   }
@@ -256,7 +212,7 @@ class Parser {
 
 // The format that a tag names; ValueError, with the character that is wrong, if none.
 inline Format parse_format(const char* op, const char* argument, std::string_view tag) {
-  return format_detail::Parser(op, argument, tag).parse();
+  return format_detail::Parser{op, argument, tag}.parse();
 }
 
 // The tag of a contiguous tensor: "abcd" for 4 dimensions.
@@ -271,12 +227,10 @@ inline std::string contiguous_tag(int64_t rank) {
 // The tag of tensors that have one more dimension, outermost in memory and logically first.
 inline std::string batched_tag(const char* op, const char* argument, std::string_view tag) {
   Format format = parse_format(op, argument, tag);
-  for (int64_t& dim : format.outer) {
+  for (int64_t& dim : format.outer)
     dim++;
-  }
-  for (Format::Block& block : format.inner) {
+  for (Format::Block& block : format.inner)
     block.dim++;
-  }
   format.outer.insert(format.outer.begin(), 0);
   return format.tag();
 }

@@ -29,24 +29,28 @@ struct ReorderOnDevice {
   static FakeReorderOutputs quantize(const at::Tensor& src, const FakeReorderOptions& options) {
     const c10::DeviceGuard guard(src.device());
     const FakeReorderArguments call = fake_reorder_arguments(src, options);
-    FakeReorderOutputs outputs = fake_reorder_outputs(call);
+    at::Tensor dst = fake_reorder_output(call), mask = fake_reorder_mask(call);
     if (src.numel() > 0) {
-      const auto p = fake_reorder_problem(call, outputs, options.step_gradient);
+      FakeReorderProblem p = fake_reorder_problem(call, dst, mask);
+      p.mask = mask.mutable_data_ptr<uint8_t>();
+      p.step_gradient = options.step_gradient;
       compute(Device::quantizing_kernels, p, options.reorder);
     } else {
-      outputs.mask.zero_();
+      mask.zero_();
     }
-    return outputs;
+    return {std::move(dst), std::move(mask)};
   }
 
   static at::Tensor
   mask(const at::Tensor& grad, const at::Tensor& saved_mask, const ReorderOptions& options) {
     const c10::DeviceGuard guard(grad.device());
     const auto call = fake_reorder_backward_arguments(grad, saved_mask, options);
-    at::Tensor dst = fake_reorder_backward_output(call);
+    at::Tensor dst = fake_reorder_output(call);
     if (grad.numel() > 0) {
       const at::Tensor dense = saved_mask.contiguous();
-      compute(Device::masking_kernels, fake_reorder_backward_problem(call, dense, dst), options);
+      FakeReorderProblem p = fake_reorder_problem(call, dst, dense);
+      p.saved_mask = dense.const_data_ptr<uint8_t>();
+      compute(Device::masking_kernels, p, options);
     }
     return dst;
   }

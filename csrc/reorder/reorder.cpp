@@ -24,11 +24,6 @@ namespace torch_dnnl {
 using at::Tensor;
 using c10::IValue;
 
-Tensor call_reorder(Stack args) {
-  static const Operator op("torch_dnnl::reorder");
-  return op(std::move(args));
-}
-
 Stack plain_call(
     const Tensor& src,
     IValue dst_format,
@@ -63,15 +58,18 @@ Tensor sum_to_operand(const Tensor& tensor, c10::SymIntArrayRef operand, c10::Sc
   return sum.to(dtype);
 }
 
+Tensor sum_to_saved_operand(const Tensor& tensor, const Stack& saved) {
+  const auto sizes = saved[saved.size() - 2].toSymIntVector();
+  return sum_to_operand(tensor, sizes, saved.back().toScalarType());
+}
+
 Tensor operand_with_batch(const BatchedCall& call, size_t argument, int64_t rank) {
   const Tensor& operand = call.args[argument].toTensor();
-  if (!call.batched(argument)) {
+  if (!call.batched(argument))
     return operand.dim() == 0 ? operand : operand.unsqueeze(0);
-  }
   const Tensor batch_first = call.with_batch_at(argument, 0);
-  if (batch_first.dim() > 1) {
+  if (batch_first.dim() > 1)
     return batch_first;
-  }
   std::vector<c10::SymInt> sizes(rank + 1, 1);
   sizes[0] = call.batch;
   return at::reshape_symint(batch_first, sizes);
@@ -96,15 +94,6 @@ enum {
 };
 }
 
-Tensor call_reorder_backward(Stack args) {
-  static const Operator op("torch_dnnl::reorder_backward");
-  return op(std::move(args));
-}
-
-std::optional<std::string_view> as_text(const IValue& value) {
-  return value.isNone() ? std::nullopt : std::optional(value.toStringView());
-}
-
 // A call of reorder, what its arguments imply, and the calls that its derivatives consist of.
 struct ReorderCall {
   Stack args;
@@ -116,18 +105,16 @@ struct ReorderCall {
     size = args[reorder_arg::size];
     dst_format = args[reorder_arg::dst_format];
     dtype = args[reorder_arg::dtype];
-    if (dtype.isNone()) {
+    if (dtype.isNone())
       dtype = as_ivalue(src().scalar_type());
-    }
     c10::SymIntArrayRef sizes = src().sym_sizes();
     SymSizes padded;
     if (const auto tag = as_text(args[reorder_arg::src_format])) {
       const Format format = parse_format("reorder", "src_format", *tag);
       if (format.blocked()) {
         sizes = padded = reorder_detail::padded_sizes(format, sizes);
-        if (dst_format.isNone()) {
+        if (dst_format.isNone())
           dst_format = std::string(*tag);
-        }
       }
     }
     if (size.isNone())
@@ -157,9 +144,8 @@ struct ReorderCall {
   // The format that the gradient of src gets.
   IValue grad_format() const {
     const IValue& src_format = args[reorder_arg::src_format];
-    if (dst_format.isNone() || !src_format.isNone()) {
+    if (dst_format.isNone() || !src_format.isNone())
       return src_format;
-    }
     switch (src().suggest_memory_format()) {
       case at::MemoryFormat::ChannelsLast:
         return "acdb";
@@ -194,9 +180,8 @@ struct ReorderCall {
 
   // `call` with some of the arguments of this one.
   Stack with(c10::ArrayRef<int> arguments, Stack call) const {
-    for (const int argument : arguments) {
+    for (const int argument : arguments)
       call[argument] = args[argument];
-    }
     return call;
   }
 
@@ -204,32 +189,32 @@ struct ReorderCall {
   std::tuple<IValue, IValue> beta_as_scale() const {
     const double beta = args[reorder_arg::beta].toDouble();
     const float single = static_cast<float>(beta);
-    if (single != 0 && std::isfinite(single)) {
+    if (single != 0 && std::isfinite(single))
       return {IValue(), beta};
-    }
     return {at::full({}, beta, src().options().dtype(c10::kDouble)), 1.0};
   }
 
-  // What reorder_backward takes after the gradient of dst, without `scale`.
+  // A call of reorder_backward, without the gradient of dst and without `scale`.
   Stack backward_unscaled(IValue to_format, IValue to_dtype) const {
-    Stack rest(backward_arg::count - 1);
-    rest[backward_arg::size - 1] = size;
-    rest[backward_arg::dst_format - 1] = dst_format;
-    rest[backward_arg::src_format - 1] = std::move(to_format);
-    rest[backward_arg::dtype - 1] = std::move(to_dtype);
-    rest[backward_arg::dst_scale - 1] = args[reorder_arg::dst_scale];
-    rest[backward_arg::scale_value - 1] = 1.0;
-    rest[backward_arg::dst_scale_value - 1] = args[reorder_arg::dst_scale_value];
-    rest[backward_arg::algorithm - 1] = algorithm();
-    return rest;
+    return {
+        IValue(),
+        size,
+        dst_format,
+        std::move(to_format),
+        std::move(to_dtype),
+        IValue(),
+        args[reorder_arg::dst_scale],
+        1.0,
+        args[reorder_arg::dst_scale_value],
+        algorithm()};
   }
 
   // The same with `scale`.
   Stack backward(IValue to_format, IValue to_dtype) const {
-    Stack rest = backward_unscaled(std::move(to_format), std::move(to_dtype));
-    rest[backward_arg::scale - 1] = args[reorder_arg::scale];
-    rest[backward_arg::scale_value - 1] = args[reorder_arg::scale_value];
-    return rest;
+    Stack result = backward_unscaled(std::move(to_format), std::move(to_dtype));
+    result[backward_arg::scale] = args[reorder_arg::scale];
+    result[backward_arg::scale_value] = args[reorder_arg::scale_value];
+    return result;
   }
 };
 
@@ -244,46 +229,38 @@ constexpr int unshifted_arguments[] = {
     reorder_arg::accumulate,
     reorder_arg::beta};
 
-// Pullbacks. What they save starts with the arguments of reorder_backward; for a scale or zero
-// point it ends with the operand's sizes and type.
-constexpr size_t kBackwardRest = backward_arg::count - 1;
-
+// Pullbacks. What they save starts with a call of reorder_backward; for a scale or zero point it
+// ends with the operand's sizes and type.
 Tensor pull_linear(const Tensor& grad, const Stack& saved) {
-  Stack call{grad};
-  call.insert(call.end(), saved.begin(), saved.begin() + kBackwardRest);
-  return call_reorder_backward(std::move(call));
-}
-
-// `saved` ends with the operand's sizes and type.
-template <bool negative>
-Tensor sum_to_saved_operand(const Tensor& tensor, const Stack& saved) {
-  const auto sizes = saved[saved.size() - 2].toSymIntVector();
-  const Tensor sum = sum_to_operand(tensor, sizes, saved.back().toScalarType());
-  return negative ? sum.neg() : sum;
+  Stack args(saved.begin(), saved.begin() + backward_arg::count);
+  args[backward_arg::grad] = grad;
+  return call<"torch_dnnl::reorder_backward">(std::move(args));
 }
 
 template <bool negative>
 Tensor pull_shift(const Tensor& grad, const Stack& saved) {
-  return sum_to_saved_operand<negative>(pull_linear(grad, saved), saved);
+  const Tensor sum = sum_to_saved_operand(pull_linear(grad, saved), saved);
+  return negative ? sum.neg() : sum;
 }
 
 // The derivative by a scale is a product with what a second call, saved too, computes.
 template <bool negative>
 Tensor pull_scale(const Tensor& grad, const Stack& saved) {
-  const auto second = saved.begin() + kBackwardRest;
+  const auto second = saved.begin() + backward_arg::count;
   const ReorderCall call(Stack(second, second + reorder_arg::count));
   Stack args = call.args;
   if (args[reorder_arg::accumulate].isTensor()) {
     args[reorder_arg::accumulate] = call_reorder(plain_call(
         args[reorder_arg::accumulate].toTensor(),
         call.dst_format,
-        saved[backward_arg::dst_format - 1],
+        saved[backward_arg::dst_format],
         call.size,
         call.dtype,
         call.algorithm()));
   }
   const Tensor factor = call_reorder(std::move(args));
-  return sum_to_saved_operand<negative>(at::mul(pull_linear(grad, saved), factor), saved);
+  const Tensor sum = sum_to_saved_operand(at::mul(pull_linear(grad, saved), factor), saved);
+  return negative ? sum.neg() : sum;
 }
 
 Pullback pullback(size_t argument, const Stack& args) {
@@ -302,16 +279,15 @@ Pullback pullback(size_t argument, const Stack& args) {
       return {pull_linear, call.backward(call.grad_format(), operand_dtype)};
     case accumulate: {
       Stack saved = call.backward_unscaled(call.dst_format, operand_dtype);
-      std::tie(saved[backward_arg::scale - 1], saved[backward_arg::scale_value - 1]) =
-          call.beta_as_scale();
+      std::tie(saved[backward_arg::scale], saved[backward_arg::scale_value]) = call.beta_as_scale();
       return {pull_linear, std::move(saved)};
     }
     case src_zero_point:
       return of_operand(pull_shift<true>, call.backward(call.contiguous(), call.sum_dtype()));
     case dst_zero_point: {
       Stack saved = call.backward_unscaled(call.contiguous(), call.sum_dtype());
-      saved[backward_arg::dst_scale - 1] = IValue();
-      saved[backward_arg::dst_scale_value - 1] = 1.0;
+      saved[backward_arg::dst_scale] = IValue();
+      saved[backward_arg::dst_scale_value] = 1.0;
       return of_operand(pull_shift<false>, std::move(saved));
     }
     case scale:
@@ -454,7 +430,7 @@ Tensor batch_reorder(const BatchedCall& call) {
 
 Tensor batch_reorder_backward(const BatchedCall& call) {
   using namespace backward_arg;
-  return call_reorder_backward(with_batch_in_front(
+  return torch_dnnl::call<"torch_dnnl::reorder_backward">(with_batch_in_front(
       "reorder_backward", call, dst_format, src_format, size, {scale, dst_scale}));
 }
 

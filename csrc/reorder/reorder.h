@@ -6,7 +6,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
-#include <numeric>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -41,40 +41,38 @@ inline at::Tensor empty_destination(const ReorderArguments& call, c10::ScalarTyp
 }
 
 // The digits of a tensor's dimensions.
-inline c10::SmallVector<ReorderProblem::Digit, kMaxDigits>
-digits_of(const std::optional<Format>& format, const at::Tensor& tensor) {
-  c10::SmallVector<ReorderProblem::Digit, kMaxDigits> digits(tensor.dim());
-  for (int64_t d = 0; d < tensor.dim(); d++) {
-    digits[d] = {d, tensor.size(d), 1, tensor.stride(d)};
-  }
+inline void set_layout(
+    const std::optional<Format>& format,
+    const at::Tensor& tensor,
+    ReorderProblem::Layout& layout) {
+  layout.digits = tensor.dim();
+  for (int64_t d = 0; d < tensor.dim(); d++)
+    layout.digit[d] = {d, tensor.size(d), 1, tensor.stride(d), 0};
   if (format.has_value() && format->blocked()) {
     c10::SmallVector<int64_t, kMaxDims> step(format->rank(), 1);
     for (int64_t d = tensor.dim() - 1; d >= 0; d--) {
       const int64_t inner = d - format->rank();
-      digits[d].dim = inner < 0 ? format->outer[d] : format->inner[inner].dim;
-      digits[d].step = step[digits[d].dim];
-      step[digits[d].dim] *= digits[d].extent;
+      ReorderProblem::Digit& digit = layout.digit[d];
+      digit.dim = inner < 0 ? format->outer[d] : format->inner[inner].dim;
+      digit.step = step[digit.dim];
+      step[digit.dim] *= digit.extent;
     }
   }
-  return digits;
 }
 
-inline ReorderProblem::Operand
-problem_operand(const ReorderOperand& operand, double neutral, const ReorderProblem& p) {
-  ReorderProblem::Operand result{};
-  result.present = operand.tensor.has_value() || operand.number != neutral;
-  result.number = operand.number;
-  if (!operand.tensor) {
-    return result;
-  }
-  const at::Tensor& tensor = *operand.tensor;
-  result.data = tensor.const_data_ptr();
-  result.dtype = tensor.scalar_type();
+inline void set_operand(ReorderProblem& p, int array, const ReorderOptions& options) {
+  const ReorderOperand& from = options.operand[array];
+  ReorderProblem::Operand& operand = p.operand[array];
+  operand.present = from.tensor.has_value() || from.number != kNeutral[array];
+  operand.number = from.number;
+  if (!from.tensor)
+    return;
+  operand.data = from.tensor->const_data_ptr();
+  operand.dtype = from.tensor->scalar_type();
   for (int64_t d = 0; d < p.dims; d++) {
-    result.group[d] = tensor.dim() == 0 ? 1 : p.size[d] / tensor.size(d);
-    result.stride[d] = tensor.dim() == 0 ? 0 : tensor.stride(d);
+    operand.group[d] = from.tensor->dim() == 0 ? 1 : p.size[d] / from.tensor->size(d);
+    operand.stride[d] = from.tensor->dim() == 0 ? 0 : from.tensor->stride(d);
   }
-  return result;
 }
 
 inline bool is_integer(c10::ScalarType type) {
@@ -90,34 +88,28 @@ inline ReorderProblem unreduced_problem(const ReorderArguments& call, const at::
   for (int64_t d = 0; d < p.dims; d++)
     p.size[d] = call.size[d].expect_int();
 
-  const auto src_digits = digits_of(call.src_format, src);
-  p.src_digits = src_digits.size();
-  std::copy(src_digits.begin(), src_digits.end(), p.src_digit);
-  const auto dst_digits = digits_of(call.dst_format, dst);
-  p.dst_digits = dst_digits.size();
-  c10::SmallVector<int64_t, kMaxDigits> order(p.dst_digits);
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return dst.stride(a) > dst.stride(b);
-  });
-  for (int64_t k = 0; k < p.dst_digits; k++) {
-    p.dst_digit[k] = dst_digits[order[k]];
-    p.accumulate_stride[k] = options.accumulate ? options.accumulate->stride(order[k]) : 0;
+  set_layout(call.src_format, src, p.src_layout);
+  set_layout(call.dst_format, dst, p.dst_layout);
+  if (options.accumulate) {
+    ReorderProblem::Operand& accumulate = p.operand[reorder_arrays::kAccumulate];
+    accumulate.present = true;
+    accumulate.dtype = options.accumulate->scalar_type();
+    accumulate.data = options.accumulate->const_data_ptr();
+    for (int64_t d = 0; d < dst.dim(); d++)
+      p.dst_layout.digit[d].accumulate_stride = options.accumulate->stride(d);
   }
+  std::stable_sort(
+      p.dst_layout.digit, p.dst_layout.digit + dst.dim(), [](const auto& a, const auto& b) {
+        return a.stride > b.stride;
+      });
+  for (int array = 0; array < reorder_arrays::kAccumulate; array++)
+    set_operand(p, array, options);
 
   p.src_dtype = src.scalar_type();
   p.dst_dtype = dst.scalar_type();
   p.compute_dtype = options.compute_dtype;
   p.src = src.const_data_ptr();
   p.dst = dst.mutable_data_ptr();
-  if (options.accumulate) {
-    p.accumulate_dtype = options.accumulate->scalar_type();
-    p.accumulate = options.accumulate->const_data_ptr();
-  }
-  p.scale = problem_operand(options.scale, 1, p);
-  p.dst_scale = problem_operand(options.dst_scale, 1, p);
-  p.src_zero_point = problem_operand(options.src_zero_point, 0, p);
-  p.dst_zero_point = problem_operand(options.dst_zero_point, 0, p);
   p.beta = options.beta;
   p.round_before_zero_point = options.round_before_zero_point && is_integer(call.dtype);
   return p;
@@ -135,8 +127,8 @@ inline at::Tensor reorder_output(const ReorderArguments& call) {
 inline ReorderProblem reorder_problem(const ReorderArguments& call, const at::Tensor& dst) {
   using reorder_detail::is_integer;
   ReorderProblem p = reorder_detail::unreduced_problem(call, dst);
-  if (p.accumulate != nullptr || p.scale.present || p.dst_scale.present ||
-      p.src_zero_point.present || p.dst_zero_point.present)
+  const auto is_present = [](const ReorderProblem::Operand& operand) { return operand.present; };
+  if (std::any_of(std::begin(p.operand), std::end(p.operand), is_present))
     return p;
   // float8_e5m2 is not copied as bits, since its infinities saturate.
   const bool copy = p.src_dtype == p.dst_dtype && p.src_dtype != c10::kFloat8_e5m2;
@@ -163,9 +155,8 @@ inline BackwardFormats backward_formats(
     std::optional<std::string_view> dst_format,
     std::optional<std::string_view> src_format,
     int64_t rank) {
-  if (!dst_format && src_format && src_format->find_first_of("0123456789") != std::string::npos) {
+  if (!dst_format && src_format && src_format->find_first_of("0123456789") != std::string::npos)
     dst_format = src_format;
-  }
   BackwardFormats formats{
       std::optional<std::string>(dst_format), std::optional<std::string>(src_format)};
   if (dst_format && !src_format)
@@ -205,10 +196,10 @@ at::Tensor reorder_kernel(
        src_format,
        size,
        dtype,
-       {scale, scale_value},
-       {dst_scale, dst_scale_value},
-       {src_zero_point, src_zero_point_value},
-       {dst_zero_point, dst_zero_point_value},
+       {{scale, scale_value},
+        {dst_scale, dst_scale_value},
+        {src_zero_point, src_zero_point_value},
+        {dst_zero_point, dst_zero_point_value}},
        accumulate,
        beta,
        round_before_zero_point,
@@ -244,11 +235,8 @@ at::Tensor reorder_backward_kernel(
        formats.from,
        size,
        dtype,
-       {scale, scale_value},
-       {dst_scale, dst_scale_value},
-       {std::nullopt, 0},
-       {std::nullopt, 0},
-       std::nullopt,
+       {{scale, scale_value}, {dst_scale, dst_scale_value}, {}, {}},
+       /*accumulate=*/{},
        /*beta=*/1,
        /*round_before_zero_point=*/false,
        algorithm});

@@ -1,4 +1,10 @@
-#include "reorder/cpu/boxes.h"
+// The CPU kernel of reorder for every pair of layouts whose digits have a common refinement.
+//
+// Each box of the problem is cut into tiles that fit in the cache, and tiles are distributed over
+// the threads. Where the innermost axis is the same on both sides, a tile is computed row by row.
+// Else it is computed with a transpose in registers: the elements are brought into the order of
+// dst in the narrower of the two types, through a buffer, and converted before or after that.
+#include "reorder/cpu/kernels.h"
 
 #include <ATen/Parallel.h>
 
@@ -53,7 +59,7 @@ Extents row_tiles(const Box& box) {
   return tile;
 }
 
-void run_box(const ReorderProblem& p, const Rows& rows, const Box& box) {
+void run_box(const ReorderProblem& p, const Box& box) {
   const char* src = static_cast<const char*>(p.src);
   char* dst = static_cast<char*>(p.dst);
   const int64_t src_size = c10::elementSize(p.src_dtype), dst_size = c10::elementSize(p.dst_dtype);
@@ -66,14 +72,15 @@ void run_box(const ReorderProblem& p, const Rows& rows, const Box& box) {
     const bool is_streamed = box.elements() * dst_size >= kStreamedTransposeBytes;
     const TransposePlan plan = plan_transpose(box, p, is_streamed);
     tiled(plan.extents, [&](const Box& part, const char* from, char* to) {
-      reorder_tile(plan, rows, part, from, to);
+      reorder_tile(plan, p, part, from, to);
     });
   } else {
-    const int64_t read = src_size + (p.accumulate ? c10::elementSize(p.accumulate_dtype) : 0);
+    const ReorderProblem::Operand& sum = p.operand[kAccumulate];
+    const int64_t read = src_size + (sum.present ? c10::elementSize(sum.dtype) : 0);
     const bool is_streamed = box.elements() * (read + dst_size) >= kStreamedInOrderBytes;
     tiled(row_tiles(box), [&](Box part, const char* from, char* to) {
       merge(part.axes);
-      rows.run(part, from, to, is_streamed);
+      reorder_rows(p, part, from, to, is_streamed);
     });
   }
 }
@@ -91,9 +98,8 @@ void fill_with_zero(const ReorderProblem& p, const Box& box) {
         std::memset(row, 0, inner.extent * size);
         return;
       }
-      for (int64_t i = 0; i < inner.extent; i++) {
+      for (int64_t i = 0; i < inner.extent; i++)
         std::memset(row + i * inner.stride[kDst] * size, 0, size);
-      }
     });
   });
 }
@@ -108,14 +114,10 @@ bool supports_boxes(const ReorderProblem& p) {
 void run_boxes(const ReorderProblem& p) {
   using namespace reorder_cpu;
   const Boxes boxes = decompose(p);
-  for (const Box& box : boxes.padding) {
+  for (const Box& box : boxes.padding)
     fill_with_zero(p, box);
-  }
-  with_rows(p, [&](const Rows& rows) {
-    for (const Box& box : boxes.values) {
-      run_box(p, rows, box);
-    }
-  });
+  for (const Box& box : boxes.values)
+    run_box(p, box);
 }
 
 } // namespace torch_dnnl

@@ -1,4 +1,7 @@
-#include "reorder/cpu/fake_quantize.h"
+// Fake quantization on the CPU, of every problem whose digits, scales and zero points have a common
+// refinement. Pieces of the result, in the order of memory, go from a buffer to the quantized type
+// and back through the arithmetic of a reorder. The gradient is masked in the same pieces.
+#include "reorder/cpu/kernels.h"
 
 #include <ATen/Parallel.h>
 
@@ -7,7 +10,6 @@
 
 #include "core/math.h"
 #include "reorder/cpu/quantize_rows.h"
-#include "reorder/cpu/scalar_convert.h"
 #include "reorder/decompose.h"
 
 namespace torch_dnnl {
@@ -23,9 +25,8 @@ static_assert(kPiece % kReadable == 0);
 bool is_dense(const Box& box, Array array) {
   int64_t stride = 1;
   for (auto axis = box.axes.rbegin(); axis != box.axes.rend(); axis++) {
-    if (axis->stride[array] != stride) {
+    if (axis->stride[array] != stride)
       return false;
-    }
     stride *= axis->extent;
   }
   return true;
@@ -115,17 +116,16 @@ class FakeRows {
     row.src_dtype = kType;
     row.dst = static_cast<char*>(r.dst) + begin * c10::elementSize(r.dst_dtype);
     row.dst_dtype = r.dst_dtype;
-    row.dst_scale = operand(kDstScale, r.dst_scale, begin, count, scales);
-    row.dst_zero_point = operand(kDstZeroPoint, r.dst_zero_point, begin, count, zero_points);
-    row.round_before_zero_point = r.round_before_zero_point && row.dst_zero_point.present;
+    row.operand[kDstScale] = operand(kDstScale, begin, count, scales);
+    row.operand[kDstZeroPoint] = operand(kDstZeroPoint, begin, count, zero_points);
+    row.round_before_zero_point = r.round_before_zero_point && row.operand[kDstZeroPoint].present;
     if (std::is_same_v<C, double> || p_.step_gradient) {
       run_operation_by_operation(row, mask);
     } else if constexpr (std::is_same_v<C, float>) {
       fake_quantize_row(row, p_.dtype, mask);
     }
-    if ((begin + count) % p_.row_elements == 0) {
+    if ((begin + count) % p_.row_elements == 0)
       mask[(count + 7) / 8] = 0;
-    }
   }
 
   void run_operation_by_operation(const RowArgs<C>& all, uint8_t* mask) const {
@@ -141,32 +141,30 @@ class FakeRows {
       row.dst = static_cast<char*>(to);
       row.dst_dtype = to_dtype;
       quantize_rows(row);
-      row.dst_scale = row.dst_zero_point = row.scale = row.src_zero_point = {};
+      std::fill_n(row.operand, kOperands, Operand{});
     };
-    row.dst_scale = all.dst_scale;
+    row.operand[kDstScale] = all.operand[kDstScale];
     convert(all.src, kType, w, kType);
     row.round_before_zero_point = all.round_before_zero_point;
-    row.dst_zero_point = all.dst_zero_point;
+    row.operand[kDstZeroPoint] = all.operand[kDstZeroPoint];
     convert(w, kType, u, kType);
     row.round_before_zero_point = false;
     with_type(p_.dtype, [&](auto tag) {
-      for (int64_t i = 0; i < all.run; i++) {
+      for (int64_t i = 0; i < all.run; i++)
         inside[i] = is_in_range<decltype(tag)>(u[i]);
-      }
     });
     pack_bits(inside, mask, all.run);
     convert(u, kType, q, p_.dtype);
-    row.src_zero_point = all.dst_zero_point;
+    row.operand[kSrcZeroPoint] = all.operand[kDstZeroPoint];
     if (!p_.step_gradient) {
-      row.scale = all.dst_scale;
+      row.operand[kScale] = all.operand[kDstScale];
       convert(q, p_.dtype, all.dst, all.dst_dtype);
       return;
     }
     convert(q, p_.dtype, u, kType);
     C* result = reinterpret_cast<C*>(all.dst);
-    for (int64_t i = 0; i < all.run; i++) {
+    for (int64_t i = 0; i < all.run; i++)
       result[i] = u[i] - (inside[i] ? w[i] : C(0));
-    }
   }
 
   // The elements of an array that belong to a piece.
@@ -182,15 +180,10 @@ class FakeRows {
     });
   }
 
-  Operand operand(
-      Array array,
-      const ReorderProblem::Operand& operand,
-      int64_t begin,
-      int64_t count,
-      C* buffer) const {
-    if (operand.data == nullptr) {
+  Operand operand(Array array, int64_t begin, int64_t count, C* buffer) const {
+    const ReorderProblem::Operand& operand = p_.reorder.operand[array];
+    if (operand.data == nullptr)
       return {operand.present, nullptr, 0, 0, static_cast<C>(operand.number)};
-    }
     const Axis& inner = box_.axes.back();
     if (inner.stride[array] == 0 && begin % inner.extent + count <= inner.extent) {
       gather(array, operand.data, operand.dtype, begin, 1, buffer);
@@ -213,13 +206,11 @@ void mask_row(const T* __restrict from, const uint8_t* mask, T* __restrict to, i
   int64_t i = 0;
   for (; i + 8 <= count; i += 8) {
     const uint8_t bits = mask[i / 8];
-    for (int64_t k = 0; k < 8; k++) {
+    for (int64_t k = 0; k < 8; k++)
       to[i + k] = masked(from[i + k], bits, k);
-    }
   }
-  for (int64_t k = 0; i + k < count; k++) {
+  for (int64_t k = 0; i + k < count; k++)
     to[i + k] = masked(from[i + k], mask[i / 8], k);
-  }
 }
 
 // Elements as unsigned integers of their size.
@@ -231,9 +222,8 @@ void mask_elements(const FakeReorderProblem& p) {
   const T* src = static_cast<const T*>(p.reorder.src);
   for_each_piece(p, [&](int64_t begin, int64_t count, int64_t byte) {
     T* to = static_cast<T*>(p.reorder.dst) + begin;
-    if (is_in_place) {
+    if (is_in_place)
       return mask_row(src + box.offset[kSrc] + begin, p.saved_mask + byte, to, count);
-    }
     alignas(64) T piece[kPiece];
     for_each_run(box, begin, count, [&](int64_t first, int64_t run, const Offsets& at) {
       widen_row(src + at[kSrc], step, piece + first, run);

@@ -17,15 +17,6 @@ namespace {
 using Integers = TypeList<int32_t, int8_t, uint8_t>;
 using Floats32 = TypeList<float, c10::BFloat16, c10::Half, c10::Float8_e4m3fn, c10::Float8_e5m2>;
 using OftenComputedWith = TypeList<float, c10::BFloat16, c10::Half, int8_t, uint8_t>;
-using Sources = TypeList<
-    float,
-    c10::BFloat16,
-    c10::Half,
-    c10::Float8_e4m3fn,
-    c10::Float8_e5m2,
-    int32_t,
-    int8_t,
-    uint8_t>;
 
 // A whole number of blocks of any kind.
 constexpr int64_t kShortRow = 4 * kWidth;
@@ -56,11 +47,19 @@ class FloatRow {
  public:
   FloatRow(const RowArgs<float>& s, int64_t row)
       : beta_(s.beta), round_before_zero_point_(s.round_before_zero_point) {
-    set<kSrcZeroPoint>(s.src_zero_point, row);
-    set<kScale>(s.scale, row);
-    set<kAccumulate>(s.accumulate, row);
-    set<kDstScale>(s.dst_scale, row);
-    set<kDstZeroPoint>(s.dst_zero_point, row);
+    for (int array = 0; array < kOperands; array++) {
+      const auto operand = s.operand[array].in_row(row);
+      if (!operand.present)
+        continue;
+      present_ |= 1 << array;
+      data_[array] = operand.data;
+      step_[array] = 1;
+      if (operand.data == nullptr) {
+        std::fill_n(numbers_[array], kShortRow, operand.number);
+        data_[array] = numbers_[array];
+        step_[array] = 0;
+      }
+    }
   }
 
   template <class B>
@@ -70,35 +69,16 @@ class FloatRow {
     step<kScale>(begin, x, [](Floats v, Floats scale) { return scale * v; });
     step<kAccumulate>(begin, x, [&](Floats v, Floats sum) { return v + beta * sum; });
     step<kDstScale>(begin, x, [](Floats v, Floats scale) { return v / scale; });
-    if (round_before_zero_point_) {
+    if (round_before_zero_point_)
       x.update([&](Floats v, int) { return round_even(v); });
-    }
     step<kDstZeroPoint>(begin, x, [](Floats v, Floats zero) { return v + zero; });
   }
 
  private:
-  enum Index { kSrcZeroPoint, kScale, kAccumulate, kDstScale, kDstZeroPoint, kOperands };
-
-  template <Index kIndex>
-  void set(const RowArgs<float>::Operand& operand, int64_t row) {
-    const RowOperand<float> in_row(operand, row);
-    if (!in_row.present) {
-      return;
-    }
-    present_ |= 1 << kIndex;
-    data_[kIndex] = in_row.data;
-    step_[kIndex] = 1;
-    if (in_row.data == nullptr) {
-      std::fill_n(numbers_[kIndex], kShortRow, in_row.number);
-      data_[kIndex] = numbers_[kIndex];
-      step_[kIndex] = 0;
-    }
-  }
-
-  template <Index kIndex, class B, class F>
+  template <Array kArray, class B, class F>
   C10_ALWAYS_INLINE void step(int64_t begin, B& x, const F& f) const {
-    if ((present_ >> kIndex & 1) != 0) {
-      const float* data = data_[kIndex] + begin * step_[kIndex];
+    if ((present_ >> kArray & 1) != 0) {
+      const float* data = data_[kArray] + begin * step_[kArray];
       x.update([&](Floats v, int k) { return f(v, widen(data + k * kWidth)); });
     }
   }
@@ -129,9 +109,8 @@ struct Quantize {
   template <class B>
   C10_ALWAYS_INLINE void compute(int64_t /*begin*/, B& x) const {
     x.update([&](Floats v, int) { return v / scale; });
-    if (round_before_zero_point) {
+    if (round_before_zero_point)
       x.update([&](Floats v, int) { return round_even(v); });
-    }
     x.update([&](Floats v, int) { return v + zero_point; });
   }
 };
@@ -144,40 +123,33 @@ struct Nothing {
 // Where a row of elements comes from.
 template <class Src>
 struct Typed {
-  const Src* from;
+  const char* from;
+  c10::ScalarType dtype;
 
   template <class B>
   C10_ALWAYS_INLINE void load(int64_t begin, B& x) const {
-    x.update([&](Floats, int k) { return widen(from + begin + k * kWidth); });
+    const Src* row = reinterpret_cast<const Src*>(from);
+    x.update([&](Floats, int k) { return widen(row + begin + k * kWidth); });
   }
 };
 
 // The same of a type that is seldom computed with. It is looked up for each block, which costs a
 // few cycles, but less code than each type with each type of a destination.
-class Untyped {
- public:
-  Untyped(const char* source, c10::ScalarType type) : from_(source), dtype_(type) {}
+struct Untyped {
+  const char* from;
+  c10::ScalarType dtype;
 
   template <class B>
   C10_ALWAYS_INLINE void load(int64_t begin, B& x) const {
-    switch (dtype_) { // a call of dispatch() would not be inlined
+    switch (dtype) { // a call of dispatch() would not be inlined
       case c10::kFloat8_e4m3fn:
-        return load_as<c10::Float8_e4m3fn>(begin, x);
+        return Typed<c10::Float8_e4m3fn>{from, dtype}.load(begin, x);
       case c10::kFloat8_e5m2:
-        return load_as<c10::Float8_e5m2>(begin, x);
+        return Typed<c10::Float8_e5m2>{from, dtype}.load(begin, x);
       default:
-        return load_as<int32_t>(begin, x);
+        return Typed<int32_t>{from, dtype}.load(begin, x);
     }
   }
-
- private:
-  template <class Src, class B>
-  C10_ALWAYS_INLINE void load_as(int64_t begin, B& x) const {
-    Typed<Src>{reinterpret_cast<const Src*>(from_)}.load(begin, x);
-  }
-
-  const char* from_;
-  c10::ScalarType dtype_;
 };
 
 // A row of at least a block; the last block overlaps the one before it.
@@ -194,52 +166,29 @@ run_row(const Arithmetic& arithmetic, const Src& src, Dst* to, const RowArgs<flo
     arithmetic.compute(i, x);
     x.store(to + i, is_streamed);
   };
-  for (int64_t i = 0; i < run; i += kBlock) {
+  for (int64_t i = 0; i < run; i += kBlock)
     run_block(std::min(i, run - kBlock));
-  }
 }
 
-// f(row, from, to) for each row.
-template <class Dst, class F>
-C10_ALWAYS_INLINE void for_each_row(const RowArgs<float>& rows, const F& f) {
+// Every row, by the arithmetic that arithmetic_of(row) returns.
+template <int kVectors, class Dst, class Source, class F>
+C10_ALWAYS_INLINE void run_each_row(const RowArgs<float>& rows, const F& arithmetic_of) {
   const int64_t src_step = rows.src_row_step * c10::elementSize(rows.src_dtype);
   for (int64_t row = 0; row < rows.rows; row++) {
     const char* from = rows.src + row * src_step;
     // Where the next row is, the processor cannot guess.
-    for (int64_t line = 0; line < 4; line++) {
+    for (int64_t line = 0; line < 4; line++)
       __builtin_prefetch(from + src_step + line * kCacheLine);
-    }
-    f(row, from, reinterpret_cast<Dst*>(rows.dst) + row * rows.dst_row_step);
+    Dst* to = reinterpret_cast<Dst*>(rows.dst) + row * rows.dst_row_step;
+    run_row<kVectors>(arithmetic_of(row), Source{from, rows.src_dtype}, to, rows);
   }
 }
 
-bool is_number(const RowArgs<float>::Operand& operand) {
-  return operand.data == nullptr || operand.step == 0;
-}
-
-Floats number(const RowArgs<float>::Operand& operand, int64_t row, float neutral) {
-  return all(operand.present ? RowOperand<float>(operand, row).number : neutral);
-}
-
-// Only the conversion.
-template <class Dst>
-void convert_rows(const RowArgs<float>& rows) {
-  // No more vectors than fill a register in the end: loads and stores that alternate are faster
-  // than many loads and then many stores.
-  constexpr int kVectors = sizeof(Dst) == 1 ? 4 : 2;
-  dispatch(Sources{}, rows.src_dtype, [&](auto tag) {
-    using Src = typename decltype(tag)::type;
-    // The others are moved, or converted as integers.
-    constexpr bool is_moved = std::is_same_v<Src, Dst> && !std::is_same_v<Src, float> &&
-        !std::is_same_v<Src, c10::Float8_e5m2>;
-    if constexpr (!is_moved && !(std::is_integral_v<Src> && std::is_integral_v<Dst>)) {
-      for_each_row<Dst>(
-          rows, [&](int64_t, const char* from, Dst* to) __attribute__((always_inline)) {
-            run_row<kVectors>(Nothing{}, Typed<Src>{reinterpret_cast<const Src*>(from)}, to, rows);
-          });
-    } else {
-      TORCH_INTERNAL_ASSERT(false, "conversion of ", rows.src_dtype, " to ", rows.dst_dtype);
-    }
+// The same of a source of one of these types.
+template <int kVectors, class Dst, class Types, class F>
+void run_typed_rows(Types types, const RowArgs<float>& rows, const F& arithmetic_of) {
+  dispatch(types, rows.src_dtype, [&](auto tag) {
+    run_each_row<kVectors, Dst, Typed<typename decltype(tag)::type>>(rows, arithmetic_of);
   });
 }
 
@@ -247,69 +196,51 @@ void convert_rows(const RowArgs<float>& rows) {
 constexpr int kVectors = 4;
 
 template <class Dst>
-void dequantize_rows(const RowArgs<float>& rows) {
-  dispatch(Integers{}, rows.src_dtype, [&](auto tag) {
-    using Src = typename decltype(tag)::type;
-    for_each_row<Dst>(
-        rows, [&](int64_t row, const char* from, Dst* to) __attribute__((always_inline)) {
-          const Dequantize arithmetic{
-              number(rows.src_zero_point, row, 0.0f), number(rows.scale, row, 1.0f)};
-          run_row<kVectors>(arithmetic, Typed<Src>{reinterpret_cast<const Src*>(from)}, to, rows);
-        });
-  });
-}
-
-template <class Dst>
-void quantize_rows_by_numbers(const RowArgs<float>& rows) {
-  dispatch(Floats32{}, rows.src_dtype, [&](auto tag) {
-    using Src = typename decltype(tag)::type;
-    for_each_row<Dst>(
-        rows, [&](int64_t row, const char* from, Dst* to) __attribute__((always_inline)) {
-          const Quantize arithmetic{
-              number(rows.dst_scale, row, 1.0f),
-              number(rows.dst_zero_point, row, -0.0f),
-              rows.round_before_zero_point};
-          run_row<kVectors>(arithmetic, Typed<Src>{reinterpret_cast<const Src*>(from)}, to, rows);
-        });
-  });
-}
-
-// Any arithmetic. source(from): a row that begins there.
-template <class Dst, class Source>
-void compute_rows(const RowArgs<float>& rows, const Source& source) {
-  for_each_row<Dst>(
-      rows, [&](int64_t row, const char* from, Dst* to) __attribute__((always_inline)) {
-        run_row<kVectors>(FloatRow(rows, row), source(from), to, rows);
-      });
-}
-
-template <class Dst>
 void run_rows(const RowArgs<float>& s) {
-  const bool has_src_side = s.src_zero_point.present || s.scale.present;
-  const bool has_dst_side = s.dst_scale.present || s.dst_zero_point.present;
-  if (!has_src_side && !has_dst_side && !s.accumulate.present) {
-    return convert_rows<Dst>(s);
-  }
+  const auto is_present = [&](Array array) { return s.operand[array].present; };
+  const auto is_number = [&](Array array) {
+    return s.operand[array].data == nullptr || s.operand[array].step == 0;
+  };
+  const auto number = [&](Array array, int64_t row, float neutral) {
+    return all(is_present(array) ? s.operand[array].in_row(row).number : neutral);
+  };
+  const bool has_src_side = is_present(kSrcZeroPoint) || is_present(kScale);
+  const bool has_dst_side = is_present(kDstScale) || is_present(kDstZeroPoint);
+  const bool has_sum = is_present(kAccumulate);
   const bool from_integers = contains(Integers{}, s.src_dtype);
+  if (!has_src_side && !has_dst_side && !has_sum) {
+    // Only the conversion. No more vectors than fill a register in the end: loads and stores that
+    // alternate are faster than many loads and then many stores.
+    constexpr int kFew = sizeof(Dst) == 1 ? 4 : 2;
+    const auto nothing = [](int64_t) { return Nothing{}; };
+    if constexpr (!std::is_integral_v<Dst>) { // integers are not converted to others in float32
+      if (from_integers)
+        return run_typed_rows<kFew, Dst>(Integers{}, s, nothing);
+    }
+    return run_typed_rows<kFew, Dst>(Floats32{}, s, nothing);
+  }
   if constexpr (std::is_integral_v<Dst>) {
-    if (!from_integers && !has_src_side && !s.accumulate.present && is_number(s.dst_scale) &&
-        is_number(s.dst_zero_point)) {
-      return quantize_rows_by_numbers<Dst>(s);
+    if (!from_integers && !has_src_side && !has_sum && is_number(kDstScale) &&
+        is_number(kDstZeroPoint)) {
+      return run_typed_rows<kVectors, Dst>(Floats32{}, s, [&](int64_t row) {
+        return Quantize{
+            number(kDstScale, row, 1.0f),
+            number(kDstZeroPoint, row, -0.0f),
+            s.round_before_zero_point};
+      });
     }
   } else {
-    if (from_integers && !has_dst_side && !s.accumulate.present && is_number(s.scale) &&
-        is_number(s.src_zero_point)) {
-      return dequantize_rows<Dst>(s);
+    if (from_integers && !has_dst_side && !has_sum && is_number(kScale) &&
+        is_number(kSrcZeroPoint)) {
+      return run_typed_rows<kVectors, Dst>(Integers{}, s, [&](int64_t row) {
+        return Dequantize{number(kSrcZeroPoint, row, 0.0f), number(kScale, row, 1.0f)};
+      });
     }
   }
-  if (!contains(OftenComputedWith{}, s.src_dtype)) {
-    return compute_rows<Dst>(s, [&](const char* from) { return Untyped(from, s.src_dtype); });
-  }
-  dispatch(OftenComputedWith{}, s.src_dtype, [&](auto tag) {
-    using Src = typename decltype(tag)::type;
-    compute_rows<Dst>(
-        s, [](const char* from) { return Typed<Src>{reinterpret_cast<const Src*>(from)}; });
-  });
+  const auto any = [&](int64_t row) { return FloatRow(s, row); };
+  if (contains(OftenComputedWith{}, s.src_dtype))
+    return run_typed_rows<kVectors, Dst>(OftenComputedWith{}, s, any);
+  run_each_row<kVectors, Dst, Untyped>(s, any);
 }
 
 void run_rows(const RowArgs<float>& s) {
@@ -320,19 +251,17 @@ void run_rows(const RowArgs<float>& s) {
 // A row that may be shorter than a block, in copies that are long enough.
 void run_short_row(RowArgs<float> s, int64_t row) {
   alignas(64) char src[kShortRow * sizeof(float)] = {}, dst[kShortRow * sizeof(double)];
-  alignas(64) float operands[5][kShortRow];
+  alignas(64) float operands[kOperands][kShortRow];
   const int64_t src_size = c10::elementSize(s.src_dtype);
   const int64_t dst_size = c10::elementSize(s.dst_dtype);
   std::memcpy(src, s.src + row * s.src_row_step * src_size, s.run * src_size);
-  float* to = operands[0];
-  for (auto* operand :
-       {&s.src_zero_point, &s.scale, &s.accumulate, &s.dst_scale, &s.dst_zero_point}) {
-    if (operand->data != nullptr) {
-      const float* from = operand->data + row * operand->row_step;
-      std::fill_n(to, kShortRow, 1.0f);
-      std::memcpy(to, from, (operand->step == 0 ? 1 : s.run) * sizeof(float));
-      operand->data = to;
-      to += kShortRow;
+  for (int array = 0; array < kOperands; array++) {
+    auto& operand = s.operand[array];
+    if (operand.data != nullptr) {
+      const float* from = operand.data + row * operand.row_step;
+      std::fill_n(operands[array], kShortRow, 1.0f);
+      std::memcpy(operands[array], from, (operand.step == 0 ? 1 : s.run) * sizeof(float));
+      operand.data = operands[array];
     }
   }
   char* result = s.dst + row * s.dst_row_step * dst_size;
@@ -374,8 +303,8 @@ void fake_quantize_row(const RowArgs<float>& s, uint8_t* mask) {
   constexpr int64_t kBlock = kVectors * kWidth;
   static_assert(kReadable % kBlock == 0 && kBlock % 8 == 0);
   RowArgs<float> back{};
-  back.src_zero_point = s.dst_zero_point;
-  back.scale = s.dst_scale;
+  back.operand[kSrcZeroPoint] = s.operand[kDstZeroPoint];
+  back.operand[kScale] = s.operand[kDstScale];
   const FloatRow quantize(s, 0), dequantize(back, 0);
   const auto run_block = [&](const float* from, int64_t i, char* to) {
     Block<kVectors> x;
@@ -418,12 +347,10 @@ void fake_quantize_row(const RowArgs<float>& row, c10::ScalarType quantized, uin
 }
 
 void quantize_rows(const RowArgs<float>& rows) {
-  if (rows.run >= kShortRow) {
+  if (rows.run >= kShortRow)
     return run_rows(rows);
-  }
-  for (int64_t row = 0; row < rows.rows; row++) {
+  for (int64_t row = 0; row < rows.rows; row++)
     run_short_row(rows, row);
-  }
 }
 
 } // namespace torch_dnnl::reorder_cpu

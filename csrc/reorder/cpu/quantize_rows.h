@@ -7,9 +7,14 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <cstdint>
 
+#include "reorder/problem.h"
+
 namespace torch_dnnl::reorder_cpu {
+
+using namespace reorder_arrays;
 
 // C: what is computed in; float, double, or int32_t from integer to integer.
 template <class C>
@@ -20,36 +25,38 @@ struct RowArgs {
     int64_t step;  // 1, or 0: one value for a row
     int64_t row_step;
     C number;
+
+    Operand in_row(int64_t row) const {
+      const C* at = data == nullptr ? nullptr : data + row * row_step;
+      if (at != nullptr && step == 0)
+        return {true, nullptr, 0, 0, *at};
+      return {present, at, step, 0, number};
+    }
   };
   int64_t run, rows; // elements of a row, rows
   const char* src;
   char* dst;
   int64_t src_row_step, dst_row_step; // in elements
   c10::ScalarType src_dtype, dst_dtype;
-  Operand src_zero_point, scale, accumulate, dst_scale, dst_zero_point;
+  Operand operand[kOperands];
   C beta;
   bool round_before_zero_point;
   bool is_streamed; // as far as rows are whole lines
 };
 
-// An operand in one row.
-template <class C>
-struct RowOperand {
-  bool present;
-  const C* data; // null: `number`
-  C number;
-
-  RowOperand(const typename RowArgs<C>::Operand& operand, int64_t row)
-      : present(operand.present), data(operand.data), number(operand.number) {
-    if (data != nullptr) {
-      data += row * operand.row_step;
-      if (operand.step == 0) {
-        number = *data;
-        data = nullptr;
-      }
-    }
+// A row in another type, which holds all its values.
+template <class T, class C>
+inline void widen_row(const T* __restrict from, int64_t step, C* __restrict to, int64_t n) {
+  if (step == 1) {
+    for (int64_t i = 0; i < n; i++)
+      to[i] = static_cast<C>(from[i]);
+  } else if (step == 0) {
+    std::fill_n(to, n, static_cast<C>(*from));
+  } else {
+    for (int64_t i = 0; i < n; i++)
+      to[i] = static_cast<C>(from[i * step]);
   }
-};
+}
 
 // Rows that are shorter are slow; they should be brought together.
 inline constexpr int64_t kShortestRun = 64;

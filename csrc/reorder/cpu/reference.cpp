@@ -1,4 +1,5 @@
-#include "reorder/cpu/reference.h"
+// The definitions of reorder and of fake quantization, in a loop over all elements.
+#include "reorder/cpu/kernels.h"
 
 #include "core/cpu/parallel.h"
 #include "core/dispatch.h"
@@ -9,20 +10,11 @@ namespace {
 // Operations for a byte of a mask: eight elements.
 constexpr int64_t kByteCost = 256;
 
-// f(std::type_identity<C>) for the type that is computed in.
-template <class F>
-void with_computed(const FakeReorderProblem& p, const F& f) {
-  dispatch(TypeList<double, float>{}, p.reorder.compute_dtype, f);
-}
-
 } // namespace
 
 void run_reference(const ReorderProblem& p) {
-  int64_t elements = 1;
-  for (int64_t k = 0; k < p.dst_digits; k++)
-    elements *= p.dst_digit[k].extent;
   dispatch(ReorderComputeTypes{}, p.compute_dtype, [&](auto tag) {
-    for_each_element(elements, /*cost=*/32, ReorderElement<typename decltype(tag)::type>{p});
+    for_each_element(p.elements(), /*cost=*/32, ReorderElement<typename decltype(tag)::type>{p});
   });
 }
 

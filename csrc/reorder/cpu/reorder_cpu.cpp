@@ -1,9 +1,7 @@
 // Reorder and fake quantization on the CPU: the kernels, in order of preference.
 #include <torch/library.h>
 
-#include "reorder/cpu/boxes.h"
-#include "reorder/cpu/fake_quantize.h"
-#include "reorder/cpu/reference.h"
+#include "reorder/cpu/kernels.h"
 #include "reorder/on_device.h"
 
 namespace torch_dnnl {

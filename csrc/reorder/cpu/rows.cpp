@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "core/numeric.h"
 #include "reorder/cpu/convert_vectors.h"
-#include "reorder/cpu/scalar_convert.h"
+#include "reorder/cpu/quantize_rows.h"
 
 namespace torch_dnnl::reorder_cpu {
 namespace {
@@ -30,9 +31,8 @@ void for_each_plane(const Box& box, const F& f) {
 
 template <int kBytes>
 void move_short(const char* src, int64_t src_step, char* dst, int64_t dst_step, int64_t count) {
-  for (int64_t i = 0; i < count; i++) {
+  for (int64_t i = 0; i < count; i++)
     std::memcpy(dst + i * dst_step, src + i * src_step, kBytes);
-  }
 }
 
 // memcpy would let the processor move a run this long by itself (rep movsb), which takes up to
@@ -50,9 +50,8 @@ void move_long(const char* src, char* dst, int64_t bytes, bool may_stream) {
   for (; i + block <= bytes; i += block) {
     Floats x[kVectors];
     std::memcpy(x, src + i, block);
-    for (int k = 0; k < kVectors; k++) {
+    for (int k = 0; k < kVectors; k++)
       store_all(x[k], dst + i + k * size, may_stream);
-    }
   }
   std::memcpy(dst + i, src + i, bytes - i);
 }
@@ -67,71 +66,41 @@ void move_runs(
     int64_t count,
     bool may_stream = false) {
   if (bytes >= kLongRun) {
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < count; i++)
       move_long(src + i * src_step, dst + i * dst_step, bytes, may_stream);
-    }
     return;
   }
-  switch (bytes) {
-    case 1:
-      return move_short<1>(src, src_step, dst, dst_step, count);
-    case 2:
-      return move_short<2>(src, src_step, dst, dst_step, count);
-    case 4:
-      return move_short<4>(src, src_step, dst, dst_step, count);
-    case 8:
-      return move_short<8>(src, src_step, dst, dst_step, count);
-    case 16:
-      return move_short<16>(src, src_step, dst, dst_step, count);
-    case 32:
-      return move_short<32>(src, src_step, dst, dst_step, count);
-    case 64:
-      return move_short<64>(src, src_step, dst, dst_step, count);
-    default:
-      for (int64_t i = 0; i < count; i++) {
-        std::memcpy(dst + i * dst_step, src + i * src_step, bytes);
-      }
-  }
+  const auto move_if = [&]<int kBytes>(std::integral_constant<int, kBytes>) {
+    if (bytes == kBytes)
+      move_short<kBytes>(src, src_step, dst, dst_step, count);
+    return bytes == kBytes;
+  };
+  const bool is_moved = [&]<int... sizes>(std::integer_sequence<int, sizes...>) {
+    return (move_if(std::integral_constant<int, sizes>()) || ...);
+  }(std::integer_sequence<int, 1, 2, 4, 8, 16, 32, 64>());
+  for (int64_t i = 0; i < count && !is_moved; i++)
+    std::memcpy(dst + i * dst_step, src + i * src_step, bytes);
 }
 
-// Contiguous elements to elements with a step.
-void move_row(const char* src, char* dst, int64_t count, int64_t dst_step, int64_t size) {
-  if (dst_step == 1) {
-    std::memcpy(dst, src, count * size);
-  } else {
-    move_runs(size, src, size, dst, dst_step * size, count);
-  }
-}
-
-} // namespace
-
-void MoveRows::run(const Box& box, const char* src, char* dst, bool is_streamed) const {
-  const int64_t size = element_size_;
+void move_box(const Box& box, int64_t size, const char* src, char* dst, bool is_streamed) {
   for_each_plane(box, [&](const Offsets& at, const Axis& inner, const Axis& next) {
     const char* from = src + at[kSrc] * size;
     char* to = dst + at[kDst] * size;
-    if (inner.stride[kSrc] == 1 && inner.stride[kDst] == 1) {
-      const int64_t bytes = inner.extent * size;
-      const int64_t src_step = next.stride[kSrc] * size, dst_step = next.stride[kDst] * size;
-      move_runs(bytes, from, src_step, to, dst_step, next.extent, is_streamed);
-      return;
-    }
-    for (int64_t j = 0; j < next.extent; j++) {
+    const int64_t src_step = next.stride[kSrc] * size, dst_step = next.stride[kDst] * size;
+    if (inner.stride[kSrc] == 1 && inner.stride[kDst] == 1)
+      return move_runs(inner.extent * size, from, src_step, to, dst_step, next.extent, is_streamed);
+    for (int64_t j = 0; j < next.extent; j++, from += src_step, to += dst_step)
       move_runs(size, from, inner.stride[kSrc] * size, to, inner.stride[kDst] * size, inner.extent);
-      from += next.stride[kSrc] * size;
-      to += next.stride[kDst] * size;
-    }
   });
 }
 
-bool is_move(const ReorderProblem& p) {
-  return p.compute_dtype == c10::kLong && p.src_dtype == p.dst_dtype;
-}
+// An array over a part of the two innermost loops.
+struct Plane {
+  int64_t run, rows, step, row_step;
+};
 
-// Part of a plane: `rows` times `run` elements.
-template <class C>
-struct ConvertRows<C>::Piece {
-  const char* src;
+// Part of the two innermost loops: `rows` times `run` elements.
+struct Piece {
   Offsets at;
   const Axis &inner, &next;
   int64_t run, rows;
@@ -142,156 +111,119 @@ struct ConvertRows<C>::Piece {
   }
 };
 
+// Elements from `offset` on, in the type that is computed in.
 template <class C>
-ConvertRows<C>::ConvertRows(const ReorderProblem& p)
-    : inputs_{},
-      dst_dtype_(p.dst_dtype),
-      beta_(std::is_integral_v<C> ? C(0) : static_cast<C>(p.beta)),
-      round_before_zero_point_(p.round_before_zero_point) {
-  set(kSrc, p.src, p.src_dtype);
-  if (p.accumulate != nullptr) {
-    set(kAccumulate, p.accumulate, p.accumulate_dtype);
-  }
-  set(kSrcZeroPoint, p.src_zero_point);
-  set(kScale, p.scale);
-  set(kDstScale, p.dst_scale);
-  set(kDstZeroPoint, p.dst_zero_point);
+void widen_plane(
+    const void* data,
+    c10::ScalarType dtype,
+    int64_t offset,
+    const Plane& plane,
+    C* to) {
+  with_type(dtype, [&](auto tag) {
+    const auto* row = static_cast<const decltype(tag)*>(data) + offset;
+    for (int64_t j = 0; j < plane.rows; j++, row += plane.row_step, to += plane.run)
+      widen_row(row, plane.step, to, plane.run);
+  });
 }
 
+// Whether the arithmetic can take an operand as it lies in long rows.
 template <class C>
-void ConvertRows<C>::set(Array array, const void* data, c10::ScalarType dtype) {
-  Input& input = inputs_[array];
-  input.present = true;
-  input.data = static_cast<const char*>(data);
-  input.dtype = dtype;
-  input.size = c10::elementSize(dtype);
-  with_type(dtype, [&](auto tag) { input.widen = widen_plane<decltype(tag)>; });
+bool is_in_place(const ReorderProblem& p, int array, const Axis& inner) {
+  return p.operand[array].dtype == c10::CppTypeToScalarType<C>::value &&
+      (inner.stride[array] == 1 || inner.stride[array] == 0);
 }
 
+// The first piece: long rows as they are, with short buffers for operands; or kPiece elements,
+// brought together.
 template <class C>
-void ConvertRows<C>::set(Array array, const ReorderProblem::Operand& operand) {
-  if (operand.data != nullptr) {
-    set(array, operand.data, operand.dtype);
-  } else if (operand.present) {
-    inputs_[array].present = true;
-    inputs_[array].number = static_cast<C>(operand.number);
-  }
-}
-
-template <class C>
-template <class T>
-void ConvertRows<C>::widen_plane(const char* from, const Plane& plane, C* to) {
-  const T* row = reinterpret_cast<const T*>(from);
-  for (int64_t j = 0; j < plane.rows; j++, row += plane.row_step, to += plane.run) {
-    widen_row(row, plane.step, to, plane.run);
-  }
-}
-
-template <class C>
-const char* ConvertRows<C>::begin(Array array, const Piece& piece) const {
-  const char* data = array == kSrc ? piece.src : inputs_[array].data;
-  return data + piece.at[array] * inputs_[array].size;
-}
-
-// Whether the arithmetic can take an array as it lies in long rows.
-template <class C>
-bool ConvertRows<C>::is_in_place(Array array, const Axis& inner) const {
-  const bool is_operand = array != kSrc && array != kDst;
-  const bool is_right_type =
-      !is_operand || inputs_[array].dtype == c10::CppTypeToScalarType<C>::value;
-  return is_right_type && (inner.stride[array] == 1 || (is_operand && inner.stride[array] == 0));
-}
-
-// Long rows as they are, with short buffers for operands; or kPiece elements, brought together.
-template <class C>
-void ConvertRows<C>::choose_piece(const Axis& inner, const Axis& next, Piece& piece) const {
+Piece choose_piece(
+    const ReorderProblem& p,
+    const Offsets& at,
+    const Axis& inner,
+    const Axis& next) {
+  Piece piece{at, inner, next, inner.extent, next.extent, false};
   piece.is_packed =
-      inner.extent < kShortestRun || !is_in_place(kSrc, inner) || !is_in_place(kDst, inner);
-  piece.run = inner.extent;
-  piece.rows = next.extent;
+      inner.extent < kShortestRun || inner.stride[kSrc] != 1 || inner.stride[kDst] != 1;
   const auto limit = [&](int64_t run, int64_t rows) {
     piece.run = std::min(piece.run, run);
     piece.rows = std::min(piece.rows, rows);
   };
+  const int64_t rows_of_piece = std::max<int64_t>(kPiece / inner.extent, 1);
   if (piece.is_packed) {
-    limit(kPiece, std::max<int64_t>(kPiece / inner.extent, 1));
-    return;
+    limit(kPiece, rows_of_piece);
+    return piece;
   }
-  for (const Array array : {kAccumulate, kSrcZeroPoint, kScale, kDstScale, kDstZeroPoint}) {
-    if (inputs_[array].data == nullptr || is_in_place(array, inner)) {
+  for (int array = 0; array < kOperands; array++) {
+    if (p.operand[array].data == nullptr || is_in_place<C>(p, array, inner))
       continue;
-    }
     if (inner.stride[array] == 0) {
       limit(piece.run, kPiece);
     } else if (next.stride[array] == 0) {
       limit(kPiece, piece.rows);
     } else {
-      limit(kPiece, std::max<int64_t>(kPiece / inner.extent, 1));
+      limit(kPiece, rows_of_piece);
     }
   }
+  return piece;
 }
 
 template <class C>
 typename RowArgs<C>::Operand
-ConvertRows<C>::operand(Array array, const Piece& piece, C* buffer) const {
-  const Input& input = inputs_[array];
-  if (input.data == nullptr) {
-    return {input.present, nullptr, 0, 0, input.number};
-  }
-  const char* from = begin(array, piece);
+row_operand(const ReorderProblem& p, Array array, const Piece& piece, C* buffer) {
+  const ReorderProblem::Operand& operand = p.operand[array];
+  if (operand.data == nullptr)
+    return {operand.present, nullptr, 0, 0, static_cast<C>(operand.number)};
+  const int64_t offset = piece.at[array];
   Plane plane = piece.plane(array);
-  if (plane.step == 0 && (plane.row_step == 0 || plane.rows == 1)) {
-    C number;
-    input.widen(from, {1, 1, 1, 1}, &number);
-    return {true, nullptr, 0, 0, number};
+  if (plane.step == 0 && (plane.row_step == 0 || plane.rows == 1))
+    return {true, nullptr, 0, 0, load<C>(operand.data, operand.dtype, offset)};
+  if (!piece.is_packed && is_in_place<C>(p, array, piece.inner)) {
+    const C* from = static_cast<const C*>(operand.data) + offset;
+    return {true, from, plane.step, plane.row_step, 0};
   }
-  if (piece.is_packed) {
-    input.widen(from, plane, buffer);
-    return {true, buffer, 1, 0, 0};
-  }
-  if (is_in_place(array, piece.inner)) {
-    return {true, reinterpret_cast<const C*>(from), plane.step, plane.row_step, 0};
-  }
-  if (plane.step == 0) { // a value for each row
-    input.widen(from, {plane.rows, 1, plane.row_step, 0}, buffer);
-    return {true, buffer, 0, 1, 0};
-  }
-  if (plane.row_step == 0) { // the same row again and again
+  const bool is_of_row = !piece.is_packed && plane.step == 0; // a value for each row
+  if (is_of_row) {
+    plane = {plane.rows, 1, plane.row_step, 0};
+  } else if (!piece.is_packed && plane.row_step == 0) { // the same row again and again
     plane.rows = 1;
   }
-  input.widen(from, plane, buffer);
-  return {true, buffer, 1, plane.rows == 1 ? 0 : plane.run, 0};
+  widen_plane(operand.data, operand.dtype, offset, plane, buffer);
+  return {true, buffer, !is_of_row, is_of_row ? 1 : plane.rows == 1 ? 0 : plane.run, 0};
 }
 
 template <class C>
-void ConvertRows<C>::run_piece(const Piece& piece, char* dst, bool is_streamed) const {
-  alignas(64) C buffers[6][kPiece];
+void convert_piece(
+    const ReorderProblem& p,
+    const Piece& piece,
+    const char* src,
+    char* dst,
+    bool is_streamed) {
+  alignas(64) C buffers[kOperands + 1][kPiece];
   const Plane src_plane = piece.plane(kSrc), dst_plane = piece.plane(kDst);
-  const int64_t size = c10::elementSize(dst_dtype_);
+  const int64_t size = c10::elementSize(p.dst_dtype);
   char* to = dst + piece.at[kDst] * size;
-  RowArgs<C> rows{
-      piece.run,
-      piece.rows,
-      begin(kSrc, piece),
-      to,
-      src_plane.row_step,
-      dst_plane.row_step,
-      inputs_[kSrc].dtype,
-      dst_dtype_,
-      operand(kSrcZeroPoint, piece, buffers[1]),
-      operand(kScale, piece, buffers[2]),
-      operand(kAccumulate, piece, buffers[3]),
-      operand(kDstScale, piece, buffers[4]),
-      operand(kDstZeroPoint, piece, buffers[5]),
-      beta_,
-      round_before_zero_point_,
-      is_streamed && !piece.is_packed};
-  if (!piece.is_packed) {
-    return quantize_rows(rows);
+  RowArgs<C> rows{};
+  rows.run = piece.run;
+  rows.rows = piece.rows;
+  rows.src = src + piece.at[kSrc] * c10::elementSize(p.src_dtype);
+  rows.dst = to;
+  rows.src_row_step = src_plane.row_step;
+  rows.dst_row_step = dst_plane.row_step;
+  rows.src_dtype = p.src_dtype;
+  rows.dst_dtype = p.dst_dtype;
+  if constexpr (!std::is_integral_v<C>) {
+    for (int array = 0; array < kOperands; array++)
+      rows.operand[array] = row_operand(p, Array(array), piece, buffers[array]);
+    rows.beta = static_cast<C>(p.beta);
+    rows.round_before_zero_point = p.round_before_zero_point;
   }
+  rows.is_streamed = is_streamed && !piece.is_packed;
+  if (!piece.is_packed)
+    return quantize_rows(rows);
   alignas(64) char result[kPiece * sizeof(double)];
-  inputs_[kSrc].widen(rows.src, src_plane, buffers[0]);
-  rows.src = reinterpret_cast<const char*>(buffers[0]);
+  C* widened = buffers[kOperands];
+  widen_plane(rows.src, p.src_dtype, 0, src_plane, widened);
+  rows.src = reinterpret_cast<const char*>(widened);
   rows.src_dtype = c10::CppTypeToScalarType<C>::value;
   rows.dst = result;
   rows.run *= rows.rows;
@@ -299,17 +231,25 @@ void ConvertRows<C>::run_piece(const Piece& piece, char* dst, bool is_streamed) 
   quantize_rows(rows);
   const char* from = result;
   for (int64_t j = 0; j < piece.rows; j++) {
-    move_row(from, to, piece.run, dst_plane.step, size);
+    if (dst_plane.step == 1) {
+      std::memcpy(to, from, piece.run * size);
+    } else {
+      move_runs(size, from, size, to, dst_plane.step * size, piece.run);
+    }
     from += piece.run * size;
     to += dst_plane.row_step * size;
   }
 }
 
 template <class C>
-void ConvertRows<C>::run(const Box& box, const char* src, char* dst, bool is_streamed) const {
+void convert_box(
+    const ReorderProblem& p,
+    const Box& box,
+    const char* src,
+    char* dst,
+    bool is_streamed) {
   for_each_plane(box, [&](const Offsets& at, const Axis& inner, const Axis& next) {
-    Piece whole{src, at, inner, next, 0, 0, false};
-    choose_piece(inner, next, whole);
+    const Piece whole = choose_piece<C>(p, at, inner, next);
     for (int64_t j = 0; j < next.extent; j += whole.rows) {
       for (int64_t i = 0; i < inner.extent; i += whole.run) {
         Piece piece = whole;
@@ -317,14 +257,29 @@ void ConvertRows<C>::run(const Box& box, const char* src, char* dst, bool is_str
         piece.rows = std::min(whole.rows, next.extent - j);
         advance(piece.at, next.stride, j);
         advance(piece.at, inner.stride, i);
-        run_piece(piece, dst, is_streamed);
+        convert_piece<C>(p, piece, src, dst, is_streamed);
       }
     }
   });
 }
 
-template class ConvertRows<float>;
-template class ConvertRows<double>;
-template class ConvertRows<int32_t>;
+} // namespace
+
+void reorder_rows(
+    const ReorderProblem& p,
+    const Box& box,
+    const char* src,
+    char* dst,
+    bool is_streamed) {
+  if (p.is_move()) {
+    move_box(box, c10::elementSize(p.dst_dtype), src, dst, is_streamed);
+  } else if (p.compute_dtype == c10::kLong) {
+    convert_box<int32_t>(p, box, src, dst, is_streamed);
+  } else if (p.compute_dtype == c10::kDouble) {
+    convert_box<double>(p, box, src, dst, is_streamed);
+  } else {
+    convert_box<float>(p, box, src, dst, is_streamed);
+  }
+}
 
 } // namespace torch_dnnl::reorder_cpu

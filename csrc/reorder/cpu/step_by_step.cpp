@@ -1,15 +1,20 @@
 // Rows in float64, and of integers that are only converted: one operation at a time in a buffer.
 #include <algorithm>
-#include <cstring>
+#include <cmath>
 
 #include "core/dispatch.h"
 #include "core/numeric.h"
 #include "reorder/cpu/quantize_rows.h"
-#include "reorder/cpu/scalar_convert.h"
-#include "reorder/problem.h"
+#include "reorder/reference.h"
 
 namespace torch_dnnl::reorder_cpu {
 namespace {
+
+// To the nearest integer, ties to even: adding 2^52 leaves no room for a fraction.
+double round_even(double x) {
+  const double magic = std::copysign(0x1p52, x);
+  return std::fabs(x) < 0x1p52 ? (x + magic) - magic : x;
+}
 
 // One step at a time, in pieces that stay in the first-level cache.
 template <class C>
@@ -22,9 +27,8 @@ class StepByStep {
       for (begin_ = 0; begin_ < s_.run; begin_ += kPiece) {
         size_ = std::min(kPiece, s_.run - begin_);
         load();
-        if constexpr (std::is_floating_point_v<C>) {
+        if constexpr (std::is_floating_point_v<C>)
           compute();
-        }
         store();
       }
     }
@@ -42,32 +46,29 @@ class StepByStep {
   }
 
   template <class F>
-  void step(const typename RowArgs<C>::Operand& operand, const F& f) {
-    const RowOperand<C> in_row(operand, row_);
-    if (!in_row.present) {
+  void step(Array array, const F& f) {
+    const auto operand = s_.operand[array].in_row(row_);
+    if (!operand.present)
       return;
-    }
-    if (in_row.data == nullptr) {
-      for (int64_t i = 0; i < size_; i++) {
-        value_[i] = f(value_[i], in_row.number);
-      }
+    if (operand.data == nullptr) {
+      for (int64_t i = 0; i < size_; i++)
+        value_[i] = f(value_[i], operand.number);
     } else {
-      for (int64_t i = 0; i < size_; i++) {
-        value_[i] = f(value_[i], in_row.data[begin_ + i]);
-      }
+      for (int64_t i = 0; i < size_; i++)
+        value_[i] = f(value_[i], operand.data[begin_ + i]);
     }
   }
 
   void compute() {
     const C beta = s_.beta;
-    step(s_.src_zero_point, [](C x, C zero) { return x - zero; });
-    step(s_.scale, [](C x, C scale) { return scale * x; });
-    step(s_.accumulate, [beta](C x, C sum) { return x + beta * sum; });
-    step(s_.dst_scale, [](C x, C scale) { return x / scale; });
+    step(kSrcZeroPoint, [](C x, C zero) { return x - zero; });
+    step(kScale, [](C x, C scale) { return scale * x; });
+    step(kAccumulate, [beta](C x, C sum) { return x + beta * sum; });
+    step(kDstScale, [](C x, C scale) { return x / scale; });
     if (s_.round_before_zero_point) {
-      step(s_.dst_zero_point, [](C x, C zero) { return round_even(x) + zero; });
+      step(kDstZeroPoint, [](C x, C zero) { return round_even(x) + zero; });
     } else {
-      step(s_.dst_zero_point, [](C x, C zero) { return x + zero; });
+      step(kDstZeroPoint, [](C x, C zero) { return x + zero; });
     }
   }
 
@@ -77,7 +78,13 @@ class StepByStep {
       T* to = reinterpret_cast<T*>(s_.dst) + row_ * s_.dst_row_step + begin_;
       if constexpr (std::is_integral_v<T> || std::is_same_v<C, double>) {
         if constexpr (std::is_arithmetic_v<T>) {
-          narrow_row(value_, to, size_);
+          for (int64_t i = 0; i < size_; i++) {
+            if constexpr (std::is_floating_point_v<T>) {
+              to[i] = canonical_nan(static_cast<T>(value_[i]));
+            } else {
+              to[i] = convert<T>(value_[i]);
+            }
+          }
         } else {
           store_singles(to);
         }
@@ -89,7 +96,8 @@ class StepByStep {
   void store_singles(T* to) const {
     alignas(64) float singles[kPiece];
     for (int64_t i = 0; i < size_; i++) {
-      singles[i] = single_for<T>(value_[i]);
+      // float8 is rounded from float32.
+      singles[i] = is_float8_v<T> ? static_cast<float>(value_[i]) : narrow_to_odd(value_[i]);
     }
     RowArgs<float> row{};
     row.run = size_;

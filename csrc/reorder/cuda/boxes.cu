@@ -42,8 +42,8 @@ size_t most_axes(const ReorderProblem& p) {
   size_t digits = 0, padded_digits = 1;
   for (int64_t dim = 0; dim < p.dims; dim++)
     digits += boxes::detail::common_steps(p, dim).size();
-  for (int64_t k = 0; k < p.dst_digits; k++)
-    padded_digits += p.dst_digit[k].extent > 1;
+  for (const ReorderProblem::Digit& digit : p.dst_layout)
+    padded_digits += digit.extent > 1;
   return std::max(digits, padded_digits);
 }
 
@@ -68,11 +68,8 @@ void run_boxes(const ReorderProblem& p) {
 }
 
 void run_reference(const ReorderProblem& p) {
-  int64_t elements = 1;
-  for (int64_t k = 0; k < p.dst_digits; k++)
-    elements *= p.dst_digit[k].extent;
   dispatch(ReorderComputeTypes{}, p.compute_dtype, [&](auto tag) {
-    cuda::for_each_element(elements, ReorderElement<typename decltype(tag)::type>{p});
+    cuda::for_each_element(p.elements(), ReorderElement<typename decltype(tag)::type>{p});
   });
 }
 

@@ -31,27 +31,23 @@ struct Eight {
 
   __device__ __forceinline__ void load(const T* from, int count) {
     if (count == kBits) {
-      for (int i = 0; i < kAccesses; i++) {
+      for (int i = 0; i < kAccesses; i++)
         part[i] = cuda::load_vector<kWidth>(from + i * kWidth);
-      }
       return;
     }
-    for (int k = 0; k < kBits; k++) {
+    for (int k = 0; k < kBits; k++)
       at(k) = k < count ? from[k] : T(0);
-    }
   }
 
   __device__ __forceinline__ void store(T* to, int count) {
     if (count == kBits) {
-      for (int i = 0; i < kAccesses; i++) {
+      for (int i = 0; i < kAccesses; i++)
         cuda::store_vector(to + i * kWidth, part[i]);
-      }
       return;
     }
     for (int k = 0; k < kBits; k++) {
-      if (k < count) {
+      if (k < count)
         to[k] = at(k);
-      }
     }
   }
 };
@@ -101,9 +97,8 @@ __device__ __forceinline__ void for_each_pack(const FakePlan<C>& plan, const F& 
   }
 #pragma unroll
   for (int i = 0; i < kPacks; i++) {
-    if (count[i] > 0) {
+    if (count[i] > 0)
       finish(first + i * kThreads, count[i], position[i], data[i]);
-    }
   }
 }
 
@@ -114,33 +109,28 @@ __global__ void __launch_bounds__(kThreads)
     const PackArgs<C>& args = plan.args;
     const PackOperands<C> operands{args, position, count};
     C w[kBits], u[kBits], value[kBits];
-    for (int k = 0; k < kBits; k++) {
+    for (int k = 0; k < kBits; k++)
       w[k] = static_cast<C>(data.at(k));
-    }
     scale_values(args, w, operands);
-    for (int k = 0; k < kBits; k++) {
+    for (int k = 0; k < kBits; k++)
       u[k] = w[k];
-    }
     shift_values(args, u, operands);
     const uint32_t bits =
         quantize_and_back(args, plan.quantized, plan.step_gradient, w, u, value, operands);
     const int64_t byte = plan.byte_of(pack);
     plan.mask[byte] = static_cast<uint8_t>(bits & ((1u << count) - 1));
     uint32_t of_row = pack;
-    if (plan.mask_row.split(of_row) == plan.last_of_mask_row) {
+    if (plan.mask_row.split(of_row) == plan.last_of_mask_row)
       plan.mask[byte + 1] = 0;
-    }
     const auto store = [&](auto result) {
-      for (int k = 0; k < kBits; k++) {
+      for (int k = 0; k < kBits; k++)
         result.at(k) = convert<std::remove_reference_t<decltype(result.at(k))>>(value[k]);
-      }
       using Result = std::remove_reference_t<decltype(result.at(0))>;
       result.store(reinterpret_cast<Result*>(args.dst + position.at[kDst]), count);
     };
     if constexpr (!std::is_same_v<T, C>) {
-      if (plan.step_gradient) {
+      if (plan.step_gradient)
         return store(Eight<C>{});
-      }
     }
     store(Eight<T>{});
   };
@@ -153,9 +143,8 @@ __global__ void __launch_bounds__(kThreads)
     mask_kernel(const __grid_constant__ FakePlan<float> plan) {
   const auto finish = [&](uint32_t pack, int count, const PackPosition& position, Eight<T>& data) {
     const uint32_t bits = plan.saved_mask[plan.byte_of(pack)];
-    for (int k = 0; k < kBits; k++) {
+    for (int k = 0; k < kBits; k++)
       data.at(k) = (bits >> k & 1) != 0 ? data.at(k) : T(0);
-    }
     data.store(reinterpret_cast<T*>(plan.args.dst + position.at[kDst]), count);
   };
   for_each_pack<T>(plan, finish);
@@ -164,24 +153,20 @@ __global__ void __launch_bounds__(kThreads)
 // The elements of a problem as one box of packs, if they are next to each other on both sides,
 // aligned, and no pack has a part of two rows.
 std::optional<Box> box_of_packs(const FakeReorderProblem& p) {
-  if (!boxes::has_boxes(p.reorder)) {
+  if (!boxes::has_boxes(p.reorder))
     return std::nullopt;
-  }
   boxes::Boxes all = boxes::decompose(p.reorder);
   Box& box = all.values.front();
   const boxes::Axis& row = box.axes.back();
   const bool is_whole = row.extent % kBits == 0 || box.axes.size() == 1;
   const bool is_whole_mask = p.row_elements % kBits == 0 || p.rows == 1;
-  Alignment src(cuda::kWidestAccess), dst(cuda::kWidestAccess);
-  src.add(p.reorder.src);
-  src.add(box, kSrc, c10::elementSize(p.reorder.src_dtype));
-  dst.add(p.reorder.dst);
-  dst.add(box, kDst, c10::elementSize(p.reorder.dst_dtype));
+  const ReorderProblem& r = p.reorder;
+  const Alignment src(box, kSrc, r.src, c10::elementSize(r.src_dtype));
+  const Alignment dst(box, kDst, r.dst, c10::elementSize(r.dst_dtype));
   const bool is_aligned = src.bytes() == cuda::kWidestAccess && dst.bytes() == cuda::kWidestAccess;
   const bool fits = box.axes.size() <= kMaxAxes && box.elements() <= kMaxCount;
-  if (all.values.size() == 1 && fits && is_whole && is_whole_mask && is_aligned) {
+  if (all.values.size() == 1 && fits && is_whole && is_whole_mask && is_aligned)
     return std::move(box);
-  }
   return std::nullopt;
 }
 
@@ -190,12 +175,6 @@ void launch_packs(void (*kernel)(FakePlan<C>), const FakePlan<C>& plan) {
   constexpr uint32_t kBlock = kThreads * kPacks;
   const dim3 grid(ceil_div(plan.box.packs, kBlock));
   cuda::launch(kernel, grid, dim3(kThreads), 0, plan);
-}
-
-// f(std::type_identity<C>) for the type that is computed in.
-template <class F>
-void with_computed(const FakeReorderProblem& p, const F& f) {
-  dispatch(TypeList<double, float>{}, p.reorder.compute_dtype, f);
 }
 
 } // namespace

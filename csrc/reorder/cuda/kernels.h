@@ -15,16 +15,19 @@ constexpr int64_t kMaxCount = int64_t(1) << 16; // so that tests have boxes that
 #else
 constexpr int64_t kMaxCount = (int64_t(1) << 31) - 1;
 #endif
+
+// Strides and offsets of src and dst are in bytes, those of operands in elements.
+inline int64_t in_bytes(int array, int64_t elements, int64_t src_size, int64_t dst_size) {
+  return array == boxes::kSrc ? elements * src_size
+      : array == boxes::kDst  ? elements * dst_size
+                              : elements;
+}
+
 // What one launch does: to reorder the elements of a box or, where they are padding, to zero them.
 struct Task {
   boxes::Box box;
   bool is_padding;
 };
-
-// Whether elements are only moved.
-inline bool is_move(const ReorderProblem& p) {
-  return p.compute_dtype == c10::kLong && p.src_dtype == p.dst_dtype;
-}
 
 // A problem as boxes (reorder/box.h), unless there are very many, or groups that do not nest; of
 // formats that anybody uses, one or two. Padding is boxes of its own. See boxes.cu.

@@ -15,10 +15,7 @@
 
 namespace torch_dnnl::reorder_cuda {
 
-using boxes::Array;
-using boxes::kArrays;
-using boxes::kDst;
-using boxes::kSrc;
+using namespace reorder_arrays;
 
 // The bytes of a pack on their way from one place to another.
 struct alignas(cuda::kWidestAccess) RawPack {
@@ -61,38 +58,29 @@ struct PackArgs {
     const void* data; // null: `number`
     C number;
   };
-  c10::ScalarType src_dtype, dst_dtype, accumulate_dtype;
+  c10::ScalarType src_dtype, dst_dtype;
   int src_size, dst_size;
   const char* src;
   char* dst;
-  const void* accumulate;
-  Operand src_zero_point, scale, dst_scale, dst_zero_point;
+  Operand operand[kOperands];
   C beta;
   bool round_before_zero_point;
-  bool has_tensors; // beside src and dst
+  bool has_tensors = false; // beside src and dst
 
   explicit PackArgs(const ReorderProblem& p)
       : src_dtype(p.src_dtype),
         dst_dtype(p.dst_dtype),
-        accumulate_dtype(p.accumulate_dtype),
         src_size(static_cast<int>(c10::elementSize(p.src_dtype))),
         dst_size(static_cast<int>(c10::elementSize(p.dst_dtype))),
         src(static_cast<const char*>(p.src)),
         dst(static_cast<char*>(p.dst)),
-        accumulate(p.accumulate),
-        src_zero_point(operand(p.src_zero_point)),
-        scale(operand(p.scale)),
-        dst_scale(operand(p.dst_scale)),
-        dst_zero_point(operand(p.dst_zero_point)),
         beta(static_cast<C>(p.beta)),
-        round_before_zero_point(p.round_before_zero_point),
-        has_tensors(
-            accumulate != nullptr || src_zero_point.data != nullptr || scale.data != nullptr ||
-            dst_scale.data != nullptr || dst_zero_point.data != nullptr) {}
-
- private:
-  static Operand operand(const ReorderProblem::Operand& from) {
-    return {from.present, from.dtype, from.data, static_cast<C>(from.number)};
+        round_before_zero_point(p.round_before_zero_point) {
+    for (int array = 0; array < kOperands; array++) {
+      const ReorderProblem::Operand& from = p.operand[array];
+      operand[array] = {from.present, from.dtype, from.data, static_cast<C>(from.number)};
+      has_tensors |= from.data != nullptr;
+    }
   }
 };
 
@@ -111,52 +99,39 @@ struct PackOperands {
 
   template <int n>
   __device__ __forceinline__ void operator()(Array array, C (&value)[n]) const {
-    switch (array) {
-      case boxes::kAccumulate:
-        return read(array, args.accumulate, args.accumulate_dtype, value);
-      case boxes::kSrcZeroPoint:
-        return read(array, args.src_zero_point, value);
-      case boxes::kScale:
-        return read(array, args.scale, value);
-      case boxes::kDstScale:
-        return read(array, args.dst_scale, value);
-      default:
-        return read(array, args.dst_zero_point, value);
-    }
-  }
-
- private:
-  template <int n>
-  __device__ __forceinline__ void
-  read(Array array, const typename PackArgs<C>::Operand& operand, C (&value)[n]) const {
-    if (operand.data == nullptr) {
-      for (int k = 0; k < n; k++) {
-        value[k] = operand.number;
-      }
-    } else {
-      read(array, operand.data, operand.dtype, value);
-    }
-  }
-
-  template <int n>
-  __device__ __forceinline__ void
-  read(Array array, const void* data, c10::ScalarType dtype, C (&value)[n]) const {
+    const typename PackArgs<C>::Operand& operand = args.operand[array];
     const int64_t step = position.step[array];
-    with_type(dtype, [&](auto tag) {
-      const auto* from = static_cast<const decltype(tag)*>(data) + position.at[array];
+    if (operand.data == nullptr) {
+      for (int k = 0; k < n; k++)
+        value[k] = operand.number;
+      return;
+    }
+    with_type(operand.dtype, [&](auto tag) {
+      const auto* from = static_cast<const decltype(tag)*>(operand.data) + position.at[array];
       if (step == 0) {
         const C same = widened<C>(*from);
-        for (int k = 0; k < n; k++) {
+        for (int k = 0; k < n; k++)
           value[k] = same;
-        }
         return;
       }
-      for (int k = 0; k < n; k++) {
+      for (int k = 0; k < n; k++)
         value[k] = k < count ? widened<C>(from[k * step]) : C(1);
-      }
     });
   }
 };
+
+// The first `count` elements of a vector.
+template <class T, int n>
+__device__ __forceinline__ void store_part(T* to, const cuda::Vector<T, n>& vector, int count) {
+  if (count == n) {
+    cuda::store_vector(to, vector);
+    return;
+  }
+  for (int k = 0; k < n; k++) {
+    if (k < count)
+      to[k] = vector.at[k];
+  }
+}
 
 // Elements that are computed with.
 template <class C, int n>
@@ -172,9 +147,8 @@ class ConvertedPack {
       if constexpr (sizeof(T) * n <= sizeof(RawPack)) {
         T elements[n];
         std::memcpy(elements, &raw, sizeof(elements));
-        for (int k = 0; k < n; k++) {
+        for (int k = 0; k < n; k++)
           value_[k] = widened<C>(elements[k]);
-        }
       }
     });
   }
@@ -182,9 +156,8 @@ class ConvertedPack {
   // Elements `step` bytes apart in shared memory.
   __device__ __forceinline__ void gather(const char* from, uint32_t step, c10::ScalarType dtype) {
     with_type(dtype, [&](auto tag) {
-      for (int k = 0; k < n; k++) {
+      for (int k = 0; k < n; k++)
         value_[k] = widened<C>(*reinterpret_cast<const decltype(tag)*>(from + k * step));
-      }
     });
   }
 
@@ -201,18 +174,9 @@ class ConvertedPack {
       using T = decltype(tag);
       if constexpr (sizeof(T) * n <= sizeof(RawPack)) {
         cuda::Vector<T, n> pack;
-        for (int k = 0; k < n; k++) {
+        for (int k = 0; k < n; k++)
           pack.at[k] = convert<T>(canonical_nan(value_[k]));
-        }
-        if (count == n) {
-          cuda::store_vector(reinterpret_cast<T*>(to), pack);
-          return;
-        }
-        for (int k = 0; k < n; k++) {
-          if (k < count) {
-            reinterpret_cast<T*>(to)[k] = pack.at[k];
-          }
-        }
+        store_part(reinterpret_cast<T*>(to), pack, count);
       }
     });
   }
@@ -233,23 +197,14 @@ class MovedPack {
   }
 
   __device__ __forceinline__ void gather(const char* from, uint32_t step, c10::ScalarType) {
-    for (int k = 0; k < n; k++) {
+    for (int k = 0; k < n; k++)
       value_.at[k] = *reinterpret_cast<const T*>(from + k * step);
-    }
   }
 
   __device__ __forceinline__ void compute(const Args&, const PackPosition&, int) {}
 
   __device__ __forceinline__ void store(char* to, c10::ScalarType, int count) const {
-    if (count == n) {
-      cuda::store_vector(reinterpret_cast<T*>(to), value_);
-      return;
-    }
-    for (int k = 0; k < n; k++) {
-      if (k < count) {
-        reinterpret_cast<T*>(to)[k] = value_.at[k];
-      }
-    }
+    store_part(reinterpret_cast<T*>(to), value_, count);
   }
 
  private:

@@ -21,9 +21,8 @@ struct RowBox {
   // f(axis, coordinate) for the coordinates of a pack.
   template <class F>
   __device__ __forceinline__ void for_each_coordinate(uint32_t pack, const F& f) const {
-    for (int a = 0; a + 1 < axes; a++) {
+    for (int a = 0; a + 1 < axes; a++)
       f(a, count[a].split(pack));
-    }
     f(axes - 1, pack);
   }
 
@@ -36,17 +35,15 @@ struct RowBox {
   __device__ __forceinline__ int
   locate(uint32_t pack, bool has_tensors, PackPosition& position) const {
     position.step = step;
-    for (int array = 0; array < kArrays; array++) {
+    for (int array = 0; array < kArrays; array++)
       position.at[array] = offset[array];
-    }
     int elements_of_pack = 0;
     for_each_coordinate(pack, [&](int a, uint32_t coordinate) {
       position.at[kSrc] += coordinate * stride[a][kSrc];
       position.at[kDst] += coordinate * stride[a][kDst];
       if (has_tensors) {
-        for (int array = kDst + 1; array < kArrays; array++) {
+        for (int array = 0; array < kOperands; array++)
           position.at[array] += coordinate * stride[a][array];
-        }
       }
       elements_of_pack = a == 0 ? elements(coordinate) : elements_of_pack;
     });
@@ -60,20 +57,16 @@ inline RowBox row_box(const boxes::Box& box, uint32_t width, int64_t src_size, i
   result.row = static_cast<uint32_t>(box.axes.back().extent);
   result.width = width;
   result.packs = 1;
-  const auto in_bytes = [&](int array, int64_t elements) {
-    return array == kSrc ? elements * src_size : array == kDst ? elements * dst_size : elements;
-  };
   for (int a = 0; a < result.axes; a++) {
     const boxes::Axis& axis = box.axes[result.axes - 1 - a];
     const int64_t step = a == 0 ? width : 1, count = ceil_div(axis.extent, step);
     result.count[a] = cuda::Divisor(count);
     result.packs *= static_cast<uint32_t>(count);
-    for (int array = 0; array < kArrays; array++) {
-      result.stride[a][array] = in_bytes(array, axis.stride[array] * step);
-    }
+    for (int array = 0; array < kArrays; array++)
+      result.stride[a][array] = in_bytes(array, axis.stride[array] * step, src_size, dst_size);
   }
   for (int array = 0; array < kArrays; array++) {
-    result.offset[array] = in_bytes(array, box.offset[array]);
+    result.offset[array] = in_bytes(array, box.offset[array], src_size, dst_size);
     result.step[array] = box.axes.back().stride[array];
   }
   return result;

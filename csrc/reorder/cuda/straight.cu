@@ -39,27 +39,24 @@ class RowsOfThread {
     RawPack raw[kPacks] = {};
     if (!is_padding_) {
 #pragma unroll
-      for (int k = 0; k < kPacks; k++) {
+      for (int k = 0; k < kPacks; k++)
         load(first_ + k * kThreads, raw[k]);
-      }
     }
     // One copy of what is long, with the packs moving on through the registers.
 #pragma unroll 1
     for (int k = 0; k < kPacks; k++) {
       finish(first_ + k * kThreads, raw[0]);
 #pragma unroll
-      for (int next = 1; next < kPacks; next++) {
+      for (int next = 1; next < kPacks; next++)
         raw[next - 1] = raw[next];
-      }
     }
   }
 
  private:
   // Whole packs only.
   __device__ __forceinline__ void load(uint32_t pack, RawPack& raw) const {
-    if (pack >= box_.packs) {
+    if (pack >= box_.packs)
       return;
-    }
     int64_t offset = box_.offset[kSrc];
     int count = Pack::kElements;
     box_.for_each_coordinate(pack, [&](int a, uint32_t coordinate) {
@@ -75,19 +72,16 @@ class RowsOfThread {
   }
 
   __device__ __forceinline__ void finish(uint32_t index, RawPack raw) const {
-    if (index >= box_.packs) {
+    if (index >= box_.packs)
       return;
-    }
     PackPosition position;
     const int count = box_.locate(index, args_.has_tensors, position);
-    if (count < Pack::kElements && !is_padding_) {
+    if (count < Pack::kElements && !is_padding_)
       load_part(args_.src + position.at[kSrc], count, raw);
-    }
     Pack pack;
     pack.widen(raw, args_.src_dtype);
-    if (!is_padding_) {
+    if (!is_padding_)
       pack.compute(args_, position, count);
-    }
     pack.store(args_.dst + position.at[kDst], args_.dst_dtype, count);
   }
 
@@ -95,9 +89,8 @@ class RowsOfThread {
     const int bytes = count * args_.src_size;
 #pragma unroll
     for (int i = 0; i < static_cast<int>(sizeof(RawPack)); i++) {
-      if (i < bytes) {
+      if (i < bytes)
         raw.words[i / 4] |= static_cast<uint32_t>(static_cast<uint8_t>(from[i])) << i % 4 * 8;
-      }
     }
   }
 
@@ -125,28 +118,21 @@ void launch_rows(const typename Pack::Args& args, const Task& task) {
 // Runs the widest of these packs that the alignment of both sides allows.
 template <template <class, int> class Pack, class T, int... widths>
 void launch_widest(const typename Pack<T, 1>::Args& args, const Task& task) {
-  Alignment src(cuda::kWidestAccess), dst(cuda::kWidestAccess);
-  dst.add(args.dst);
-  dst.add(task.box, kDst, args.dst_size);
+  int most = Alignment(task.box, kDst, args.dst, args.dst_size).bytes() / args.dst_size;
   if (!task.is_padding) {
-    src.add(args.src);
-    src.add(task.box, kSrc, args.src_size);
+    const Alignment src(task.box, kSrc, args.src, args.src_size);
+    most = std::min(most, src.bytes() / args.src_size);
   }
-  const int together =
-      std::max(std::min(src.bytes() / args.src_size, dst.bytes() / args.dst_size), 1);
-  const bool found =
-      ((together >= widths && (launch_rows<Pack<T, widths>>(args, task), true)) || ...);
-  TORCH_INTERNAL_ASSERT(found);
+  with_widest<widths...>(most, [&](auto width) { launch_rows<Pack<T, width.value>>(args, task); });
 }
 
 // What is only moved, or zeroed, are bytes: the types do not matter then.
-Task in_bytes(Task task, int64_t size) {
+Task task_of_bytes(Task task, int64_t size) {
   Box& box = task.box;
   for (const Array array : {kSrc, kDst}) {
     box.offset[array] *= size;
-    for (Axis& axis : box.axes) {
+    for (Axis& axis : box.axes)
       axis.stride[array] *= size;
-    }
   }
   Axis bytes{size, {}};
   bytes.stride[kSrc] = task.is_padding ? 0 : 1;
@@ -159,9 +145,9 @@ Task in_bytes(Task task, int64_t size) {
 } // namespace
 
 void run_straight(const ReorderProblem& p, const Task& task) {
-  if (is_move(p) || task.is_padding) {
+  if (p.is_move() || task.is_padding) {
     PackArgs<int32_t> args(p);
-    const Task bytes = in_bytes(task, args.dst_size);
+    const Task bytes = task_of_bytes(task, args.dst_size);
     args.src_size = args.dst_size = 1;
     launch_widest<MovedPack, uint8_t, 16, 8, 4, 2, 1>(args, bytes);
   } else if (p.compute_dtype == c10::kDouble) {

@@ -78,11 +78,6 @@ struct Source {
   int64_t stride(int a, boxes::Array array) const {
     return box.axes[a].stride[array];
   }
-  int64_t in_bytes(int array, int64_t elements) const {
-    return array == boxes::kSrc ? elements * src_size
-        : array == boxes::kDst  ? elements * dst_size
-                                : elements;
-  }
 };
 
 // What a tile has of each axis.
@@ -229,10 +224,10 @@ inline void set_axes(const Source& s, const Shape& shape, const Order& order, Ti
     axis.tiles = cuda::Divisor(ceil_div(s.extent(a), shape.tile[a]));
     axis.inside = cuda::Divisor(shape.tile[a]);
     for (int array = 0; array < boxes::kArrays; array++)
-      axis.stride[array] = s.in_bytes(array, s.box.axes[a].stride[array]);
+      axis.stride[array] = in_bytes(array, s.box.axes[a].stride[array], s.src_size, s.dst_size);
   }
   for (int array = 0; array < boxes::kArrays; array++) {
-    result.offset[array] = s.in_bytes(array, s.box.offset[array]);
+    result.offset[array] = in_bytes(array, s.box.offset[array], s.src_size, s.dst_size);
     result.step[array] = s.box.axes[s.last()].stride[array];
   }
 }

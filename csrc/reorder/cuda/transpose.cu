@@ -30,9 +30,8 @@ class TileOfBlock {
  public:
   __device__ __forceinline__ TileOfBlock(const typename Pack::Args& args, const TileBox& box)
       : args_(args), box_(box), run_(box.run_elements) {
-    for (int array = 0; array < kArrays; array++) {
+    for (int array = 0; array < kArrays; array++)
       begin_[array] = box.offset[array];
-    }
     uint32_t tile = blockIdx.x;
 #pragma unroll
     for (int a = 0; a < kTiledAxes; a++) {
@@ -45,33 +44,21 @@ class TileOfBlock {
         advance(begin_, a, first);
       }
     }
-    for (int a = box.tiled; a < box.axes; a++) {
+    for (int a = box.tiled; a < box.axes; a++)
       advance(begin_, a, next_tile(a, tile));
-    }
   }
 
   __device__ __forceinline__ void load(char* shared) const {
-    const uint32_t run = run_ * args_.src_size;
-    switch (box_.vector_bytes) {
-      case 1:
-        return load_vectors<1>(run, shared);
-      case 2:
-        return load_vectors<2>(run, shared);
-      case 4:
-        return load_vectors<4>(run, shared);
-      case 8:
-        return load_vectors<8>(run, shared);
-      default:
-        return load_vectors<16>(run, shared);
-    }
+    with_bytes(box_.vector_bytes, [&](auto bytes) {
+      load_vectors<bytes.value>(run_ * args_.src_size, shared);
+    });
   }
 
   __device__ __forceinline__ void store_pack(uint32_t index, const char* shared) const {
     PackPosition position;
     position.step = box_.step;
-    for (int array = 0; array < kArrays; array++) {
+    for (int array = 0; array < kArrays; array++)
       position.at[array] = begin_[array];
-    }
     uint32_t pack_index = box_.line.split(index);
     bool inside = true;
     uint32_t from = 0;
@@ -86,9 +73,8 @@ class TileOfBlock {
     }
     pack_index += index * box_.line_packs;
     const uint32_t first = pack_index * Pack::kElements;
-    if (!inside || first >= left_[0]) {
+    if (!inside || first >= left_[0])
       return;
-    }
     from += pack_index * box_.pack_shared;
     advance(position.at, 0, first);
     const int count =
@@ -109,9 +95,8 @@ class TileOfBlock {
     at[kSrc] += count * box_.axis[a].stride[kSrc];
     at[kDst] += count * box_.axis[a].stride[kDst];
     if (args_.has_tensors) {
-      for (int array = kDst + 1; array < kArrays; array++) {
+      for (int array = 0; array < kOperands; array++)
         at[array] += count * box_.axis[a].stride[array];
-      }
     }
   }
 
@@ -150,21 +135,18 @@ class TileOfBlock {
       for (int k = 0; k < kLoads; k++) {
         const uint32_t index = first + k * kThreads;
         v[k].bytes = 0;
-        if (index < box_.vectors) {
+        if (index < box_.vectors)
           v[k] = vector<width>(index, run);
-        }
-        if (v[k].bytes == width) {
+        if (v[k].bytes == width)
           copy_bytes<width>(&data[k], v[k].from);
-        }
       }
 #pragma unroll
       for (int k = 0; k < kLoads; k++) {
         if (v[k].bytes == width) {
           copy_bytes<width>(shared + v[k].to, &data[k]);
         } else {
-          for (uint32_t i = 0; i < v[k].bytes; i++) {
+          for (uint32_t i = 0; i < v[k].bytes; i++)
             shared[v[k].to + i] = v[k].from[i];
-          }
         }
       }
     }
@@ -184,9 +166,8 @@ __global__ void __launch_bounds__(kThreads)
   const TileOfBlock<Pack> tile(plan.args, plan.box);
   tile.load(shared);
   __syncthreads();
-  for (uint32_t i = threadIdx.x; i < plan.box.packs; i += kThreads) {
+  for (uint32_t i = threadIdx.x; i < plan.box.packs; i += kThreads)
     tile.store_pack(i, shared);
-  }
 }
 
 template <class Pack>
@@ -201,12 +182,8 @@ void launch_tiles(const ReorderProblem& p, const Box& box) {
 template <template <class, int> class Pack, class T, int... widths>
 void launch_widest(const ReorderProblem& p, const Box& box) {
   const int size = static_cast<int>(c10::elementSize(p.dst_dtype));
-  Alignment alignment(cuda::kWidestAccess);
-  alignment.add(p.dst);
-  alignment.add(box, kDst, size);
-  const int together = std::max(alignment.bytes() / size, 1);
-  const bool found = ((together >= widths && (launch_tiles<Pack<T, widths>>(p, box), true)) || ...);
-  TORCH_INTERNAL_ASSERT(found);
+  const int most = Alignment(box, kDst, p.dst, size).bytes() / size;
+  with_widest<widths...>(most, [&](auto width) { launch_tiles<Pack<T, width.value>>(p, box); });
 }
 
 } // namespace
@@ -224,7 +201,7 @@ bool needs_transpose(const ReorderProblem& p, const Task& task) {
 }
 
 void run_transpose(const ReorderProblem& p, const Box& box) {
-  if (!is_move(p)) {
+  if (!p.is_move()) {
     if (p.compute_dtype == c10::kDouble) {
       launch_widest<ConvertedPack, double, 4, 2, 1>(p, box);
     } else if (p.compute_dtype == c10::kLong) {

@@ -23,9 +23,8 @@ bool contains(const AxisList& list, size_t axis) {
 
 int64_t product(const AxisList& list, const Extents& extents) {
   int64_t result = 1;
-  for (const size_t axis : list) {
+  for (const size_t axis : list)
     result *= extents[axis];
-  }
   return result;
 }
 
@@ -36,12 +35,11 @@ size_t find_axis(const Axes& axes, Array array, int64_t stride) {
 }
 
 Side side_of(const ReorderProblem& p) {
-  if (is_move(p)) {
+  if (p.is_move())
     return Side::kNeither;
-  }
   // What is accumulated lies as dst does.
   const bool widens = c10::elementSize(p.dst_dtype) > c10::elementSize(p.src_dtype);
-  return widens || p.accumulate != nullptr ? Side::kDst : Side::kSrc;
+  return widens || p.operand[kAccumulate].present ? Side::kDst : Side::kSrc;
 }
 
 int64_t moved_size_of(const ReorderProblem& p) {
@@ -248,7 +246,7 @@ TransposePlan plan_transpose(const Box& box, const ReorderProblem& p, bool is_st
   choose_rows_and_columns(box, plan);
   choose_extents(box, budget, plan);
   const int64_t lane = kLane / group_bytes;
-  if (is_move(p) && plan.rows.size() > 1 && product(plan.columns, plan.extents) < lane &&
+  if (p.is_move() && plan.rows.size() > 1 && product(plan.columns, plan.extents) < lane &&
       product(plan.rows, plan.extents) >= lane) {
     // Short rows from anywhere are not read in vectors, so they are brought together first.
     plan.side = Side::kSrc;
@@ -262,7 +260,7 @@ TransposePlan plan_transpose(const Box& box, const ReorderProblem& p, bool is_st
 
 void reorder_tile(
     const TransposePlan& plan,
-    const Rows& rows,
+    const ReorderProblem& p,
     const Box& part,
     const char* src,
     char* dst) {
@@ -271,11 +269,11 @@ void reorder_tile(
     case Side::kNeither:
       return transpose_part(plan, part, src, dst);
     case Side::kSrc:
-      rows.run(conversion(plan, part), src, buffer, /*is_streamed=*/false);
+      reorder_rows(p, conversion(plan, part), src, buffer, /*is_streamed=*/false);
       return transpose_part(plan, part, buffer, dst);
     case Side::kDst:
       transpose_part(plan, part, src, buffer);
-      return rows.run(conversion(plan, part), buffer, dst, plan.is_streamed);
+      return reorder_rows(p, conversion(plan, part), buffer, dst, plan.is_streamed);
   }
 }
 

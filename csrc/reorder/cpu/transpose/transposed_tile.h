@@ -43,7 +43,7 @@ TransposePlan plan_transpose(const Box& box, const ReorderProblem& p, bool is_st
 // where it begins.
 void reorder_tile(
     const TransposePlan& plan,
-    const Rows& rows,
+    const ReorderProblem& p,
     const Box& part,
     const char* src,
     char* dst);
