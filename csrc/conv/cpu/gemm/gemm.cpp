@@ -140,16 +140,10 @@ class Gemm {
               std::min<int64_t>(kGemmRows, rows - i),
               ceil_div(std::min(kPanel<C>, columns - j), kLanes<C>),
               step.count(),
-              {a.data + i / kGemmRows * a.step,
-               {a.row},
-               {a.column},
-               b.data + j / kPanel<C> * b.step,
-               {kPanel<C>},
-               start + i * start_row,
-               start_row,
-               start_vector,
-               to + i * to_row,
-               to_row});
+              {{a.data + i / kGemmRows * a.step, {a.row}, {a.column}},
+               {b.data + j / kPanel<C> * b.step, {kPanel<C>}},
+               {start + i * start_row, start_row, start_vector},
+               {to + i * to_row, to_row}});
         }
       }
     }

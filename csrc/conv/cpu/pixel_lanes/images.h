@@ -60,7 +60,7 @@ template <class C, class T>
 
 // Columns that are `step` apart, and nothing behind the last one. The compiler knows which vectors
 // they are in, if it knows the step.
-template <int64_t kStep, class C, class T>
+template <class C, class T>
 [[gnu::noinline]] void load_strided(
     const T* from,
     int64_t from_step,
@@ -69,9 +69,21 @@ template <int64_t kStep, class C, class T>
     int64_t columns,
     C* to,
     int64_t to_step) {
-  for (int64_t y = 0; y < rows; y++, from += from_step, to += to_step) {
-    for (int64_t x = 0; x < columns; x++)
-      to[x] = static_cast<C>(from[x * (kStep > 0 ? kStep : step)]);
+  const auto load = [&](auto known_step) {
+    for (int64_t y = 0; y < rows; y++, from += from_step, to += to_step) {
+      for (int64_t x = 0; x < columns; x++)
+        to[x] = static_cast<C>(from[x * known_step]);
+    }
+  };
+  switch (step) {
+    case 2:
+      return load(std::integral_constant<int64_t, 2>());
+    case 3:
+      return load(std::integral_constant<int64_t, 3>());
+    case 4:
+      return load(std::integral_constant<int64_t, 4>());
+    default:
+      return load(step);
   }
 }
 
@@ -84,14 +96,10 @@ void load_rows(
     int64_t columns,
     C* to,
     int64_t to_step) {
-  const auto load = step == 2 ? load_strided<2, C, T>
-      : step == 3             ? load_strided<3, C, T>
-      : step == 4             ? load_strided<4, C, T>
-                              : load_strided<0, C, T>;
   if (step == 1) {
     load_rows(from, from_step, rows, columns, to, to_step);
   } else {
-    load(from, from_step, step, rows, columns, to, to_step);
+    load_strided(from, from_step, step, rows, columns, to, to_step);
   }
 }
 
@@ -100,13 +108,7 @@ void load_rows(
 template <class T, class C>
 class PlaneImages {
  public:
-  explicit PlaneImages(const PixelLanesPlan& plan)
-      : plan_(plan),
-        image_(static_cast<const T*>(plan.backward_data ? plan.p.dst : plan.p.src)),
-        size_(plan.block * plan.inner * plan.slots * plan.plane_size + kSlack),
-        planes_(size_),
-        tags_(plan.slots),
-        are_met_(plan.classes) {
+  explicit PlaneImages(const PixelLanesPlan& plan) : plan_(plan) {
     for (const Phase& phase : plan.phases[2]) {
       for (int64_t m = 0; m < phase.taps; m++)
         are_met_[plan.class_of(phase.in + m * phase.tap_in_step)] = true;
@@ -140,7 +142,7 @@ class PlaneImages {
     const int64_t slot = d % plan_.slots;
     if (tags_[slot] != d) {
       for (int64_t n = 0; n < unit_.images; n++) {
-        for (int64_t c = 0; c < plan_.inner; c++)
+        for (int64_t c = 0; c < plan_.in_channels; c++)
           load(n, c, d, at(slot, c) + n * image_step());
       }
       tags_[slot] = d;
@@ -148,12 +150,11 @@ class PlaneImages {
     return at(slot, channel);
   }
   int64_t image_step() const {
-    return plan_.inner * plan_.slots * plan_.plane_size;
+    return plan_.in_channels * plan_.slots * plan_.plane_size;
   }
 
  private:
   static constexpr int64_t n = kLanes<C>;
-  static constexpr int64_t kSlack = 2 * n; // kernels read whole vectors
 
   C* at(int64_t slot, int64_t channel) const {
     return planes_.data() + (channel * plan_.slots + slot) * plan_.plane_size + plan_.lead;
@@ -167,11 +168,10 @@ class PlaneImages {
     const int64_t end =
         std::min(plan_.in_size[2], (unit_.first + unit_.width + plan_.last_class) * classes);
     const int64_t columns = end - begin * classes;
-    const T* from = image_ + (unit_.n + image) * xs[0] +
-        (unit_.group * plan_.inner + channel) * xs[1] + d * xs[2] + rows_.begin * xs[3] +
-        begin * classes * xs[4];
+    const T* from = plan_.input<T>(unit_.n + image, unit_.group) + channel * xs[1] +
+        d * xs[2] + rows_.begin * xs[3] + begin * classes * xs[4];
     to += begin - unit_.first;
-    const int64_t rows = rows_.end - rows_.begin, step = plan_.row_pitch();
+    const int64_t rows = rows_.count(), step = plan_.row_pitch();
     if (classes == 2 && xs[4] == 1 && are_met_[0] && are_met_[1])
       return load_pairs(from, xs[3], rows, columns, to, step, pitch);
     for (int64_t c = 0; c < classes; c++, from += xs[4], to += pitch) {
@@ -181,11 +181,11 @@ class PlaneImages {
   }
 
   const PixelLanesPlan& plan_;
-  const T* image_;
-  const int64_t size_;
-  const Scratch<C> planes_;
-  std::vector<int64_t> tags_;
-  std::vector<bool> are_met_; // classes of columns, by any tap
+  // Kernels read whole vectors.
+  const int64_t size_ = plan_.block * image_step() + 2 * n;
+  const Scratch<C> planes_{size_};
+  std::vector<int64_t> tags_ = std::vector<int64_t>(plan_.slots);
+  std::vector<bool> are_met_ = std::vector<bool>(plan_.classes); // classes of columns, by any tap
   PixelLanesPlan::Unit unit_{-1, 0, 0, -1, 0, 0, 0, 0, 0};
   Range rows_{0, 0};
 };
