@@ -1,11 +1,11 @@
-#include "conv/cpu/choose.h"
-
+// When each kernel is the best choice for a problem that it supports: one rule for each row of the
+// table in conv_cpu.cpp, in the same order. The rules were fitted to timings; `make bench-choices`
+// shows where another kernel is faster.
 #include <algorithm>
 
-#include "conv/cpu/channel_lanes/channel_lanes.h"
-#include "conv/cpu/pixel_lanes/pixel_lanes.h"
 #include "conv/cpu/pixel_lanes/plan.h"
 #include "conv/cpu/shared/gather.h"
+#include "conv/cpu/shared/kernels.h"
 #include "conv/cpu/winograd/tiles.h"
 #include "conv/reference.h"
 #include "core/cpu/simd.h"

@@ -1,10 +1,13 @@
-// Forward and backward data; weights_gradient.cpp has the other pass.
-#include "conv/cpu/channel_lanes/channel_lanes.h"
-
+// Depthwise convolution on the CPU, and grouped convolution with few channels in a group: too few
+// for matrix products, so the lanes of a vector are channels of neighbouring groups, and a pixel is
+// multiplied by a tap lane by lane. Images lie in scratch memory a few rows at a time, whatever
+// their layout; blocks of channels and of rows are parallel.
+// Here are forward and backward data; weights_gradient.cpp has the other pass.
 #include "conv/cpu/channel_lanes/tap_kernels.h"
 #include "conv/cpu/channel_lanes/units.h"
 #include "conv/cpu/shared/bias.h"
 #include "conv/cpu/shared/epilogue.h"
+#include "conv/cpu/shared/kernels.h"
 #include "conv/reference.h"
 #include "core/cpu/parallel.h"
 #include "core/dispatch.h"

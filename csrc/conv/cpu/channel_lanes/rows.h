@@ -104,9 +104,8 @@ class InputRows {
   // Behind the last element of the image.
   const T* image_end() const {
     const int64_t *size = plan_.in_size, *stride = plan_.in_stride;
-    return plan_.input<T>(plan_.p.n - 1, plan_.p.groups - 1) +
-        (plan_.in_channels - 1) * stride[1] + (size[0] - 1) * stride[2] +
-        (size[1] - 1) * stride[3] + (size[2] - 1) * stride[4] + 1;
+    return plan_.input<T>(plan_.p.n - 1, plan_.p.groups - 1) + (plan_.in_channels - 1) * stride[1] +
+        (size[0] - 1) * stride[2] + (size[1] - 1) * stride[3] + (size[2] - 1) * stride[4] + 1;
   }
 
   const ChannelLanesPlan& plan_;

@@ -1,9 +1,9 @@
 // The gradient of weights: each tap's products, summed over the pixels of a chunk and then over
 // chunks. The chunks, and with them the order of the sums, depend on the problem alone.
-#include "conv/cpu/channel_lanes/channel_lanes.h"
 
 #include "conv/cpu/channel_lanes/tap_kernels.h"
 #include "conv/cpu/channel_lanes/units.h"
+#include "conv/cpu/shared/kernels.h"
 #include "conv/cpu/shared/reduce.h"
 #include "core/cpu/parallel.h"
 #include "core/dispatch.h"

@@ -1,5 +1,6 @@
-#include "conv/cpu/direct/blocked.h"
-
+// Direct convolution on the CPU: small matrix products over the images as they lie. No image is
+// copied; what is copied is weights (into panels) and, where the type or the strides demand it,
+// tiles of a few KB.
 #include <algorithm>
 
 #include "conv/cpu/direct/blocked_tiles.h"
@@ -7,6 +8,7 @@
 #include "conv/cpu/shared/bias.h"
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/gather.h"
+#include "conv/cpu/shared/kernels.h"
 #include "core/dispatch.h"
 
 namespace torch_dnnl {
@@ -184,7 +186,7 @@ class Blocked : GatherImages {
 
 void run_blocked(const ConvProblem& p) {
   if (p.pass == ConvPass::backward_weights) {
-    return run_weights_gradient(p);
+    return blocked_weights_gradient(p);
   }
   dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;

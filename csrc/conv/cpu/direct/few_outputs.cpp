@@ -1,11 +1,15 @@
-#include "conv/cpu/direct/few_outputs.h"
-
+// Convolution to few channels on the CPU: what makes an image of features, and the gradient of one.
+//
+// Vectors of output channels would be mostly empty. So each input pixel is multiplied by all taps
+// of a row of the kernel at once, in columns that are pairs of tap and output channel, and the
+// products are then added to the outputs where they belong, in a row that is in the cache.
 #include <algorithm>
 
 #include "conv/cpu/shared/bias.h"
 #include "conv/cpu/shared/blocks.h"
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/gather.h"
+#include "conv/cpu/shared/kernels.h"
 #include "core/dispatch.h"
 
 namespace torch_dnnl {

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "conv/cpu/shared/blocks.h"
+#include "conv/problem.h"
 
 namespace torch_dnnl {
 

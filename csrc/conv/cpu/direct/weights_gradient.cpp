@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <optional>
 
-#include "conv/cpu/direct/blocked.h"
 #include "conv/cpu/direct/row_copies.h"
 #include "conv/cpu/shared/canonical.h"
 #include "conv/cpu/shared/gather.h"
+#include "conv/cpu/shared/kernels.h"
 #include "conv/cpu/shared/reduce.h"
 #include "core/dispatch.h"
 
@@ -296,7 +296,7 @@ class WeightsGradient {
 
 } // namespace
 
-void run_weights_gradient(const ConvProblem& p) {
+void blocked_weights_gradient(const ConvProblem& p) {
   dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     // Vectors of whichever channels fill them better.

@@ -34,8 +34,8 @@ gemm_block(const GemmView& v, const GemmBlocking& b, int64_t group, int64_t row,
 struct GemmOffsets {
   explicit GemmOffsets(const GemmBlocking& b) : rows(b.rows), columns(b.columns) {}
   void select(const GemmView& view, const GemmBlock& block) const {
-    view.out_rows.offsets(block.rows.begin, block.rows.count(), rows.data());
-    view.out_columns.offsets(block.columns.begin, block.columns.count(), columns.data());
+    view.out.rows.offsets(block.rows.begin, block.rows.count(), rows.data());
+    view.out.columns.offsets(block.columns.begin, block.columns.count(), columns.data());
   }
   Scratch<int64_t> rows, columns;
 };
@@ -47,7 +47,7 @@ class GemmOutput {
   using C = compute_t<T>;
 
   GemmOutput(const ConvProblem& p, const GemmView& view, bool keeps_sums)
-      : p_(p), view_(view), epilogue_(p), are_final_(!keeps_sums && epilogue_.is_empty()) {}
+      : p_(p), view_(view), are_final_(!keeps_sums && epilogue_.is_empty()) {}
 
   // Whether the sums of a panel are written where results are, as they are completed: panels of
   // whole vectors, of rows at one distance and of columns next to each other.
@@ -59,7 +59,7 @@ class GemmOutput {
   }
 
   T* group(int64_t group) const {
-    return static_cast<T*>(view_.out) + group * view_.out_group_step;
+    return static_cast<T*>(p_.out) + group * view_.out.group_step;
   }
 
   // Stores what is_direct() has not.
@@ -142,7 +142,7 @@ class GemmOutput {
 
   const ConvProblem& p_;
   const GemmView& view_;
-  const Epilogue<T> epilogue_;
+  const Epilogue<T> epilogue_{p_};
   const bool are_final_; // sums of one call, without an epilogue
 };
 

@@ -168,8 +168,8 @@ class PlaneImages {
     const int64_t end =
         std::min(plan_.in_size[2], (unit_.first + unit_.width + plan_.last_class) * classes);
     const int64_t columns = end - begin * classes;
-    const T* from = plan_.input<T>(unit_.n + image, unit_.group) + channel * xs[1] +
-        d * xs[2] + rows_.begin * xs[3] + begin * classes * xs[4];
+    const T* from = plan_.input<T>(unit_.n + image, unit_.group) + channel * xs[1] + d * xs[2] +
+        rows_.begin * xs[3] + begin * classes * xs[4];
     to += begin - unit_.first;
     const int64_t rows = rows_.count(), step = plan_.row_pitch();
     if (classes == 2 && xs[4] == 1 && are_met_[0] && are_met_[1])

@@ -1,11 +1,13 @@
-// Forward and backward data; weights_gradient.cpp has the other pass.
-#include "conv/cpu/pixel_lanes/pixel_lanes.h"
-
+// Convolution with few channels per group on the CPU, of channels-first images above all: the lanes
+// of a vector are neighbouring pixels of a row. Each vector that is loaded is multiplied for
+// several outputs: the channels of a group or, of depthwise convolution, rows.
+// Here are forward and backward data; weights_gradient.cpp has the other pass.
 #include "conv/cpu/pixel_lanes/images.h"
 #include "conv/cpu/pixel_lanes/kernels.h"
 #include "conv/cpu/pixel_lanes/parts.h"
 #include "conv/cpu/shared/bias.h"
 #include "conv/cpu/shared/epilogue.h"
+#include "conv/cpu/shared/kernels.h"
 #include "core/cpu/parallel.h"
 #include "core/dispatch.h"
 

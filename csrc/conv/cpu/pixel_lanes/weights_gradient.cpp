@@ -1,9 +1,9 @@
 // The gradient of weights: products of pixels and gradients, summed in parts.
-#include "conv/cpu/pixel_lanes/pixel_lanes.h"
 
 #include "conv/cpu/pixel_lanes/images.h"
 #include "conv/cpu/pixel_lanes/kernels.h"
 #include "conv/cpu/pixel_lanes/parts.h"
+#include "conv/cpu/shared/kernels.h"
 #include "conv/cpu/shared/reduce.h"
 #include "core/cpu/parallel.h"
 #include "core/dispatch.h"

@@ -6,10 +6,10 @@
 // positions they are a matrix product, output channels x tiles by tiles x input channels.
 #include <algorithm>
 
+#include "conv/cpu/shared/kernels.h"
 #include "conv/cpu/shared/microkernel.h"
 #include "conv/cpu/shared/reduce.h"
 #include "conv/cpu/winograd/inputs.h"
-#include "conv/cpu/winograd/winograd.h"
 #include "core/dispatch.h"
 #include "core/math.h"
 
@@ -211,7 +211,7 @@ class WeightsGradient {
 
 } // namespace
 
-void run_winograd_weights(const ConvProblem& p) {
+void winograd_weights_gradient(const ConvProblem& p) {
   dispatch(TypeList<float, c10::BFloat16, c10::Half>{}, p.dtype, [&](auto tag) {
     WeightsGradient<typename decltype(tag)::type>(p).run();
   });

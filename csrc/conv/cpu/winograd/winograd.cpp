@@ -1,11 +1,20 @@
+// Convolution with 3x3 kernels by Winograd's minimal filtering in float32, on the CPU: in F(4x4,
+// 3x3) a tile of 4x4 outputs takes 36 products where the definition takes 144; in F(2x2, 3x3),
+// which has small errors and quickly transformed kernels, one of 2x2 outputs takes 16 instead
+// of 36.
+//
+// Tiles of inputs, 6x6 or 4x4, and the kernels are transformed, multiplied for each position as
+// matrices of tiles and channels, and what comes out is transformed back; for backward weights, the
+// inputs and tiles of 4x4 gradients. The transforms only add and multiply by small constants.
+// Definition: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, CVPR 2016.
+//
 // Forward and backward data by Winograd's filtering: the steps of a block of tiles, and the two
 // orders in which threads take them.
-#include "conv/cpu/winograd/winograd.h"
-
 #include <algorithm>
 
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/gather.h"
+#include "conv/cpu/shared/kernels.h"
 #include "conv/cpu/shared/microkernel.h"
 #include "conv/cpu/shared/pixels.h"
 #include "conv/cpu/winograd/inputs.h"
@@ -300,7 +309,7 @@ bool supports_winograd_4x4(const ConvProblem& p) {
 }
 
 void run_winograd_4x4(const ConvProblem& p) {
-  p.pass == ConvPass::backward_weights ? run_winograd_weights(p) : run_winograd<F4x4>(p);
+  p.pass == ConvPass::backward_weights ? winograd_weights_gradient(p) : run_winograd<F4x4>(p);
 }
 
 } // namespace torch_dnnl
