@@ -60,15 +60,15 @@ class DirectPacking {
   // from: weights of the group.
   void pack(const T* from, const Panels& panels, int64_t panel, Range channels, Range taps, C* to)
       const {
-    const int64_t n = panels.size(panel), *rows = rows_.data();
-    across_.offsets(panel * panels.width, n, rows_.data());
+    const Offsets rows(rows_.data(), panels.size(panel));
+    across_.offsets(panel * panels.width, panels.size(panel), rows_.data());
     if (in_stride_ == 1 && panels.width == kPanel<C>)
-      return pack_taps(from + channels.begin, rows, n, channels.count(), taps, to);
+      return pack_taps(from + channels.begin, rows, channels.count(), taps, to);
     const int64_t tap_count = taps.count(), block = channels.count();
     for (int64_t c = 0; c < block; c += channels_at_once_) {
       const int64_t count = std::min(channels_at_once_, block - c), terms = count * tap_count;
       terms_.offsets((channels.begin + c) * taps_ + taps.begin, terms, columns_.data());
-      pack_panels<kPanel<C>>(from, rows, n, columns_.data(), terms, part_.data(), 0);
+      pack_panels<kPanel<C>>(from, rows, Offsets(columns_.data(), terms), part_.data(), 0);
       // From the order that they lie in to that of products.
       for (int64_t tap = 0; tap < tap_count; tap++) {
         C* line = to + (tap * block + c) * panels.width;
@@ -82,13 +82,13 @@ class DirectPacking {
   static constexpr int64_t kTermsAtOnce = 128; // of an output channel
 
   // The same where input channels lie next to each other.
-  void
-  pack_taps(const T* from, const int64_t* rows, int64_t n, int64_t block, Range taps, C* to) const {
+  void pack_taps(const T* from, Offsets rows, int64_t block, Range taps, C* to) const {
+    const Offsets columns(columns_.data(), block);
     std::iota(columns_.data(), columns_.data() + block, 0);
     for (int64_t tap = taps.begin; tap < taps.end; tap++, to += block * kPanel<C>) {
       int64_t offset;
       terms_.offsets(tap, 1, &offset);
-      pack_panels<kPanel<C>>(from + offset, rows, n, columns_.data(), block, to, 0);
+      pack_panels<kPanel<C>>(from + offset, rows, columns, to, 0);
     }
   }
 

@@ -59,7 +59,7 @@ class GemmOperand {
         const int64_t count = std::min(at_once, n - first);
         matrix_.rows.offsets(rows.begin + first, count, row_offsets.data());
         C* to = shared_at(group, first);
-        pack(group, row_offsets.data(), count, depth_offsets.data(), terms, to);
+        pack(group, {row_offsets.data(), size_t(count)}, {depth_offsets.data(), size_t(terms)}, to);
       }
     });
   }
@@ -71,16 +71,16 @@ class GemmOperand {
       return {first + (depth.begin - depth_.begin) * kWidth, step(depth_.count()), 1, kWidth};
     }
     const int64_t n = rows.count(), terms = depth.count();
-    int64_t *row = own.rows.data(), *column = own.depth.data();
-    matrix_.rows.offsets(rows.begin, n, row);
-    matrix_.columns.offsets(depth.begin, terms, column);
+    matrix_.rows.offsets(rows.begin, n, own.rows.data());
+    matrix_.columns.offsets(depth.begin, terms, own.depth.data());
+    const Offsets row(own.rows.data(), n), column(own.depth.data(), terms);
     if constexpr (kIsLeft && std::is_same_v<T, C>) {
-      if (are_even(row, n) && run_length(column, terms) == terms) {
+      if (are_even(row) && is_run(column)) {
         const int64_t row_step = n > 1 ? row[1] - row[0] : 0;
         return {data(group) + row[0] + column[0], row_step * kGemmRows, row_step, 1};
       }
     }
-    pack(group, row, n, column, terms, own.panels.data());
+    pack(group, row, column, own.panels.data());
     return {own.panels.data(), step(terms), 1, kWidth};
   }
 
@@ -104,10 +104,8 @@ class GemmOperand {
     return shared_.data() + group * size(rows_.count(), depth) + size(row, depth);
   }
 
-  void
-  pack(int64_t group, const int64_t* rows, int64_t n, const int64_t* columns, int64_t depth, C* to)
-      const {
-    pack_panels<kWidth>(data(group), rows, n, columns, depth, to, step(depth));
+  void pack(int64_t group, Offsets rows, Offsets depth, C* to) const {
+    pack_panels<kWidth>(data(group), rows, depth, to, step(std::ssize(depth)));
   }
 
   const GemmView& view_;

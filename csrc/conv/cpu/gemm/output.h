@@ -54,8 +54,8 @@ class GemmOutput {
   bool is_direct(const GemmBlock& block, int64_t column, const GemmOffsets& offsets) const {
     const int64_t columns = std::min(kPanel<C>, block.columns.count() - column);
     return std::is_same_v<T, C> && are_final_ && columns % kLanes<C> == 0 &&
-        run_length(offsets.columns.data() + column, columns) == columns &&
-        are_even(offsets.rows.data(), block.rows.count());
+        is_run({offsets.columns.data() + column, size_t(columns)}) &&
+        are_even({offsets.rows.data(), size_t(block.rows.count())});
   }
 
   T* group(int64_t group) const {
@@ -76,7 +76,7 @@ class GemmOutput {
       while (end < columns && !is_direct(block, end, offsets))
         end = next(end);
       for (int64_t run, at = first; at < end; at += run) {
-        run = run_length(column + at, end - at);
+        run = run_length({column + at, size_t(end - at)});
         for (int64_t i = 0; i < rows; i++) {
           T* to = group(block.group) + row[i] + column[at];
           store_run(sums + i * kPanel<C>, rows * kPanel<C>, at, run, to);

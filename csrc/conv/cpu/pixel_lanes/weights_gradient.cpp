@@ -85,7 +85,7 @@ class WeightsGradient {
       row += margin_ * grad_pitch_;
       if (ys[4] != 1)
         std::fill(row, row + unit.rows * grad_pitch_, C(0));
-      load_rows(from, ys[3], ys[4], unit.rows, unit.width, row, grad_pitch_);
+      load_rows<T, C>({from, ys[3], unit.rows, unit.width, row, grad_pitch_}, ys[4]);
       row += unit.rows * grad_pitch_;
       std::fill(row, row + margin_ * grad_pitch_, C(0));
     }

@@ -82,8 +82,10 @@ class TransformedWeights : GatherImages {
     alignas(64) float taps[kIn * kTaps * kOut];
     const int64_t terms = part.in * kTaps;
     for (int64_t run, t = 0; t < terms; t += run) {
-      run = weights_out_stride == 1 ? terms : run_length(columns + t, terms - t);
-      pack_panels<kOut>(part.from, rows, part.out, columns + t, run, taps + t * kOut, /*step=*/0);
+      const Offsets left(columns + t, terms - t);
+      run = weights_out_stride == 1 ? terms : run_length(left);
+      pack_panels<kOut>(
+          part.from, Offsets(rows, part.out), left.first(run), taps + t * kOut, /*step=*/0);
     }
     for (int64_t c = 0; c < part.in; c++) {
       // Where output channels lie far apart, the processor does not foresee what is read next.
