@@ -137,9 +137,10 @@ struct GemmOperands {
   } c;
 };
 
-// c += a b
+// c += a b. Inlined, so that there is one copy of the operands in memory.
 template <class C>
-void gemm(int64_t m, int64_t vectors, int64_t k, const GemmOperands<C>& o) {
+[[gnu::always_inline]] inline void
+gemm(int64_t m, int64_t vectors, int64_t k, const GemmOperands<C>& o) {
   const auto& [a, b, c] = o;
   multiply<C, Strided, Strided, Strided>(
       m,

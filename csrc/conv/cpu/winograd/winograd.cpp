@@ -8,10 +8,11 @@
 // inputs and tiles of 4x4 gradients. The transforms only add and multiply by small constants.
 // Definition: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, CVPR 2016.
 //
-// Forward and backward data by Winograd's filtering: the steps of a block of tiles, and the two
-// orders in which threads take them.
+// Here are forward and backward data: the steps of a block of tiles, and the two orders in which
+// threads take them.
 #include <algorithm>
 
+#include "conv/cpu/shared/bias.h"
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/gather.h"
 #include "conv/cpu/shared/kernels.h"
@@ -109,8 +110,7 @@ class TileBlocks : GatherImages {
       const float* sums,
       float* rows) const {
     for (int64_t v = 0; v < channels; v += kLanes<float>) {
-      const Lanes<float> bias =
-          bias_lanes(group, channel + v, std::min(kLanes<float>, channels - v));
+      const Lanes<float> bias = load_lanes<float>(bias_.at(group, channel + v));
       for (int64_t t = 0; t < plan_.tiles_of(block); t++) {
         Lanes<float> y[kTile][kTile];
         load_positions<F, F::transform_output>(
@@ -139,16 +139,10 @@ class TileBlocks : GatherImages {
     }
   }
 
-  Lanes<float> bias_lanes(int64_t group, int64_t channel, int64_t channels) const {
-    if (p.bias == nullptr)
-      return Lanes<float>(0);
-    const T* bias = static_cast<const T*>(p.bias) + (group * p.oc + channel) * p.bias_stride;
-    return load_strided_lanes<float>(bias, p.bias_stride, channels);
-  }
-
   const WinogradPlan& plan_;
   const Tiles<F>& tiles_;
   const Epilogue<T> epilogue_{p};
+  const Bias<T> bias_{p, p.oc};
   // Channels that are completed at once: of a pixel, or of a line.
   const int64_t out_step_ = out_stride[1] == 1 ? plan_.width : kLanes<float>;
 };
