@@ -180,8 +180,14 @@ class FewInputs : GatherImages {
   void store(const C* sums, OutputRun run) const {
     if (!plan_.lanes_are_pixels)
       return epilogue_.store_pixels(sums, kLanes<C>, panels_.width, run);
+    T* to = epilogue_.output(run);
     for (int64_t c = std::exchange(run.channels, 1); c > 0; c--, run.channel++) {
-      epilogue_.store_line(sums, run);
+      if (!epilogue_.is_empty()) {
+        epilogue_.store_line(sums, run);
+      } else {
+        at::vec::convert(sums, to, run.pixels);
+      }
+      to += p.dst_stride[1];
       sums += plan_.tile_width;
     }
   }

@@ -148,11 +148,6 @@ void Epilogue<T>::store_pixels(
 template <class T>
 void Epilogue<T>::store_lines(const C* sums, int64_t pitch, int64_t lines, const OutputRun& run)
     const {
-  if (is_empty() && out_stride_[4] == 1) {
-    for (int64_t i = 0; i < lines; i++)
-      at::vec::convert(sums + i * pitch, output(run) + i * out_stride_[3], run.pixels);
-    return;
-  }
   const Complete<T> complete = complete_with<T>(p_.activation);
   Span<T> line(p_, run, /*axis=*/4);
   for (int64_t i = 0; i < lines; i++, line.advance(p_, 3))

@@ -59,7 +59,7 @@ template <class C, class T, class U>
 
 // f(x, count) for blocks of n pixels, the last of which overlaps the one before, or one of fewer.
 template <class F>
-void for_each_block(int64_t pixels, int64_t n, const F& f) {
+[[gnu::always_inline]] inline void for_each_block(int64_t pixels, int64_t n, const F& f) {
   for (int64_t x = 0; x < pixels; x += n) {
     const int64_t first = std::max<int64_t>(std::min(x, pixels - n), 0);
     f(first, std::min(n, pixels - first));
