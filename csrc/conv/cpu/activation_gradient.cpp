@@ -1,11 +1,11 @@
-// A part of the result at a time: a loop for each type and activation multiplies elements that
-// follow one another, and what has been written is summed while it is still in the cache.
-#include "conv/cpu/activation_gradient.h"
-
+// The derivative of a fused activation, and the sums that are the gradient of the bias, in one
+// pass: a part of the result at a time. A loop for each type and activation multiplies elements
+// that follow one another, and what has been written is summed while it is still in the cache.
 #include <array>
 #include <vector>
 
 #include "conv/cpu/shared/activation_lanes.h"
+#include "conv/cpu/shared/kernels.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/scratch.h"
 #include "core/dispatch.h"

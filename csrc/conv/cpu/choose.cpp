@@ -1,11 +1,11 @@
-#include "conv/cpu/choose.h"
-
+// When each kernel is the best choice for a problem that it supports: one rule for each row of the
+// table in conv_cpu.cpp, in the same order. The rules were fitted to timings; `make bench-choices`
+// shows where another kernel is faster.
 #include <algorithm>
 
-#include "conv/cpu/channel_lanes/channel_lanes.h"
-#include "conv/cpu/pixel_lanes/pixel_lanes.h"
 #include "conv/cpu/pixel_lanes/plan.h"
-#include "conv/cpu/shared/roles.h"
+#include "conv/cpu/shared/gather.h"
+#include "conv/cpu/shared/kernels.h"
 #include "conv/cpu/winograd/tiles.h"
 #include "conv/reference.h"
 #include "core/cpu/simd.h"
@@ -69,7 +69,7 @@ bool prefers_pixel_lanes(const ConvProblem& problem) {
   const bool is_strided = p.stride[2] > 1, has_few_taps = p.kernel[1] * p.kernel[2] <= few_taps;
   const bool is_forward = p.pass == ConvPass::forward;
   const bool is_summed = p.pass == ConvPass::backward_weights;
-  if (plan.outer == 1) {
+  if (plan.out_channels == 1) {
     // A vector that is loaded should be multiplied for several rows, or there be few products.
     const auto& rows = plan.phases[1];
     const bool has_few_rows = std::all_of(rows.begin(), rows.end(), [](const Phase& row) {
@@ -164,13 +164,13 @@ bool prefers_few_inputs(const ConvProblem& p) {
   constexpr int64_t some = 32; // up to which copies may pay all the same
   if (channel_pairs(p) < kFullVector || product(p.kernel) == 1)
     return false;
-  const Roles roles(p);
-  const int64_t in = roles.in_channels_, out = roles.out_channels_, pixels = roles.out_size_[2];
+  const GatherImages images{p};
+  const int64_t in = images.in_channels, out = images.out_channels, pixels = images.out_size[2];
   // Channels that lie next to each other are copied faster. Where rows of one vector of channels
   // have to be transposed, vectors of pixels save more than copies take.
   const bool is_one_vector =
-      out <= few && roles.out_stride_[4] == 1 && round_up(pixels, few) * out <= pixels * few;
-  return in < few || (in <= some && (roles.in_stride_[1] == 1 || is_one_vector));
+      out <= few && images.out_stride[4] == 1 && round_up(pixels, few) * out <= pixels * few;
+  return in < few || (in <= some && (images.in_stride[1] == 1 || is_one_vector));
 }
 
 bool prefers_blocked(const ConvProblem& p) {

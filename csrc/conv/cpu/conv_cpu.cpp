@@ -6,16 +6,9 @@
 #include <iterator>
 #include <string_view>
 
-#include "conv/cpu/channel_lanes/channel_lanes.h"
-#include "conv/cpu/choose.h"
-#include "conv/cpu/direct/blocked.h"
-#include "conv/cpu/direct/few_inputs.h"
-#include "conv/cpu/direct/few_outputs.h"
 #include "conv/cpu/fused_backward.h"
-#include "conv/cpu/gemm/gemm.h"
-#include "conv/cpu/pixel_lanes/pixel_lanes.h"
 #include "conv/cpu/shared/canonical.h"
-#include "conv/cpu/winograd/winograd.h"
+#include "conv/cpu/shared/kernels.h"
 #include "conv/on_device.h"
 #include "conv/reference.h"
 #include "core/cpu/parallel.h"

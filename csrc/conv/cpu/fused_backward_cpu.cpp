@@ -1,21 +1,102 @@
-// convolution_fused_backward on the CPU. h is computed for a part of the result at a time, and what
-// is made of it while it is in the cache; fused_backward_schedule.h says how large parts are. Parts
-// follow one another: threads share the work of each.
+// convolution_fused_backward on the CPU. h is computed for some images, rows or groups of the
+// result at a time, and what is made of it while it is in the cache: h is in memory as a whole only
+// if it is small or a result itself. Parts follow one another: threads share the work of each.
 #include "conv/cpu/fused_backward.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "conv/cpu/activation_gradient.h"
-#include "conv/cpu/fused_backward_schedule.h"
+#include "conv/cpu/shared/kernels.h"
+#include "core/math.h"
 
 namespace torch_dnnl {
 namespace {
 
 using at::Tensor;
+
+// ---- How large parts are, and which rows of src belong to them: all of this is integers ----
+
+// Rows run along the first spatial dimension that has several in the result.
+struct FusedBackwardSizes {
+  int64_t images, rows, groups;
+  int64_t halo;        // rows before a part that meet the same rows of src; 0 without its gradient
+  int64_t h_bytes;     // of all images
+  int64_t image_bytes; // of h of one image, and of what is widened with it
+  int64_t weights_bytes; // of the sums that are the gradient of weights; 0 without it
+  int64_t products;      // multiply-adds with each element of h
+  bool is_widened;       // whether parts are widened to float32 for the gradient of weights
+  bool keeps_h;          // h is a result itself
+};
+
+// Of each part but the last ones.
+struct FusedBackwardSchedule {
+  int64_t images, rows, groups;
+};
+
+FusedBackwardSchedule fused_backward_schedule(const FusedBackwardSizes& s) {
+  constexpr int64_t MB = 1 << 20;
+  // A part of h and what is made of it stay in the second- and third-level cache. Where products
+  // take most of the time, what is done once for a part, such as Winograd's transforms of weights,
+  // weighs more. Each part has a gradient of weights to add to their sum: then as much of h is in
+  // memory as of that gradient.
+  const int64_t part_bytes = std::max((s.products < 64 ? 4 : 6) * MB, s.weights_bytes);
+  // What is widened takes time and memory, which less of h is not worth.
+  const bool is_small = s.h_bytes <= (s.is_widened ? 2 : 1) * part_bytes;
+  if (is_small || (s.keeps_h && s.weights_bytes > 4 * MB))
+    return {s.images, s.rows, s.groups};
+
+  const auto fitting = [part_bytes](int64_t bytes) {
+    return std::max<int64_t>(part_bytes / bytes, 1);
+  };
+  const auto evenly = [](int64_t count, int64_t most) {
+    return ceil_div(count, ceil_div(count, most));
+  };
+  const int64_t images = evenly(s.images, fitting(s.image_bytes));
+  if (images > 1)
+    return {images, s.rows, s.groups};
+  const int64_t rows = evenly(s.rows, fitting(s.image_bytes / s.rows));
+  if (rows >= std::min(s.halo, s.rows))
+    return {1, rows, s.groups};
+
+  // The halo would be computed again for each part: rather whole images, of some groups.
+  if (s.keeps_h)
+    return {1, s.rows, s.groups};
+  constexpr int64_t vector = 16; // groups of one channel
+  const int64_t most = std::min(part_bytes * s.groups / s.image_bytes, s.groups);
+  const int64_t groups = most <= 1 ? 1 : std::min(most, round_up(evenly(s.groups, most), vector));
+  return {evenly(s.images, fitting(s.image_bytes * groups / s.groups)), s.rows, groups};
+}
+
+// How rows of the result meet rows of src.
+struct RowsOfSrc {
+  int64_t rows, src_rows;
+  int64_t stride, pad;
+  int64_t reach; // from the first to the last row of src that a row meets
+
+  // The rows of src that these rows meet.
+  Range met_by(Range r) const {
+    return {
+        std::max<int64_t>(r.begin * stride - pad, 0),
+        std::min((r.end - 1) * stride - pad + reach + 1, src_rows)};
+  }
+  // Those that no later row meets, and that no earlier rows complete.
+  Range completed_by(Range r) const {
+    return {boundary(r.begin), boundary(r.end)};
+  }
+
+ private:
+  int64_t boundary(int64_t row) const {
+    return row == 0   ? 0
+        : row == rows ? src_rows
+                      : std::clamp<int64_t>(row * stride - pad, 0, src_rows);
+  }
+};
+
+// ---- The parts ----
 
 // The spatial dimension that rows run along: the first of which the result has several.
 size_t axis_of_rows(const FusedBackward& call) {
@@ -149,24 +230,6 @@ class WeightsSum {
   bool has_summand_ = false;
 };
 
-// Of a dense image: N, C and rows outermost, or C innermost.
-std::vector<int64_t> image_strides(at::IntArrayRef sizes, bool is_channels_last) {
-  std::vector<int64_t> strides(sizes.size());
-  int64_t stride = 1;
-  const auto next = [&](size_t d) {
-    strides[d] = stride;
-    stride *= sizes[d];
-  };
-  if (is_channels_last)
-    next(1);
-  for (size_t d = sizes.size() - 1; d > 1; d--)
-    next(d);
-  if (!is_channels_last)
-    next(1);
-  next(0);
-  return strides;
-}
-
 // Computes all parts of a call.
 class Parts {
  public:
@@ -178,19 +241,11 @@ class Parts {
       const FusedBackwardSchedule& schedule,
       void (*compute)(const ConvProblem&, std::string_view))
       : call_(call),
-        args_(call.args),
         axis_(axis),
-        row_dim_(args_.image_at.spatial + static_cast<int64_t>(axis)),
         rows_of_src_(rows_of_src),
         sizes_(sizes),
         schedule_(schedule),
-        compute_(compute),
-        h_memory_(call.grad.options()),
-        weights_sum_(
-            call.weights_grad,
-            schedule.images < sizes.images || schedule.rows < sizes.rows),
-        wide_src_(weights_sum_.options()),
-        wide_h_(weights_sum_.options()) {}
+        compute_(compute) {}
 
   void run() {
     if (call_.bias)
@@ -281,22 +336,24 @@ class Parts {
     auto sizes = call_.grad.sizes().vec();
     sizes[0] = images;
     sizes[row_dim_] = rows;
-    const bool is_channels_last =
-        !args_.is_nxc() && call_.value.suggest_memory_format() != at::MemoryFormat::Contiguous;
-    return h_memory_.as(sizes, image_strides(sizes, is_channels_last));
+    if (args_.is_nxc() || call_.value.suggest_memory_format() == at::MemoryFormat::Contiguous)
+      return h_memory_.as(sizes, c10::contiguous_strides(sizes));
+    std::rotate(sizes.begin() + 1, sizes.begin() + 2, sizes.end()); // channels last
+    return h_memory_.as(sizes, c10::contiguous_strides(sizes)).movedim(-1, 1);
   }
 
   const FusedBackward& call_;
-  const ConvArguments& args_;
+  const ConvArguments& args_ = call_.args;
   const size_t axis_;
-  const int64_t row_dim_;
-  const RowsOfSrc rows_of_src_;
-  const FusedBackwardSizes sizes_;
-  const FusedBackwardSchedule schedule_;
+  const int64_t row_dim_ = args_.image_at.spatial + static_cast<int64_t>(axis_);
+  const RowsOfSrc& rows_of_src_;
+  const FusedBackwardSizes& sizes_;
+  const FusedBackwardSchedule& schedule_;
   void (*const compute_)(const ConvProblem&, std::string_view);
-  ReusedMemory h_memory_;
-  WeightsSum weights_sum_;
-  ReusedMemory wide_src_, wide_h_;
+  const bool has_parts_ = schedule_.images < sizes_.images || schedule_.rows < sizes_.rows;
+  WeightsSum weights_sum_{call_.weights_grad, has_parts_};
+  ReusedMemory h_memory_{call_.grad.options()};
+  ReusedMemory wide_src_{weights_sum_.options()}, wide_h_{weights_sum_.options()};
   Tensor sums_;
 };
 

@@ -11,6 +11,7 @@
 #include <ATen/cpu/vec/vec.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -378,6 +379,14 @@ template <size_t n, class F>
   [&]<size_t... i>(std::index_sequence<i...>) __attribute__((always_inline)) {
     (f(std::integral_constant<size_t, i>()), ...);
   }(std::make_index_sequence<n>());
+}
+
+// {f(1), ..., f(n)}, with constants: a table of the instances of a template.
+template <int n, class F>
+constexpr auto table_of(const F& f) {
+  return [&]<int... i>(std::integer_sequence<int, i...>) {
+    return std::array{f(std::integral_constant<int, i + 1>())...};
+  }(std::make_integer_sequence<int, n>());
 }
 
 // ---- Quad ----

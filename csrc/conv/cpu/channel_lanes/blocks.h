@@ -7,58 +7,29 @@
 
 #include "conv/cpu/channel_lanes/plan.h"
 #include "conv/cpu/channel_lanes/tap_kernels.h"
+#include "conv/cpu/shared/phases.h"
 
 namespace torch_dnnl {
 
 class RowBlocks {
  public:
-  explicit RowBlocks(const ChannelLanesPlan& plan) : plan_(plan), phases_(phases_of(plan.p, 2)) {}
+  explicit RowBlocks(const ChannelLanesPlan& plan) : plan_(plan) {}
 
   // Lists the blocks of a tile, which are those of all of its rows.
   void select_tile(const ChannelLanesPlan::Unit& unit) {
     if (unit.tile == tile_)
       return;
     tile_ = unit.tile;
-    blocks_.clear();
-    runs_.clear();
+    blocks.clear();
+    runs.clear();
     for (const Phase& phase : phases_)
       list_blocks(unit, phase);
     // Those of all phases together, as their outputs lie in memory.
-    std::ranges::stable_sort(blocks_, {}, &PixelBlock::first_out);
+    std::ranges::stable_sort(blocks, {}, &PixelBlock::first_out);
   }
 
-  // f(row, block, first, count) for all vectors of a unit, which ends with the `regular` ones or
-  // one that overlaps the last of them. by_pixels: all channels of some pixels, which lie together
-  // in a channels-last image, before the next pixels; otherwise the other way around, which reads
-  // all weights of a vector while they are in the cache.
-  template <class F>
-  void for_each(
-      const ChannelLanesPlan::Unit& unit,
-      int64_t vectors,
-      int64_t regular,
-      bool by_pixels,
-      const F& f) const {
-    for (int64_t begin = 0, end; begin < vectors; begin = end) {
-      end = by_pixels ? vectors : begin + 1;
-      const int64_t count = std::min(end, regular) - begin;
-      for (int64_t r = 0; r < unit.rows; r++) {
-        for (const PixelBlock& block : blocks_) {
-          if (count > 0)
-            f(r, block, begin, count);
-          if (end > regular)
-            f(r, block, end - 1, 1);
-        }
-      }
-    }
-  }
-
-  // What the kernels take beside a block; the shifts are those to the channels of a vector.
-  template <class C>
-  TapOperands<C>
-  operands(const std::vector<TapRow<C>>& rows, int64_t pixel_shift, int64_t weight_shift) const {
-    return {
-        runs_.data(), rows.data(), static_cast<int64_t>(rows.size()), pixel_shift, weight_shift};
-  }
+  std::vector<PixelBlock> blocks;
+  std::vector<TapRun> runs; // of the blocks
 
  private:
   void list_blocks(const ChannelLanesPlan::Unit& unit, const Phase& phase) {
@@ -81,14 +52,14 @@ class RowBlocks {
       b.first_out = (phase.out + j * phase.out_step - unit.first) * out_step;
       b.pixel_step = (has_runs ? 1 : phase.in_step) * plan_.in_step;
       b.out_step = phase.out_step * out_step;
-      b.weight_step = phase.tap_step * plan_.inner * plan_.lanes;
-      b.first_run = static_cast<int64_t>(runs_.size());
+      b.weight_step = phase.tap_step * plan_.in_channels * plan_.lanes;
+      b.first_run = static_cast<int64_t>(runs.size());
       for (int64_t m = 0, taps; m < phase.taps; m += taps) {
         taps = has_runs ? longest_run(phase.taps - m) : 1;
         list_run(phase, in, count, m, taps);
       }
-      b.runs = static_cast<int64_t>(runs_.size()) - b.first_run;
-      blocks_.push_back(b);
+      b.runs = static_cast<int64_t>(runs.size()) - b.first_run;
+      blocks.push_back(b);
     }
   }
 
@@ -104,19 +75,17 @@ class RowBlocks {
     const int64_t step = taps == 1 ? phase.in_step : 1;
     const int64_t pixels = taps == 1 ? outputs : (outputs - 1) * phase.in_step + taps;
     const Range met = within(in + shift, step, plan_.in_size[2], pixels);
-    for (int64_t i = 0; i < plan_.inner && met.begin < met.end; i++) {
-      runs_.push_back(
+    for (int64_t i = 0; i < plan_.in_channels && met.begin < met.end; i++) {
+      runs.push_back(
           {taps,
            shift * plan_.in_step + i * plan_.cache.block * plan_.lanes,
-           (tap * plan_.inner + i) * plan_.lanes,
+           (tap * plan_.in_channels + i) * plan_.lanes,
            (1ull << met.end) - (1ull << met.begin)});
     }
   }
 
   const ChannelLanesPlan& plan_;
-  const std::vector<Phase> phases_;
-  std::vector<PixelBlock> blocks_;
-  std::vector<TapRun> runs_; // of the blocks
+  const std::vector<Phase> phases_ = phases_of(plan_.p, 2);
   int64_t tile_ = -1;
 };
 

@@ -1,9 +1,13 @@
-// Forward and backward data; weights_gradient.cpp has the other pass.
-#include "conv/cpu/channel_lanes/channel_lanes.h"
-
+// Depthwise convolution on the CPU, and grouped convolution with few channels in a group: too few
+// for matrix products, so the lanes of a vector are channels of neighbouring groups, and a pixel is
+// multiplied by a tap lane by lane. Images lie in scratch memory a few rows at a time, whatever
+// their layout; blocks of channels and of rows are parallel.
+// Here are forward and backward data; weights_gradient.cpp has the other pass.
 #include "conv/cpu/channel_lanes/tap_kernels.h"
 #include "conv/cpu/channel_lanes/units.h"
+#include "conv/cpu/shared/bias.h"
 #include "conv/cpu/shared/epilogue.h"
+#include "conv/cpu/shared/kernels.h"
 #include "conv/reference.h"
 #include "core/cpu/parallel.h"
 #include "core/dispatch.h"
@@ -22,14 +26,13 @@ template <class T>
 bool can_stream(const ChannelLanesPlan& plan) {
   constexpr int64_t n = kLanes<compute_t<T>>;
   const int64_t* stride = plan.out_stride;
-  const bool are_lines = sizeof(Vector<compute_t<T>>) == kCacheLine && plan.channels() % n == 0 &&
-      is_line(plan.p.out) && stride[0] % n == 0 && stride[2] % n == 0 && stride[3] % n == 0 &&
-      stride[4] % n == 0;
+  const bool are_lines = sizeof(Vector<compute_t<T>>) == kCacheLine && plan.channels % n == 0 &&
+      is_line(plan.p.out) && (stride[0] | stride[2] | stride[3] | stride[4]) % n == 0;
   return plan.uses_outputs && are_lines &&
       output_elements(plan.p) * int64_t(sizeof(T)) >= kStreamedInOrderBytes;
 }
 
-// packed: [vector][tap][inner][lane].
+// packed: [vector][tap][input channel][lane].
 template <class T, class C>
 void pack_weights(const ChannelLanesPlan& plan, C* packed) {
   const auto* weights = static_cast<const T*>(plan.p.weights);
@@ -37,7 +40,7 @@ void pack_weights(const ChannelLanesPlan& plan, C* packed) {
   parallel_tasks(plan.vectors, size * 32, [&](int64_t begin, int64_t end) {
     for (int64_t v = begin; v < end; v++) {
       C* const to = packed + v * size;
-      if (plan.first_channel(v) + plan.lanes > plan.channels())
+      if (plan.first_channel(v) + plan.lanes > plan.channels)
         std::fill(to, to + size, C(0));
       for_each_weight<kLanes<C>>(
           plan, v, plan.first_channel(v), [&](int64_t offset, int64_t index) {
@@ -47,30 +50,13 @@ void pack_weights(const ChannelLanesPlan& plan, C* packed) {
   });
 }
 
-// packed: [vector][lane].
-template <class T, class C>
-void pack_bias(const ChannelLanesPlan& plan, C* packed) {
-  const auto* bias = static_cast<const T*>(plan.p.bias);
-  for (int64_t i = 0; i < plan.vectors * plan.lanes; i++) {
-    const int64_t c = plan.first_channel(i / plan.lanes) + i % plan.lanes;
-    const bool has_bias = bias != nullptr && c < plan.channels();
-    packed[i] = has_bias ? static_cast<C>(bias[c * plan.p.bias_stride]) : C(0);
-  }
-}
-
 template <class T>
 class Gather {
  public:
-  Gather(const ConvProblem& p, const Epilogue<T>& epilogue)
-      : epilogue_(epilogue),
-        plan_(plan_channel_lanes<T>(p, epilogue.is_empty())),
-        is_streamed_(can_stream<T>(plan_)),
-        weights_(plan_.vectors * plan_.vector_weights),
-        bias_(plan_.vectors * n) {}
+  explicit Gather(const ConvProblem& p) : p_(p) {}
 
   void run() {
     pack_weights<T>(plan_, weights_.data());
-    pack_bias<T>(plan_, bias_.data());
     const int64_t chunks = plan_.chunks(), units = plan_.units;
     parallel_tasks(
         chunks * plan_.blocks, plan_.operations(chunks), [&](int64_t begin, int64_t end) {
@@ -101,40 +87,34 @@ class Gather {
                             int64_t shift,
                             int64_t v,
                             int64_t count) {
-      const VectorRun vectors{count, size, out.vector_stride};
-      const C* bias = bias_.data() + (first + v) * n;
+      const VectorRun vectors{count, size, bias_.channel_step() * n, out.vector_stride};
+      const C* bias = bias_.at(0, plan_.first_channel(first + v));
       gather_taps(block, operands, vectors, bias, out.at(shift, row), is_streamed_);
     };
     worker.for_each_block(unit, weights_.data() + first * size, by_pixels, gather);
     if (!plan_.uses_outputs)
-      store(unit, out, worker, image);
+      store(unit, out, worker);
   }
 
   // Completes what lies in scratch memory.
-  void
-  store(const Unit& unit, const UnitOutputs<C>& out, const UnitWorker<T>& worker, T* image) const {
-    const int64_t channels = worker.channels;
-    if (epilogue_.is_empty()) {
-      plan_.for_each_run(unit, [&](int64_t first, int64_t pixels, int64_t offset) {
-        store_pixels(
-            LaneRun<const C>{out.data + first * n, out.vector_stride, n},
-            ImageRun<T>{
-                image + offset, channels, pixels, plan_.out_stride[1], plan_.out_stride[4]});
-      });
-      return;
-    }
+  void store(const Unit& unit, const UnitOutputs<C>& out, const UnitWorker<T>& worker) const {
     const int64_t rows = epilogue_.has_joined_rows(unit.width) ? unit.rows : 1; // at once
     for (int64_t r = 0; r < unit.rows; r += rows) {
-      const OutputRun run{
-          unit.n, worker.channel, unit.d, unit.h + r, unit.first, channels, rows * unit.width};
-      epilogue_.store_pixels(out.at(0, r), out.vector_stride, n, run);
+      const int64_t pixels = rows * unit.width;
+      epilogue_.store_pixels(
+          out.at(0, r),
+          out.vector_stride,
+          n,
+          {unit.n, worker.channel, unit.d, unit.h + r, unit.first, worker.channels, pixels});
     }
   }
 
-  const Epilogue<T>& epilogue_;
-  const ChannelLanesPlan plan_;
-  const bool is_streamed_;
-  const Scratch<C> weights_, bias_;
+  const ConvProblem& p_;
+  const Epilogue<T> epilogue_{p_};
+  const ChannelLanesPlan plan_ = plan_channel_lanes<T>(p_, epilogue_.is_empty());
+  const bool is_streamed_ = can_stream<T>(plan_);
+  const Scratch<C> weights_{plan_.vectors * plan_.vector_weights};
+  const Bias<T> bias_{p_, p_.oc};
 };
 
 } // namespace
@@ -151,11 +131,8 @@ bool supports_channel_lanes(const ConvProblem& p) {
 void run_channel_lanes(const ConvProblem& p) {
   if (p.pass == ConvPass::backward_weights)
     return channel_lanes_weights_gradient(p);
-  dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    const Epilogue<T> epilogue(p);
-    Gather<T>(p, epilogue).run();
-  });
+  dispatch(
+      FloatingTypes{}, p.dtype, [&](auto tag) { Gather<typename decltype(tag)::type>(p).run(); });
 }
 
 } // namespace torch_dnnl

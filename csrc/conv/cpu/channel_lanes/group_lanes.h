@@ -15,23 +15,17 @@ namespace torch_dnnl {
 template <class C>
 class GroupLanes {
  public:
-  explicit GroupLanes(const ChannelLanesPlan& plan)
-      : plan_(plan),
-        pixel_(plan.inner * n),
-        window_vectors_(plan.is_plain() ? 0 : window_vectors(plan)),
-        window_(plan.cache.width * window_vectors_ * n),
-        index_(plan.is_plain() ? 0 : plan.cache.block * pixel_),
-        first_(plan.cache.block) {}
+  explicit GroupLanes(const ChannelLanesPlan& plan) : plan_(plan) {}
 
   // The next pixels are for the vectors of output channels from `begin` on.
   void select_channels(int64_t begin) {
     for (int64_t v = 0; v < plan_.cache.block; v++) {
-      first_[v] = (begin + v * n) / plan_.outer * plan_.inner;
+      first_[v] = (begin + v * n) / plan_.out_channels * plan_.in_channels;
       for (int64_t lane = 0; lane < n; lane++) {
         // A lane behind the last channel may have any value.
-        const int64_t channel = std::min(begin + v * n + lane, plan_.channels() - 1);
-        const int64_t in = channel / plan_.outer * plan_.inner - first_[v];
-        for (int64_t i = 0; i < plan_.inner; i++)
+        const int64_t channel = std::min(begin + v * n + lane, plan_.channels - 1);
+        const int64_t in = channel / plan_.out_channels * plan_.in_channels - first_[v];
+        for (int64_t i = 0; i < plan_.in_channels; i++)
           index_[v * pixel_ + i * n + lane] = static_cast<int32_t>(in + i);
       }
     }
@@ -62,10 +56,9 @@ class GroupLanes {
   // How many vectors of input channels a vector of output channels meets; one of the numbers that
   // LanesWindow has kernels for, or more.
   static int64_t window_vectors(const ChannelLanesPlan& plan) {
-    const int64_t outer = plan.outer;
-    const int64_t groups =
-        std::min(plan.p.groups, n % outer == 0 ? n / outer : (n - 2) / outer + 2);
-    const int64_t vectors = ceil_div(groups * plan.inner, n);
+    const int64_t out = plan.out_channels;
+    const int64_t groups = std::min(plan.p.groups, n % out == 0 ? n / out : (n - 2) / out + 2);
+    const int64_t vectors = ceil_div(groups * plan.in_channels, n);
     return vectors == 3 ? 4 : vectors;
   }
 
@@ -75,16 +68,20 @@ class GroupLanes {
     for (int64_t x = 0; x < pixels; x++, to += plan_.in_step) {
       using Window = LanesWindow<kVectors, C>;
       const Window window(window_.data() + x * window_vectors_ * n);
-      for (int64_t i = 0; i < plan_.inner; i++)
+      for (int64_t i = 0; i < plan_.in_channels; i++)
         window.pick(typename Window::Index(index + i * n)).store(to + i * step);
     }
   }
 
   const ChannelLanesPlan& plan_;
-  const int64_t pixel_, window_vectors_;
-  const Scratch<C> window_;    // [pixel][channel]
-  std::vector<int32_t> index_; // [vector][input channel of a group][lane]: in the window
-  std::vector<int64_t> first_; // the first channel of the window of a vector
+  const int64_t pixel_ = plan_.in_channels * n;
+  const int64_t window_vectors_ = plan_.is_plain ? 0 : window_vectors(plan_);
+  const Scratch<C> window_{plan_.cache.width * window_vectors_ * n}; // [pixel][channel]
+  // [vector][input channel of a group][lane]: in the window
+  std::vector<int32_t> index_ =
+      std::vector<int32_t>(plan_.is_plain ? 0 : plan_.cache.block * pixel_);
+  // The first channel of the window of a vector.
+  std::vector<int64_t> first_ = std::vector<int64_t>(plan_.cache.block);
 };
 
 } // namespace torch_dnnl

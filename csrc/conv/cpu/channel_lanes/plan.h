@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "conv/cpu/shared/phases.h"
+#include "conv/cpu/shared/gather.h"
 #include "conv/problem.h"
 #include "core/math.h"
 
@@ -12,16 +12,11 @@ namespace torch_dnnl {
 
 // The vectors of a problem.
 struct LaneImages : GatherImages {
-  LaneImages(const ConvProblem& p, int64_t lanes)
-      : GatherImages(p), p(p), lanes(lanes), vectors(ceil_div(channels(), lanes)) {}
+  int64_t lanes;
+  int64_t channels = p.groups * out_channels; // of outputs
+  int64_t vectors = ceil_div(channels, lanes);
+  bool is_plain = in_channels == 1 && out_channels == 1; // each output channel meets one of its own
 
-  // Each output channel meets an input channel of its own.
-  bool is_plain() const {
-    return inner == 1 && outer == 1;
-  }
-  int64_t channels() const { // output channels
-    return p.groups * outer;
-  }
   // How many inputs along an axis some neighbouring outputs meet.
   int64_t reach(int axis, int64_t outputs) const {
     const int64_t kernel = (p.kernel[axis] - 1) * p.dilation[axis], s = p.stride[axis];
@@ -34,10 +29,6 @@ struct LaneImages : GatherImages {
     const int64_t last = out + p.pad[axis] - (p.kernel[axis] - 1) * p.dilation[axis];
     return last >= 0 ? last / p.stride[axis] : -ceil_div(-last, p.stride[axis]);
   }
-
-  const ConvProblem& p;
-  int64_t lanes;
-  int64_t vectors; // of output channels
 };
 
 // Where the vectors of the images are.
@@ -79,7 +70,7 @@ inline constexpr int64_t kPlanes = 96 * 1024;  // elements, for all rows of the 
 // The vectors of a task.
 inline int64_t choose_block(const LaneImages& images, int64_t element_size) {
   const ConvProblem& p = images.p;
-  const int64_t bytes = images.inner * images.lanes * element_size;
+  const int64_t bytes = images.in_channels * images.lanes * element_size;
   // Where sums leave the first-level cache anyway, one vector after the other is computed.
   const bool has_many_sums =
       p.pass == ConvPass::backward_weights && product(p.kernel) * bytes > kCachedSums;
@@ -99,9 +90,9 @@ inline LanePlaces choose_places(
   const bool is_aliased =
       images.in_stride[4] * element_size % 4096 == 0 && product(p.kernel) > p.kernel[2];
   const bool reads_image =
-      may_read_image && images.is_plain() && images.in_stride[1] == 1 && !is_aliased;
+      may_read_image && images.is_plain && images.in_stride[1] == 1 && !is_aliased;
   const bool uses_outputs = may_use_outputs && images.out_stride[1] == 1;
-  if (images.channels() % images.lanes == 0)
+  if (images.channels % images.lanes == 0)
     return {reads_image, uses_outputs, images.vectors};
   // The last vector ends with the last channel, and overlaps the one before, of the same task.
   if (reads_image && uses_outputs && (images.vectors - 1) % block > 0)
@@ -112,13 +103,14 @@ inline LanePlaces choose_places(
 // Elements of scratch memory, in floating point, which does not overflow.
 inline double
 elements_of(const LaneImages& images, int64_t planes, int64_t rows, int64_t width, int64_t block) {
-  return 1.0 * planes * rows * width * images.inner * block * images.lanes;
+  return 1.0 * planes * rows * width * images.in_channels * block * images.lanes;
 }
 
 // The rows of a tile, and the cache for a tile of a given width.
 inline int64_t choose_rows(const LaneImages& images) {
   const int64_t* size = images.out_size;
-  const int64_t most = std::clamp<int64_t>(kUnitPixels / (size[2] * images.inner), 1, size[1]);
+  const int64_t most =
+      std::clamp<int64_t>(kUnitPixels / (size[2] * images.in_channels), 1, size[1]);
   return ceil_div(size[1], ceil_div(size[1], most)); // of equal size
 }
 
@@ -201,7 +193,7 @@ struct ChannelLanesPlan : LaneImages, LanePlaces {
 
   // The last vectors may overlap the ones before.
   int64_t first_channel(int64_t vector) const {
-    return vector < overlap_from ? vector * lanes : channels() - (vectors - vector) * lanes;
+    return vector < overlap_from ? vector * lanes : channels - (vectors - vector) * lanes;
   }
 
   // Outputs are dealt out in units: a tile of some rows of a plane.
@@ -232,16 +224,6 @@ struct ChannelLanesPlan : LaneImages, LanePlaces {
     return unit.n * out_stride[0] + channel * out_stride[1] + unit.d * out_stride[2] +
         unit.h * out_stride[3] + unit.first * out_stride[4];
   }
-
-  // f(first, pixels, offset) for the runs of pixels of a unit in the image of outputs; rows that
-  // follow one another in memory are one run.
-  template <class F>
-  void for_each_run(const Unit& unit, const F& f) const {
-    if (out_stride[3] == unit.width * out_stride[4])
-      return f(0, unit.rows * unit.width, 0);
-    for (int64_t r = 0; r < unit.rows; r++)
-      f(r * unit.width, unit.width, r * out_stride[3]);
-  }
 };
 
 // may_read_image, may_use_outputs: vectors of a channels-last image of inputs, or of outputs, can
@@ -253,17 +235,17 @@ inline ChannelLanesPlan plan_channel_lanes(
     bool may_read_image,
     bool may_use_outputs) {
   using namespace channel_lanes_detail;
-  const LaneImages images(p, lanes);
+  const LaneImages images{{p}, lanes};
   const int64_t block = choose_block(images, element_size);
   const LanePlaces places =
       choose_places(images, element_size, block, may_read_image, may_use_outputs);
   const LaneTile tile = choose_tile(images, block);
   const LaneCache cache = choose_cache(images, tile, block, places.reads_image);
-  const int64_t pixel = cache.block * images.inner;
+  const int64_t pixel = cache.block * images.in_channels;
   ChannelLanesPlan plan{images, places, tile, cache};
   // Pixels at distances of many lines would compete for lines of the cache.
   plan.in_step = places.reads_image ? images.in_stride[4] : (pixel + (pixel % 8 == 0)) * lanes;
-  plan.vector_weights = product(p.kernel) * images.inner * lanes;
+  plan.vector_weights = product(p.kernel) * images.in_channels * lanes;
   plan.blocks = ceil_div(images.vectors, cache.block);
   plan.tiles = ceil_div(images.out_size[2], tile.width);
   plan.row_blocks = ceil_div(images.out_size[1], tile.rows);

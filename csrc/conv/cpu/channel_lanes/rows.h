@@ -21,24 +21,16 @@ using TapRows = std::vector<std::vector<TapRow<C>>>;
 template <class T, class C>
 class InputRows {
  public:
-  explicit InputRows(const ChannelLanesPlan& plan)
-      : plan_(plan),
-        image_(static_cast<const T*>(plan.backward_data ? plan.p.dst : plan.p.src)),
-        image_end_(image_ + elements(plan)),
-        phases_{phases_of(plan.p, 0), phases_of(plan.p, 1)},
-        row_size_(plan.cache.width * plan.in_step),
-        rows_(plan.reads_image ? 0 : plan.cache.planes * plan.cache.rows * row_size_),
-        tags_(plan.cache.planes * plan.cache.rows),
-        group_lanes_(plan) {}
+  explicit InputRows(const ChannelLanesPlan& plan) : plan_(plan) {}
 
   void select_block(int64_t block) {
     forget();
     channel_ = block * plan_.cache.block * n;
-    if (!plan_.is_plain())
+    if (!plan_.is_plain)
       group_lanes_.select_channels(channel_);
   }
 
-  // Lists the rows that a unit meets. `weights`: [tap][inner][lane] of a vector.
+  // Lists the rows that a unit meets. `weights`: [tap][input channel][lane] of a vector.
   void list(const ChannelLanesPlan::Unit& unit, C* weights, TapRows<C>& rows) {
     if (unit.n != n_ || unit.tile != tile_) {
       forget();
@@ -51,7 +43,7 @@ class InputRows {
       for_each_tap(phases_[0], unit.d, size[0], [&](int64_t d, int64_t kd) {
         for_each_tap(phases_[1], unit.h + r, size[1], [&](int64_t h, int64_t kh) {
           const int64_t tap = (kd * kernel[1] + kh) * kernel[2];
-          rows[r].push_back({row(d, h), weights + tap * plan_.inner * n});
+          rows[r].push_back({row(d, h), weights + tap * plan_.in_channels * n});
         });
       });
     }
@@ -59,15 +51,6 @@ class InputRows {
 
  private:
   static constexpr int64_t n = kLanes<C>;
-
-  // From the first to behind the last element of the image.
-  static int64_t elements(const ChannelLanesPlan& plan) {
-    const int64_t* stride = plan.in_stride;
-    int64_t last = (plan.p.n - 1) * stride[0] + (plan.p.groups * plan.inner - 1) * stride[1];
-    for (int axis = 0; axis < 3; axis++)
-      last += (plan.in_size[axis] - 1) * stride[2 + axis];
-    return last + 1;
-  }
 
   void forget() {
     std::fill(tags_.begin(), tags_.end(), -1);
@@ -106,25 +89,34 @@ class InputRows {
     }
     const int64_t vectors = std::min(cache.block, plan_.vectors - channel_ / n);
     const auto load_channels = [&](int64_t channel, int64_t most, const LaneRun<C>& lanes) {
-      const int64_t channels = std::min(most, plan_.p.groups * plan_.inner - channel);
+      const int64_t channels = std::min(most, plan_.p.groups * plan_.in_channels - channel);
       const T* run = from + channel * xs[1];
       const bool may_exceed = pixels > 0 && run + (channels - 1) * xs[1] + n <= image_end_;
       load_pixels(ImageRun<const T>{run, channels, pixels, xs[1], xs[4]}, lanes, may_exceed);
     };
-    if (plan_.is_plain()) {
+    if (plan_.is_plain) {
       load_channels(channel_, vectors * n, {to, n, plan_.in_step});
     } else {
       group_lanes_.load(vectors, pixels, to, load_channels);
     }
   }
 
+  // Behind the last element of the image.
+  const T* image_end() const {
+    const int64_t *size = plan_.in_size, *stride = plan_.in_stride;
+    return plan_.input<T>(plan_.p.n - 1, plan_.p.groups - 1) + (plan_.in_channels - 1) * stride[1] +
+        (size[0] - 1) * stride[2] + (size[1] - 1) * stride[3] + (size[2] - 1) * stride[4] + 1;
+  }
+
   const ChannelLanesPlan& plan_;
-  const T *image_, *image_end_;
-  const std::vector<Phase> phases_[2];
-  const int64_t row_size_;
-  const Scratch<C> rows_;
-  std::vector<int64_t> tags_; // which row is in a slot of scratch memory
-  GroupLanes<C> group_lanes_;
+  const T* const image_ = plan_.input<T>(0, 0);
+  const T* const image_end_ = image_end();
+  const std::vector<Phase> phases_[2] = {phases_of(plan_.p, 0), phases_of(plan_.p, 1)};
+  const int64_t row_size_ = plan_.cache.width * plan_.in_step;
+  const int64_t slots_ = plan_.cache.planes * plan_.cache.rows;
+  const Scratch<C> rows_{plan_.reads_image ? 0 : slots_ * row_size_};
+  std::vector<int64_t> tags_ = std::vector<int64_t>(slots_); // which row is in a slot of rows_
+  GroupLanes<C> group_lanes_{plan_};
   int64_t n_ = -1, tile_ = -1, channel_ = 0;
 };
 

@@ -7,9 +7,6 @@
 // loaded once, and multiplied by all taps while the outputs' sums, or gradients, stay in registers.
 #pragma once
 
-#include <array>
-#include <utility>
-
 #include "core/cpu/simd.h"
 
 namespace torch_dnnl {
@@ -57,9 +54,9 @@ struct TapOperands {
 };
 
 // Vectors of channels that are computed one after the other, and the steps from one to the next:
-// pixels and biases lie together.
+// pixels lie together.
 struct VectorRun {
-  int64_t count, weight_step, out_step;
+  int64_t count, weight_step, bias_step, out_step;
 };
 
 namespace tap_kernels_detail {
@@ -151,7 +148,7 @@ void gather_taps(
     }
     o.pixel_shift += kLanes<C>;
     o.weight_shift += vectors.weight_step;
-    bias += kLanes<C>;
+    bias += vectors.bias_step;
     out += vectors.out_step;
   }
 }
@@ -192,23 +189,18 @@ void sum_pixels(const PixelBlock& b, const TapOperands<C>& o, const C* grad) {
 }
 
 // The kernels for each stride and number of outputs.
-template <class C, size_t stride, size_t... i>
-constexpr auto gathers_of_stride(std::index_sequence<i...>) {
-  return std::array{&gather_taps<C, i + 1, stride>...};
-}
-template <class C, size_t stride, size_t... i>
-constexpr auto sums_of_stride(std::index_sequence<i...>) {
-  return std::array{&sum_pixels<C, i + 1, stride>...};
-}
-
-using Outputs = std::make_index_sequence<kBlockPixels>;
-
 template <class C>
-constexpr std::array gathers = {
-    gathers_of_stride<C, 1>(Outputs()),
-    gathers_of_stride<C, 2>(Outputs())};
+constexpr auto gathers = table_of<kMostRunStride>([](auto stride) {
+  return table_of<kBlockPixels>([](auto outputs) {
+    return &gather_taps<C, decltype(outputs)::value, decltype(stride)::value>;
+  });
+});
 template <class C>
-constexpr std::array sums = {sums_of_stride<C, 1>(Outputs()), sums_of_stride<C, 2>(Outputs())};
+constexpr auto sums = table_of<kMostRunStride>([](auto stride) {
+  return table_of<kBlockPixels>([](auto outputs) {
+    return &sum_pixels<C, decltype(outputs)::value, decltype(stride)::value>;
+  });
+});
 
 } // namespace tap_kernels_detail
 

@@ -35,22 +35,23 @@ struct UnitOutputs {
 };
 
 // f(offset, index) for the weights of a vector of output channels, from the channel `begin` on:
-// where a weight is in the tensor, and where in a packed array [tap][inner][lane].
+// where a weight is in the tensor, and where in a packed array [tap][input channel][lane].
 template <int64_t lanes, class F>
 void for_each_weight(const ChannelLanesPlan& plan, int64_t vector, int64_t begin, const F& f) {
   const ConvProblem& p = plan.p;
   const int64_t* ws = p.weights_stride;
   const int64_t first = plan.first_channel(vector);
-  const int64_t last = std::min(first + lanes, plan.channels());
+  const int64_t last = std::min(first + lanes, plan.channels);
   for (int64_t c = begin; c < last; c++) {
-    const int64_t group = c / plan.outer, channel = c - group * plan.outer;
-    const int64_t from = group * p.weights_group + channel * plan.outer_stride;
+    const int64_t group = c / plan.out_channels, channel = c - group * plan.out_channels;
+    const int64_t from = group * p.weights_group + channel * plan.weights_out_stride;
     int64_t index = c - first;
     for (int64_t d = 0; d < p.kernel[0]; d++) {
       for (int64_t h = 0; h < p.kernel[1]; h++) {
         for (int64_t w = 0; w < p.kernel[2]; w++) {
           int64_t offset = from + d * ws[2] + h * ws[3] + w * ws[4];
-          for (int64_t i = 0; i < plan.inner; i++, index += lanes, offset += plan.inner_stride)
+          for (int64_t i = 0; i < plan.in_channels;
+               i++, index += lanes, offset += plan.weights_in_stride)
             f(offset, index);
         }
       }
@@ -65,19 +66,14 @@ class UnitWorker {
   using C = compute_t<T>;
   using Unit = ChannelLanesPlan::Unit;
 
-  explicit UnitWorker(const ChannelLanesPlan& plan)
-      : plan_(plan),
-        input_(plan),
-        rows_(plan.tile.rows),
-        blocks_(plan),
-        scratch_(plan.uses_outputs ? 0 : plan.cache.block * plan.tile.rows * plan.tile.width * n) {}
+  explicit UnitWorker(const ChannelLanesPlan& plan) : plan_(plan) {}
 
   void select_block(int64_t block) {
     input_.select_block(block);
     first = block * plan_.cache.block;
     vectors = std::min(plan_.cache.block, plan_.vectors - first);
     channel = first * n;
-    channels = std::min(vectors * n, plan_.channels() - channel);
+    channels = std::min(vectors * n, plan_.channels - channel);
   }
   int64_t first = 0, vectors = 0;    // of the block
   int64_t channel = 0, channels = 0; // of the block: the first one, and how many the image has
@@ -98,27 +94,49 @@ class UnitWorker {
 
   // f(operands, row, block, shift, vector, count) for the blocks of pixels of a unit and some
   // vectors, which are `shift` channels behind the first one of the block. `weights`: of all
-  // vectors of the block, [vector][tap][inner][lane].
+  // vectors of the block, [vector][tap][input channel][lane]. by_pixels: all channels of some
+  // pixels, which lie together in a channels-last image, before the next pixels; otherwise the
+  // other way around, which reads all weights of a vector while they are in the cache.
   template <class F>
   void for_each_block(const Unit& unit, C* weights, bool by_pixels, const F& f) {
     blocks_.select_tile(unit);
     input_.list(unit, weights, rows_);
-    const int64_t regular = std::min(vectors, plan_.overlap_from - first);
     const auto call = [&](int64_t r, const PixelBlock& block, int64_t v, int64_t count) {
       const int64_t shift = plan_.first_channel(first + v) - channel;
-      f(blocks_.operands(rows_[r], shift, v * plan_.vector_weights), r, block, shift, v, count);
+      const auto rows = static_cast<int64_t>(rows_[r].size());
+      const int64_t of_vector = v * plan_.vector_weights;
+      f(TapOperands<C>{blocks_.runs.data(), rows_[r].data(), rows, shift, of_vector},
+        r,
+        block,
+        shift,
+        v,
+        count);
     };
-    blocks_.for_each(unit, vectors, regular, by_pixels, call);
+    // Vectors end with the regular ones, or with one that overlaps the last of them.
+    const int64_t regular = std::min(vectors, plan_.overlap_from - first);
+    for (int64_t begin = 0, end; begin < vectors; begin = end) {
+      end = by_pixels ? vectors : begin + 1;
+      const int64_t count = std::min(end, regular) - begin;
+      for (int64_t r = 0; r < unit.rows; r++) {
+        for (const PixelBlock& block : blocks_.blocks) {
+          if (count > 0)
+            call(r, block, begin, count);
+          if (end > regular)
+            call(r, block, end - 1, 1);
+        }
+      }
+    }
   }
 
  private:
   static constexpr int64_t n = kLanes<C>;
 
   const ChannelLanesPlan& plan_;
-  InputRows<T, C> input_;
-  TapRows<C> rows_;
-  RowBlocks blocks_;
-  const Scratch<C> scratch_;
+  InputRows<T, C> input_{plan_};
+  TapRows<C> rows_ = TapRows<C>(plan_.tile.rows);
+  RowBlocks blocks_{plan_};
+  const Scratch<C> scratch_{
+      plan_.uses_outputs ? 0 : plan_.cache.block * plan_.tile.rows * plan_.tile.width * n};
 };
 
 } // namespace torch_dnnl

@@ -1,9 +1,9 @@
 // The gradient of weights: each tap's products, summed over the pixels of a chunk and then over
 // chunks. The chunks, and with them the order of the sums, depend on the problem alone.
-#include "conv/cpu/channel_lanes/channel_lanes.h"
 
 #include "conv/cpu/channel_lanes/tap_kernels.h"
 #include "conv/cpu/channel_lanes/units.h"
+#include "conv/cpu/shared/kernels.h"
 #include "conv/cpu/shared/reduce.h"
 #include "core/cpu/parallel.h"
 #include "core/dispatch.h"
@@ -18,9 +18,7 @@ template <class T>
 class WeightsGradient {
  public:
   explicit WeightsGradient(const ConvProblem& p)
-      : plan_(plan_channel_lanes<T>(p, /*may_use_outputs=*/true)),
-        chunks_(chunks_of(plan_)),
-        sums_(chunks_ * plan_.vectors * plan_.vector_weights) {}
+      : plan_(plan_channel_lanes<T>(p, /*may_use_outputs=*/true)) {}
 
   void run() {
     parallel_tasks(
@@ -80,15 +78,15 @@ class WeightsGradient {
 
   UnitOutputs<const C> load_grads(const Unit& unit, const UnitWorker<T>& worker) const {
     const int64_t* stride = plan_.out_stride;
-    const T* const image =
-        static_cast<const T*>(plan_.p.dst) + plan_.out_offset(unit, worker.channel);
+    const T* image = static_cast<const T*>(plan_.p.dst) + plan_.out_offset(unit, worker.channel);
     const UnitOutputs<const C> grads = worker.outputs(unit, image);
-    if (!plan_.uses_outputs) {
-      plan_.for_each_run(unit, [&](int64_t first, int64_t pixels, int64_t offset) {
-        load_pixels(
-            ImageRun<const T>{image + offset, worker.channels, pixels, stride[1], stride[4]},
-            LaneRun<C>{worker.scratch() + first * n, grads.vector_stride, n});
-      });
+    if (plan_.uses_outputs)
+      return grads;
+    const int64_t rows = stride[3] == unit.width * stride[4] ? unit.rows : 1; // at once
+    for (int64_t r = 0; r < unit.rows; r += rows, image += stride[3]) {
+      load_pixels(
+          ImageRun<const T>{image, worker.channels, rows * unit.width, stride[1], stride[4]},
+          LaneRun<C>{worker.scratch() + r * unit.width * n, grads.vector_stride, n});
     }
     return grads;
   }
@@ -103,8 +101,8 @@ class WeightsGradient {
   }
 
   const ChannelLanesPlan plan_;
-  const int64_t chunks_;
-  const Scratch<C> sums_;
+  const int64_t chunks_ = chunks_of(plan_);
+  const Scratch<C> sums_{chunks_ * plan_.vectors * plan_.vector_weights};
 };
 
 } // namespace

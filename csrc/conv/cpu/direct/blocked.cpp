@@ -1,12 +1,14 @@
-#include "conv/cpu/direct/blocked.h"
-
+// Direct convolution on the CPU: small matrix products over the images as they lie. No image is
+// copied; what is copied is weights (into panels) and, where the type or the strides demand it,
+// tiles of a few KB.
 #include <algorithm>
 
 #include "conv/cpu/direct/blocked_tiles.h"
-#include "conv/cpu/direct/gather.h"
 #include "conv/cpu/direct/weights.h"
 #include "conv/cpu/shared/bias.h"
 #include "conv/cpu/shared/epilogue.h"
+#include "conv/cpu/shared/gather.h"
+#include "conv/cpu/shared/kernels.h"
 #include "core/dispatch.h"
 
 namespace torch_dnnl {
@@ -14,24 +16,6 @@ namespace {
 
 // So many panels use inputs that it is worth to copy them.
 constexpr int64_t kManyPanels = 4;
-
-template <class C>
-BlockedShape shape_of(const DirectGather& r, const DirectSteps<C>& steps, int64_t threads) {
-  BlockedShape s;
-  s.groups = steps.groups;
-  s.panels = steps.panels.count;
-  s.panel_width = steps.panels.width;
-  s.taps = steps.taps;
-  s.rows = r.rows();
-  s.row_pixels = r.out_size_[2];
-  s.pixels_of_input = r.forward_ ? 1 : product(r.p_.stride);
-  s.group_bytes = steps.all_bytes() / steps.groups;
-  s.step_bytes = steps.bytes();
-  s.element_size = sizeof(C);
-  s.are_packed = steps.all_bytes() <= kMostSums;
-  s.threads = threads;
-  return s;
-}
 
 struct Tile {
   int64_t group, panel, panels, row, rows, x, width;
@@ -45,7 +29,7 @@ Tile tile_of(const BlockedShape& s, const BlockedTiles& t, int64_t task) {
   tile.row = digits.next(t.row_tiles) * t.rows;
   tile.rows = std::min(t.rows, s.rows - tile.row);
   tile.panel = digits.next(t.panel_tiles) * t.panels;
-  tile.panels = std::min(t.panels, s.panels - tile.panel);
+  tile.panels = std::min(t.panels, s.steps.panels.count - tile.panel);
   tile.group = digits.rest;
   return tile;
 }
@@ -57,25 +41,17 @@ struct InputRow {
   int64_t sums;
 };
 
-// Forward and backward data are one computation: each output row gathers products
-// of input rows with the weights of a tap. They differ in which of src and dst is
-// the output, and so in the steps from one pixel of a segment to the next.
+// Each output row gathers products of input rows with the weights of a tap.
 template <class T>
-class Blocked : DirectGather {
+class Blocked : GatherImages {
   using C = compute_t<T>;
 
  public:
-  Blocked(const ConvProblem& p, const BlockedShape& shape, const BlockedTiles& tiles)
-      : DirectGather(p),
-        shape_(shape),
-        tiles_(tiles),
-        epilogue_(p),
-        weights_(*this),
-        panels_(weights_.steps().panels),
-        bias_(p, panels_.count * panels_.width) {}
+  Blocked(const BlockedShape& shape, const BlockedTiles& tiles)
+      : GatherImages(shape.images), shape_(shape), tiles_(tiles) {}
 
   void run() {
-    const int64_t tasks = p_.groups * tiles_.panel_tiles * tiles_.pixel_tiles();
+    const int64_t tasks = p.groups * tiles_.panel_tiles * tiles_.pixel_tiles();
     const int64_t steps = weights_.steps().count;
     if (shape_.are_packed) {
       weights_.pack_all();
@@ -126,10 +102,6 @@ class Blocked : DirectGather {
   }
 
   void initialise(const Tile& tile, C* sums, int64_t panel_size) const {
-    if (bias_.is_zero()) {
-      std::fill(sums, sums + tile.panels * panel_size, C(0));
-      return;
-    }
     for (int64_t i = 0; i < tile.panels; i++) {
       const C* bias = bias_.at(tile.group, (tile.panel + i) * panels_.width);
       for (int64_t at = 0; at < panel_size; at += panels_.width)
@@ -140,14 +112,12 @@ class Blocked : DirectGather {
   // The products of a block of input channels with a tap.
   void add(const Tile& tile, int64_t step, C* sums, int64_t panel_size, C* widened) const {
     Digits digits{step};
-    const int64_t kw = digits.next(p_.kernel[2]), kh = digits.next(p_.kernel[1]);
-    const int64_t kd = digits.next(p_.kernel[0]), channel = digits.rest * kDirectDepth;
-    const int64_t block = std::min(kDirectDepth, in_channels_ - channel);
+    const int64_t kw = digits.next(p.kernel[2]), kh = digits.next(p.kernel[1]);
+    const int64_t kd = digits.next(p.kernel[0]), channel = digits.rest * kDirectDepth;
+    const int64_t block = std::min(kDirectDepth, in_channels - channel);
     const Segment w = segment(2, kw, tile.x, tile.x + tile.width);
     if (w.count <= 0)
       return;
-    const int64_t in_step = (forward_ ? p_.stride[2] : 1) * in_stride_[4];
-    const int64_t out_step = forward_ ? 1 : p_.stride[2];
     InputRow<C> rows[kPixels];
     int64_t count = 0;
     for (int64_t row = 0; row < tile.rows; row++) {
@@ -155,14 +125,15 @@ class Blocked : DirectGather {
       const Segment sd = segment(0, kd, d, d + 1), sh = segment(1, kh, h, h + 1);
       if (sd.count <= 0 || sh.count <= 0)
         continue;
-      const T* from = input<T>(n, tile.group) + channel * in_stride_[1] + in(sd) * in_stride_[2] +
-          in(sh) * in_stride_[3] + in(w) * in_stride_[4];
+      const T* from = input<T>(n, tile.group) + channel * in_stride[1] + sd.in * in_stride[2] +
+          sh.in * in_stride[3] + w.in * in_stride[4];
+      const ImageRun<const T> run{from, block, w.count, in_stride[1], w.in_step * in_stride[4]};
       C* to = widened + count * w.count * block;
       rows[count++] = {
-          tile.panels < kManyPanels ? load_block(from, w.count, in_step, block, in_stride_[1], to)
-                                    : copy_block(from, w.count, in_step, block, in_stride_[1], to),
-          (row * tile.width + out(w) - tile.x) * panels_.width};
+          tile.panels < kManyPanels ? load_block(run, to) : copy_block(run, to),
+          (row * tile.width + w.out - tile.x) * panels_.width};
     }
+    const int64_t to_step = w.out_step * panels_.width;
     // Weights stay in the first-level cache for all rows.
     for (int64_t i = 0; i < tile.panels; i++) {
       const int64_t panel = tile.panel + i;
@@ -173,13 +144,9 @@ class Blocked : DirectGather {
             w.count,
             panels_.vectors(panel),
             block,
-            {a.data,
-             a.pixel_stride,
-             a.channel_stride,
-             weights,
-             panels_.width,
-             sums + i * panel_size + sums_at,
-             out_step * panels_.width});
+            {{a.data, a.pixel_stride, a.channel_stride},
+             {weights, panels_.width},
+             {sums + i * panel_size + sums_at, to_step}});
       }
     }
   }
@@ -191,32 +158,42 @@ class Blocked : DirectGather {
       for (int64_t row = 0; row < tile.rows; row++) {
         const auto [n, d, h] = row_at(tile.row + row);
         const C* of_row = sums + i * panel_size + row * tile.width * panels_.width;
-        DirectGather::store(
-            epilogue_, of_row, panels_.width, {n, channel, d, h, tile.x, channels, tile.width});
+        epilogue_.store_pixels(
+            of_row, kLanes<C>, panels_.width, {n, channel, d, h, tile.x, channels, tile.width});
       }
     }
   }
 
+  // Rows of all images are one axis.
+  struct RowAt {
+    int64_t n, d, h;
+  };
+  RowAt row_at(int64_t row) const {
+    Digits digits{row};
+    const int64_t h = digits.next(out_size[1]), d = digits.next(out_size[0]);
+    return {digits.rest, d, h};
+  }
+
   const BlockedShape& shape_;
   const BlockedTiles& tiles_;
-  const Epilogue<T> epilogue_;
-  DirectWeights<T> weights_;
-  const Panels<C> panels_;
-  const Bias<T> bias_;
+  const Epilogue<T> epilogue_{p};
+  DirectWeights<T> weights_{*this};
+  const Panels panels_ = weights_.steps().panels;
+  const Bias<T> bias_{p, panels_.count * panels_.width};
 };
 
 } // namespace
 
 void run_blocked(const ConvProblem& p) {
   if (p.pass == ConvPass::backward_weights) {
-    return run_weights_gradient(p);
+    return blocked_weights_gradient(p);
   }
   dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const DirectGather gather(p);
-    const DirectSteps<compute_t<T>> steps(gather);
-    const BlockedShape shape = shape_of(gather, steps, at::get_num_threads());
-    Blocked<T>(p, shape, choose_tiles(shape)).run();
+    const GatherImages images{p};
+    const DirectSteps steps{images, sizeof(compute_t<T>)};
+    const BlockedShape shape{images, steps, at::get_num_threads()};
+    Blocked<T>(shape, choose_tiles(shape)).run();
   });
 }
 

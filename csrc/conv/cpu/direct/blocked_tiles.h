@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "conv/cpu/direct/weights.h"
 #include "conv/cpu/shared/blocks.h"
 #include "conv/problem.h"
 #include "core/math.h"
@@ -49,27 +50,27 @@ struct BlockedTiles {
 
 // What tiles are chosen for.
 struct BlockedShape {
-  int64_t groups, panels, panel_width, taps;
-  int64_t rows, row_pixels; // of the result, of all images
-  int64_t pixels_of_input;  // pixels of the result for each of the input: one of them meets a tap
-  int64_t group_bytes;      // of a group's weights
-  int64_t step_bytes;       // of the weights of a panel in one step
-  int64_t element_size;     // of sums
-  bool are_packed;          // all weights at once
+  const GatherImages& images;
+  const DirectSteps& steps;
   int64_t threads;
+  int64_t rows = images.p.n * images.out_size[0] * images.out_size[1]; // of all images
+  int64_t row_pixels = images.out_size[2];
+  // Pixels of the result for each of the input: one of them meets a tap.
+  int64_t pixels_of_input = images.backward_data ? product(images.p.stride) : 1;
+  bool are_packed = steps.groups * steps.group_bytes() <= kMostSums; // all weights at once
 };
 
 // As many tasks as have sums that fit, and weights of a block of input channels that do, but no
 // fewer than threads where so many share panels: all tasks of some panels, or equal parts of them.
 inline int64_t choose_tasks_at_once(const BlockedShape& s, const BlockedTiles& t) {
-  const int64_t all = s.groups * t.panel_tiles * t.pixel_tiles();
+  const int64_t all = s.steps.groups * t.panel_tiles * t.pixel_tiles();
   if (s.are_packed)
     return all;
-  const int64_t sums = t.panels * t.pixels() * s.panel_width * s.element_size;
+  const int64_t sums = t.panels * t.pixels() * s.steps.panels.width * s.steps.element_size;
   const int64_t tasks = std::max(kMostSums / sums, s.threads);
   if (tasks < t.pixel_tiles())
     return std::min(ceil_div(t.pixel_tiles(), ceil_div(t.pixel_tiles(), tasks)), all);
-  const int64_t weights = t.panels * s.taps * s.step_bytes;
+  const int64_t weights = t.panels * s.steps.taps * s.steps.bytes();
   const int64_t panel_tiles =
       std::max(kMostWeights / weights, ceil_div(s.threads, t.pixel_tiles()));
   return std::min(std::min(tasks / t.pixel_tiles(), panel_tiles) * t.pixel_tiles(), all);
@@ -77,22 +78,24 @@ inline int64_t choose_tasks_at_once(const BlockedShape& s, const BlockedTiles& t
 
 // The time that a convolution takes with these tiles, in the unit of BlockedCosts, for each step.
 inline double time_of(const BlockedShape& s, const BlockedTiles& t) {
-  const int64_t tasks = s.groups * t.panel_tiles * t.pixel_tiles(), at_once = t.tasks_at_once;
+  const DirectSteps& steps = s.steps;
+  const int64_t tasks = steps.groups * t.panel_tiles * t.pixel_tiles(), at_once = t.tasks_at_once;
   // Tasks that are cut into those at once, and in how many rounds they are computed.
   const int64_t series = at_once < t.pixel_tiles() ? t.pixel_tiles() : tasks;
   const int64_t rounds = tasks / series *
       (series / at_once * ceil_div(at_once, s.threads) + ceil_div(series % at_once, s.threads));
-  const double reading =
-      s.group_bytes > BlockedCosts::cached_bytes ? BlockedCosts::read : BlockedCosts::read_cached;
+  const double reading = steps.group_bytes() > BlockedCosts::cached_bytes
+      ? BlockedCosts::read
+      : BlockedCosts::read_cached;
   const double time = rounds * t.panels * t.pixels() *
       (1 + reading / t.pixels() + BlockedCosts::read_pixel / t.panels);
   if (s.are_packed)
     return time;
-  const int64_t packed = s.groups * s.panels * ceil_div(t.pixel_tiles(), at_once);
-  const int64_t step_bytes = ceil_div(at_once, t.pixel_tiles()) * t.panels * s.step_bytes;
+  const int64_t packed = steps.groups * steps.panels.count * ceil_div(t.pixel_tiles(), at_once);
+  const int64_t step_bytes = ceil_div(at_once, t.pixel_tiles()) * t.panels * steps.bytes();
   const double taps = std::max(double(kMostWeights) / step_bytes, 1.0);
   const double packing =
-      BlockedCosts::pack + (taps < s.taps ? BlockedCosts::pack_some_taps / taps : 0);
+      BlockedCosts::pack + (taps < steps.taps ? BlockedCosts::pack_some_taps / taps : 0);
   return time + packed * packing * s.pixels_of_input / s.threads;
 }
 
@@ -108,8 +111,8 @@ inline BlockedTiles choose_tiles(const BlockedShape& s) {
     t.rows = ceil_div(s.rows, t.row_tiles);
     if (t.pixels() > BlockedCosts::most_pixels && t.rows > 1)
       continue;
-    for (t.panel_tiles = 1; t.panel_tiles <= s.panels; t.panel_tiles++) {
-      t.panels = ceil_div(s.panels, t.panel_tiles);
+    for (t.panel_tiles = 1; t.panel_tiles <= s.steps.panels.count; t.panel_tiles++) {
+      t.panels = ceil_div(s.steps.panels.count, t.panel_tiles);
       if (t.panels > BlockedCosts::most_panels)
         continue;
       t.tasks_at_once = choose_tasks_at_once(s, t);
@@ -120,7 +123,7 @@ inline BlockedTiles choose_tiles(const BlockedShape& s) {
       }
     }
   }
-  best.panel_tiles = ceil_div(s.panels, best.panels);
+  best.panel_tiles = ceil_div(s.steps.panels.count, best.panels);
   best.row_tiles = ceil_div(s.rows, best.rows);
   return best;
 }

@@ -1,14 +1,21 @@
-#include "conv/cpu/direct/few_inputs.h"
-
+// Results of images with few channels on the CPU: the first layers of networks, and gradients of
+// data of the last ones.
+//
+// A product with the input channels of one tap would be short. So the products of many taps are
+// one, whose sums stay in registers. Rows of the image are copied with their pads, a few at a time;
+// nothing is copied for each tap: the inputs of a tap are the same rows from another pixel on.
+// Vectors are of output channels, or of pixels where these lie next to each other in the result.
+// Tasks are pieces of rows of the result.
 #include <algorithm>
 #include <utility>
 
-#include "conv/cpu/direct/gather.h"
 #include "conv/cpu/direct/row_copies.h"
 #include "conv/cpu/direct/weights.h"
 #include "conv/cpu/shared/bias.h"
 #include "conv/cpu/shared/canonical.h"
 #include "conv/cpu/shared/epilogue.h"
+#include "conv/cpu/shared/gather.h"
+#include "conv/cpu/shared/kernels.h"
 #include "core/dispatch.h"
 
 namespace torch_dnnl {
@@ -31,21 +38,19 @@ struct FewInputsPlan {
 };
 
 // Of pixels, if these vectors are about as full as those of channels.
-template <class C>
-bool prefers_lanes_of_pixels(const ConvProblem& p, const Panels<C>& panels) {
+bool prefers_lanes_of_pixels(const ConvProblem& p, const Panels& panels) {
   const int64_t pixels = p.dst_size[2], depth = product(p.kernel) * p.ic;
   return p.dst_stride[4] == 1 &&
-      7 * round_up(pixels, kLanes<C>) * p.oc * depth <=
+      7 * round_up(pixels, panels.lanes) * p.oc * depth <=
       8 * pixels * panels.count * panels.width * (depth + kTransposing);
 }
 
-template <class C>
-FewInputsPlan plan_few_inputs(const ConvProblem& p, const Panels<C>& panels, int64_t threads) {
+FewInputsPlan plan_few_inputs(const ConvProblem& p, const Panels& panels, int64_t threads) {
   const int64_t* out = p.dst_size;
   FewInputsPlan o;
   o.lanes_are_pixels = prefers_lanes_of_pixels(p, panels);
   const int64_t width = ceil_div(out[2], ceil_div(out[2], kPixels));
-  o.tile_width = o.lanes_are_pixels ? round_up(width, kLanes<C>) : width;
+  o.tile_width = o.lanes_are_pixels ? round_up(width, panels.lanes) : width;
   o.width_tiles = ceil_div(out[2], o.tile_width);
   // Rows share copies, but threads get tasks too.
   const int64_t rows = p.n * p.groups * out[0] * out[1] * o.width_tiles;
@@ -79,28 +84,21 @@ Tile tile_of(const ConvProblem& p, const FewInputsPlan& plan, int64_t panels, in
 }
 
 template <class T>
-class FewInputs : DirectGather {
+class FewInputs : GatherImages {
   using C = compute_t<T>;
 
  public:
-  FewInputs(const ConvProblem& p, const Panels<C>& panels, const FewInputsPlan& plan)
-      : DirectGather(p),
-        panels_(panels),
-        plan_(plan),
-        copies_(p, plan.copies),
-        epilogue_(p),
-        weights_(*this),
-        bias_(p, panels.count * panels.width, plan.lanes_are_pixels ? kLanes<C> : 1) {}
+  FewInputs(const ConvProblem& p, const FewInputsPlan& plan) : GatherImages{p}, plan_(plan) {}
 
   void run() {
     weights_.pack_all();
-    const int64_t depth = p_.ic * plan_.copies.taps;
+    const int64_t depth = p.ic * plan_.copies.taps;
     const int64_t operations = plan_.tile_width * depth * panels_.width * plan_.panels_per_task;
     parallel_tasks(plan_.tiles * plan_.panel_tasks, operations, [&](int64_t begin, int64_t end) {
       const Scratch<C> sums(plan_.panels_per_task * sums_size());
       const Scratch<C> copies(plan_.copies.size());
       for (int64_t task = begin; task < end; task++)
-        compute(tile_of(p_, plan_, panels_.count, task), sums.data(), copies.data());
+        compute(tile_of(p, plan_, panels_.count, task), sums.data(), copies.data());
     });
   }
 
@@ -120,8 +118,8 @@ class FewInputs : DirectGather {
           const int64_t panel = tile.panel + i;
           const C* inputs = copies + row * plan_.copies.result_row_step;
           if (product_taps == taps && is_direct(tile, panel)) {
-            C* out = reinterpret_cast<C*>(output<T>(run_of(tile, panel, row)));
-            const int64_t out_row = p_.dst_stride[plan_.lanes_are_pixels ? 1 : 4];
+            C* out = reinterpret_cast<C*>(epilogue_.output(run_of(tile, panel, row)));
+            const int64_t out_row = p.dst_stride[plan_.lanes_are_pixels ? 1 : 4];
             multiply(tile, panel, {0, taps}, inputs, out, out_row);
             continue;
           }
@@ -139,11 +137,11 @@ class FewInputs : DirectGather {
   bool is_direct(const Tile& tile, int64_t panel) const {
     return std::is_same_v<T, C> && epilogue_.is_empty() &&
         (plan_.lanes_are_pixels ? tile.width % kLanes<C> == 0
-                                : p_.dst_stride[1] == 1 && panels_.size(panel) % kLanes<C> == 0);
+                                : p.dst_stride[1] == 1 && panels_.size(panel) % kLanes<C> == 0);
   }
 
   OutputRun run_of(const Tile& tile, int64_t panel, int64_t row) const {
-    const int64_t channel = tile.group * p_.oc + panel * panels_.width;
+    const int64_t channel = tile.group * p.oc + panel * panels_.width;
     return {tile.n, channel, tile.d, tile.h + row, tile.x, panels_.size(panel), tile.width};
   }
 
@@ -151,64 +149,55 @@ class FewInputs : DirectGather {
   void
   multiply(const Tile& tile, int64_t panel, Range taps, const C* inputs, C* sums, int64_t sums_row)
       const {
-    const int64_t depth = taps.count() * p_.ic, *terms = plan_.copies.terms.data();
+    const int64_t depth = taps.count() * p.ic, *terms = plan_.copies.terms.data();
     const C* weights = weights_.at(tile.group, panel, taps.begin);
     const C* bias = bias_.at(tile.group, panel * panels_.width);
     const bool is_first = taps.begin == 0;
     if (!plan_.lanes_are_pixels) {
-      torch_dnnl::multiply<C, Strided, Listed, Strided>(
+      const int64_t start_row = is_first ? 0 : sums_row;
+      return torch_dnnl::multiply<C, Strided, Listed, Strided>(
           tile.width,
           panels_.vectors(panel),
           depth,
-          {inputs,
-           {plan_.copies.result_pixel_step},
-           terms,
-           weights,
-           {panels_.width},
-           is_first ? bias : sums,
-           is_first ? 0 : sums_row,
-           kLanes<C>,
-           sums,
-           sums_row});
-      return;
+          {{inputs, {plan_.copies.result_pixel_step}, terms},
+           {weights, {panels_.width}},
+           {is_first ? bias : sums, start_row, kLanes<C>},
+           {sums, sums_row}});
     }
+    const int64_t start_row = is_first ? bias_.channel_step() : sums_row;
     for (int64_t x = 0; x < tile.width; x += kPanel<C>) {
       torch_dnnl::multiply<C, Strided, Strided, Listed>(
           panels_.size(panel),
           ceil_div(std::min(kPanel<C>, tile.width - x), kLanes<C>),
           depth,
-          {weights,
-           {1},
-           {panels_.width},
-           inputs + x,
-           terms,
-           is_first ? bias : sums + x,
-           is_first ? bias_.channel_step() : sums_row,
-           is_first ? 0 : kLanes<C>,
-           sums + x,
-           sums_row});
+          {{weights, {1}, {panels_.width}},
+           {inputs + x, terms},
+           {is_first ? bias : sums + x, start_row, is_first ? 0 : kLanes<C>},
+           {sums + x, sums_row}});
     }
   }
 
   void store(const C* sums, OutputRun run) const {
     if (!plan_.lanes_are_pixels)
-      return DirectGather::store(epilogue_, sums, panels_.width, run);
+      return epilogue_.store_pixels(sums, kLanes<C>, panels_.width, run);
+    T* to = epilogue_.output(run);
     for (int64_t c = std::exchange(run.channels, 1); c > 0; c--, run.channel++) {
       if (!epilogue_.is_empty()) {
         epilogue_.store_line(sums, run);
       } else {
-        at::vec::convert(sums, output<T>(run), run.pixels);
+        at::vec::convert(sums, to, run.pixels);
       }
+      to += p.dst_stride[1];
       sums += plan_.tile_width;
     }
   }
 
-  const Panels<C>& panels_;
   const FewInputsPlan& plan_;
-  const RowCopies<T> copies_;
-  const Epilogue<T> epilogue_;
-  DirectWeights<T> weights_;
-  const Bias<T> bias_;
+  const RowCopies<T> copies_{p, plan_.copies};
+  const Epilogue<T> epilogue_{p};
+  DirectWeights<T> weights_{*this};
+  const Panels panels_ = weights_.steps().panels;
+  const Bias<T> bias_{p, panels_.count * panels_.width, plan_.lanes_are_pixels ? kLanes<C> : 1};
 };
 
 } // namespace
@@ -221,9 +210,8 @@ void run_few_inputs(const ConvProblem& p) {
   dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const ConvProblem q = p.pass == ConvPass::forward ? p : exchanged(p);
-    const Panels<compute_t<T>> panels(q.oc);
-    const FewInputsPlan plan = plan_few_inputs(q, panels, at::get_num_threads());
-    FewInputs<T>(q, panels, plan).run();
+    const Panels panels{q.oc, kLanes<compute_t<T>>};
+    FewInputs<T>(q, plan_few_inputs(q, panels, at::get_num_threads())).run();
   });
 }
 

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "conv/cpu/shared/blocks.h"
+#include "conv/problem.h"
 
 namespace torch_dnnl {
 
@@ -154,61 +155,42 @@ class RowCopies {
       const int64_t begin = std::min(inside.begin, plan_.phase_pixels),
                     end = std::max(inside.end, begin);
       const T* from = row + (x + begin * step) * p_.src_stride[4];
-      if (plan_.pixel_step == p_.ic && from_step == p_.ic) { // and so channels are
-        copy_run(from, 1, begin * p_.ic, end * p_.ic, plan_.phase_pixels * p_.ic, to, 1);
+      if (plan_.pixel_step != p_.ic) { // channels first
+        for (int64_t c = 0; c < p_.ic; c++)
+          copy_run(
+              from + c * p_.src_stride[1], from_step, {begin, end}, to + c * plan_.channel_step);
         continue;
       }
-      if (plan_.pixel_step == p_.ic) {
-        std::fill(to, to + begin * p_.ic, C(0));
-        std::fill(to + end * p_.ic, to + plan_.phase_pixels * p_.ic, C(0));
-        for (int64_t i = begin; i < end; i++, from += from_step)
-          widen(from, p_.ic, to + i * p_.ic);
+      std::fill(to, to + begin * p_.ic, C(0));
+      std::fill(to + end * p_.ic, to + plan_.phase_pixels * p_.ic, C(0));
+      if (from_step == p_.ic) { // and so channels are next to each other
+        widen(from, (end - begin) * p_.ic, to + begin * p_.ic);
         continue;
       }
-      for (int64_t c = 0; c < p_.ic; c++) {
-        const T* line = from + c * p_.src_stride[1];
-        copy_run(
-            line,
-            from_step,
-            begin,
-            end,
-            plan_.phase_pixels,
-            to + c * plan_.channel_step,
-            plan_.pixel_step);
-      }
+      for (int64_t i = begin; i < end; i++, from += from_step)
+        widen(from, p_.ic, to + i * p_.ic);
     }
   }
 
-  // Zeros, but in [begin, end), `step` apart.
-  static void copy_run(
-      const T* from,
-      int64_t from_step,
-      int64_t begin,
-      int64_t end,
-      int64_t count,
-      C* to,
-      int64_t step) {
-    for (int64_t i = 0; i < begin; i++)
-      to[i * step] = 0;
-    for (int64_t i = end; i < count; i++)
-      to[i * step] = 0;
-    int64_t i = begin;
-    if (step == 1 && from_step == 1) {
-      widen(from, end - begin, to + begin);
-      return;
-    }
+  // The pixels of a phase: zeros, but for those inside.
+  void copy_run(const T* from, int64_t from_step, Range inside, C* to) const {
+    std::fill(to, to + inside.begin, C(0));
+    std::fill(to + inside.end, to + plan_.phase_pixels, C(0));
+    if (from_step == 1)
+      return widen(from, inside.count(), to + inside.begin);
+    int64_t i = inside.begin;
     if constexpr (std::is_same_v<T, C>) {
       constexpr int64_t n = kLanes<C>;
-      if (step == 1 && from_step == 2) {
-        for (; i + n < end; i += n, from += 2 * n) {
+      if (from_step == 2) {
+        for (; i + n < inside.end; i += n, from += 2 * n) {
           const auto pixels =
               at::vec::deinterleave2(Lanes<C>::loadu(from), Lanes<C>::loadu(from + n));
           pixels.first.store(to + i);
         }
       }
     }
-    for (; i < end; i++, from += from_step)
-      to[i * step] = static_cast<C>(*from);
+    for (; i < inside.end; i++, from += from_step)
+      to[i] = static_cast<C>(*from);
   }
 
   const ConvProblem& p_;

@@ -2,9 +2,10 @@
 #include <algorithm>
 #include <optional>
 
-#include "conv/cpu/direct/blocked.h"
 #include "conv/cpu/direct/row_copies.h"
 #include "conv/cpu/shared/canonical.h"
+#include "conv/cpu/shared/gather.h"
+#include "conv/cpu/shared/kernels.h"
 #include "conv/cpu/shared/reduce.h"
 #include "core/dispatch.h"
 
@@ -31,9 +32,8 @@ struct WeightsGradientPlan {
   std::vector<int64_t> pixels; // where the pixels of a tile are in copies
 };
 
-template <class C>
 std::optional<RowCopiesPlan>
-plan_copies(const ConvProblem& p, const Panels<C>& panels, int64_t tile_width) {
+plan_copies(const ConvProblem& p, const Panels& panels, int64_t tile_width) {
   const bool is_long = p.kernel[2] * p.ic * panels.width > kTaskSums;
   if (p.ic >= kFewChannels || product(p.kernel) == 1 || is_long)
     return {};
@@ -43,8 +43,7 @@ plan_copies(const ConvProblem& p, const Panels<C>& panels, int64_t tile_width) {
   return plan_row_copies(p, tile_width, rows, depth, /*lanes_are_pixels=*/false);
 }
 
-template <class C>
-WeightsGradientPlan plan_weights_gradient(const ConvProblem& p, const Panels<C>& panels) {
+WeightsGradientPlan plan_weights_gradient(const ConvProblem& p, const Panels& panels) {
   const int64_t* out = p.dst_size;
   WeightsGradientPlan o{};
   o.taps = product(p.kernel);
@@ -154,7 +153,7 @@ Grads<C> load_grads(
 template <class T, class C = compute_t<T>>
 void store(
     const ConvProblem& p,
-    const Panels<C>& panels,
+    const Panels& panels,
     const Output& o,
     int64_t block,
     const C* sums) {
@@ -165,14 +164,9 @@ void store(
     Digits digits{o.tap + t};
     const int64_t kw = digits.next(p.kernel[2]), kh = digits.next(p.kernel[1]);
     T* to = first + digits.rest * ws[2] + kh * ws[3] + kw * ws[4];
-    store_rows(
-        sums + t * block * panels.width,
-        panels.width,
-        o.channels,
-        panels.size(o.panel),
-        to,
-        ws[1],
-        ws[0]);
+    store_pixels(
+        LaneRun<const C>{sums + t * block * panels.width, kLanes<C>, panels.width},
+        ImageRun<T>{to, panels.size(o.panel), o.channels, ws[0], ws[1]});
   }
 }
 
@@ -181,44 +175,34 @@ class WeightsGradient {
   using C = compute_t<T>;
 
  public:
-  WeightsGradient(const ConvProblem& p, const Panels<C>& panels, const WeightsGradientPlan& plan)
+  WeightsGradient(const ConvProblem& p, const Panels& panels, const WeightsGradientPlan& plan)
       : p_(p), panels_(panels), plan_(plan) {
     if (plan.copies)
       copies_.emplace(p, *plan.copies);
   }
 
   void run() const {
-    const int64_t chunks = plan_.chunks, outputs = plan_.outputs, size = plan_.task_size;
     const int64_t pixels = plan_.tile_rows * plan_.tile_width; // of a tile
-    const Scratch<C> partial(chunks == 1 ? 0 : chunks * outputs * size);
-    const int64_t operations = plan_.tiles / chunks * pixels * size;
-    parallel_tasks(outputs * chunks, operations, [&](int64_t begin, int64_t end) {
-      const Scratch<C> local(chunks == 1 ? size : 0);
-      const Scratch<C> grads(pixels * panels_.width);
-      const int64_t widened = std::is_same_v<T, C> ? 0 : pixels * plan_.block;
-      const Scratch<C> inputs(plan_.copies ? plan_.copies->size() : widened);
-      for (int64_t task = begin; task < end; task++) {
-        // Outputs of one chunk follow each other: they may be of unequal size.
-        const int64_t index = task % outputs, chunk = task / outputs;
-        C* sums = chunks == 1 ? local.data() : partial.data() + (index * chunks + chunk) * size;
-        const Output output = output_of(p_, plan_, panels_.count, index);
-        accumulate(output, chunk, sums, grads.data(), inputs.data());
-        if (chunks == 1)
+    const int64_t widened = std::is_same_v<T, C> ? 0 : pixels * plan_.block;
+    const int64_t inputs = plan_.copies ? plan_.copies->size() : widened;
+    sum_in_chunks<C>(
+        {plan_.outputs, plan_.chunks, plan_.task_size, plan_.tiles * pixels * plan_.task_size},
+        [&] { return Workspace{Scratch<C>(pixels * panels_.width), Scratch<C>(inputs)}; },
+        [&](const Workspace& own, int64_t index, int64_t chunk, C* sums) {
+          const Output output = output_of(p_, plan_, panels_.count, index);
+          accumulate(output, chunk, sums, own.grads.data(), own.inputs.data());
+        },
+        [&](int64_t index, const C* sums) {
+          const Output output = output_of(p_, plan_, panels_.count, index);
           store<T>(p_, panels_, output, plan_.block, sums);
-      }
-    });
-    if (chunks == 1)
-      return;
-    add_chunks<C>({partial.data(), outputs, chunks * size, size, chunks, size});
-    parallel_tasks(outputs, size, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; i++) {
-        const Output output = output_of(p_, plan_, panels_.count, i);
-        store<T>(p_, panels_, output, plan_.block, partial.data() + i * chunks * size);
-      }
-    });
+        });
   }
 
  private:
+  struct Workspace {
+    Scratch<C> grads, inputs;
+  };
+
   void accumulate(const Output& o, int64_t chunk, C* sums, C* buffer, C* inputs) const {
     std::fill(sums, sums + plan_.task_size, C(0));
     const int64_t oc = o.group * p_.oc + o.panel * panels_.width, ic = o.group * p_.ic + o.channel;
@@ -253,16 +237,10 @@ class WeightsGradient {
         o.taps * o.channels,
         panels_.vectors(o.panel),
         tile.rows * tile.width,
-        {copies,
-         plan_.copies->terms.data(),
-         plan_.pixels.data(),
-         grads.data,
-         {grads.pixel},
-         sums,
-         panels_.width,
-         kLanes<C>,
-         sums,
-         panels_.width});
+        {{copies, plan_.copies->terms.data(), plan_.pixels.data()},
+         {grads.data, {grads.pixel}},
+         {sums, panels_.width, kLanes<C>},
+         {sums, panels_.width}});
   }
 
   // A product for each tap, of the pixels that it meets.
@@ -274,59 +252,51 @@ class WeightsGradient {
       const Grads<C>& grads,
       C* sums) const {
     const int64_t* xs = p_.src_stride;
+    const GatherImages images{p_};
     int64_t image_at[kTilePixels], grads_at[kTilePixels];
     for (int64_t t = 0; t < o.taps; t++) {
       Digits digits{o.tap + t};
       const int64_t kw = digits.next(p_.kernel[2]), kh = digits.next(p_.kernel[1]);
-      const Segment d = segment_of_dst(p_, 0, digits.rest, tile.d, tile.d + 1);
-      const Segment h = segment_of_dst(p_, 1, kh, tile.h, tile.h + tile.rows);
-      const Segment w = segment_of_dst(p_, 2, kw, tile.x, tile.x + tile.width);
+      const Segment d = images.segment(0, digits.rest, tile.d, tile.d + 1);
+      const Segment h = images.segment(1, kh, tile.h, tile.h + tile.rows);
+      const Segment w = images.segment(2, kw, tile.x, tile.x + tile.width);
       if (d.count <= 0 || h.count <= 0 || w.count <= 0)
         continue;
-      const T* first = image + d.src * xs[2] + h.src * xs[3] + w.src * xs[4];
+      const T* first = image + d.in * xs[2] + h.in * xs[3] + w.in * xs[4];
       Block<C> a{};
       for (int64_t row = 0, i = 0; row < h.count; row++) {
-        const Block<C> line = load_block(
-            first + row * p_.stride[1] * xs[3],
-            w.count,
-            p_.stride[2] * xs[4],
-            o.channels,
-            xs[1],
-            widened + row * w.count * o.channels);
+        const ImageRun<const T> run{
+            first + row * h.in_step * xs[3], o.channels, w.count, xs[1], w.in_step * xs[4]};
+        const Block<C> line = load_block(run, widened + row * w.count * o.channels);
         if (row == 0)
           a = line;
-        const int64_t grads_row = (h.dst - tile.h + row) * grads.row;
+        const int64_t grads_row = (h.out - tile.h + row) * grads.row;
         for (int64_t x = 0; x < w.count; x++, i++) {
           image_at[i] = line.data - a.data + x * line.pixel_stride;
-          grads_at[i] = grads_row + (w.dst - tile.x + x) * grads.pixel;
+          grads_at[i] = grads_row + (w.out - tile.x + x) * grads.pixel;
         }
       }
+      C* const of_tap = sums + t * plan_.block * panels_.width;
       multiply<C, Strided, Listed, Listed>(
           o.channels,
           panels_.vectors(o.panel),
           h.count * w.count,
-          {a.data,
-           {a.channel_stride},
-           image_at,
-           grads.data,
-           grads_at,
-           sums + t * plan_.block * panels_.width,
-           panels_.width,
-           kLanes<C>,
-           sums + t * plan_.block * panels_.width,
-           panels_.width});
+          {{a.data, {a.channel_stride}, image_at},
+           {grads.data, grads_at},
+           {of_tap, panels_.width, kLanes<C>},
+           {of_tap, panels_.width}});
     }
   }
 
   const ConvProblem& p_;
-  const Panels<C>& panels_;
+  const Panels& panels_;
   const WeightsGradientPlan& plan_;
   std::optional<RowCopies<T>> copies_;
 };
 
 } // namespace
 
-void run_weights_gradient(const ConvProblem& p) {
+void blocked_weights_gradient(const ConvProblem& p) {
   dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     // Vectors of whichever channels fill them better.
@@ -335,7 +305,7 @@ void run_weights_gradient(const ConvProblem& p) {
     };
     const bool is_better = can_exchange(p) && 4 * lanes(p.oc, p.ic) > 5 * lanes(p.ic, p.oc);
     const ConvProblem q = is_better ? exchanged(p) : p;
-    const Panels<compute_t<T>> panels(q.oc);
+    const Panels panels{q.oc, kLanes<compute_t<T>>};
     WeightsGradient<T>(q, panels, plan_weights_gradient(q, panels)).run();
   });
 }

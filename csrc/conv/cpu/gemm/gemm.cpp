@@ -1,5 +1,5 @@
-#include "conv/cpu/gemm/gemm.h"
-
+// Convolution whose taps never meet in a pixel, on the CPU: 1x1 kernels with any stride, and
+// patches side by side. Each of its three passes is one matrix product, whatever the layouts.
 #include <algorithm>
 #include <cstring>
 
@@ -8,6 +8,7 @@
 #include "conv/cpu/gemm/output.h"
 #include "conv/cpu/gemm/view.h"
 #include "conv/cpu/shared/bias.h"
+#include "conv/cpu/shared/kernels.h"
 #include "conv/cpu/shared/reduce.h"
 #include "core/dispatch.h"
 
@@ -36,13 +37,7 @@ class Gemm {
 
  public:
   Gemm(const ConvProblem& p, const GemmView& view, const GemmBlocking& blocking)
-      : view_(view),
-        blocking_(blocking),
-        left_(view, blocking),
-        right_(view, blocking),
-        output_(p, view, blocking.keeps_sums),
-        bias_(p, round_up(p.oc, kPanel<C>), view.is_transposed ? 1 : kLanes<C>),
-        kept_(blocking.keeps_sums ? outputs() * blocking.chunks * blocking.block_size() : 0) {}
+      : p_(p), view_(view), blocking_(blocking) {}
 
   void run() {
     const GemmBlocking& b = blocking_;
@@ -140,16 +135,10 @@ class Gemm {
               std::min<int64_t>(kGemmRows, rows - i),
               ceil_div(std::min(kPanel<C>, columns - j), kLanes<C>),
               step.count(),
-              {a.data + i / kGemmRows * a.step,
-               {a.row},
-               {a.column},
-               b.data + j / kPanel<C> * b.step,
-               {kPanel<C>},
-               start + i * start_row,
-               start_row,
-               start_vector,
-               to + i * to_row,
-               to_row});
+              {{a.data + i / kGemmRows * a.step, {a.row}, {a.column}},
+               {b.data + j / kPanel<C> * b.step, {kPanel<C>}},
+               {start + i * start_row, start_row, start_vector},
+               {to + i * to_row, to_row}});
         }
       }
     }
@@ -171,13 +160,16 @@ class Gemm {
     });
   }
 
+  const ConvProblem& p_;
   const GemmView& view_;
   const GemmBlocking& blocking_;
-  GemmOperand<T, GemmSide::left> left_;
-  GemmOperand<T, GemmSide::right> right_;
-  const GemmOutput<T> output_;
-  const Bias<T> bias_;
-  const Scratch<C> kept_; // sums of [group][block][chunk]
+  GemmOperand<T, GemmSide::left> left_{view_, blocking_};
+  GemmOperand<T, GemmSide::right> right_{view_, blocking_};
+  const GemmOutput<T> output_{p_, view_, blocking_.keeps_sums};
+  const Bias<T> bias_{p_, round_up(p_.oc, kPanel<C>), view_.is_transposed ? 1 : kLanes<C>};
+  // Sums of [group][block][chunk].
+  const Scratch<C> kept_{
+      blocking_.keeps_sums ? outputs() * blocking_.chunks * blocking_.block_size() : 0};
 };
 
 // Pixels of src that no pixel of dst is computed from have a gradient of 0.

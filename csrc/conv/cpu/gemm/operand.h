@@ -35,17 +35,11 @@ class GemmOperand {
   static constexpr bool kIsLeft = side == GemmSide::left;
   static constexpr int64_t kWidth = kIsLeft ? kGemmRows : kPanel<C>;
 
-  GemmOperand(const GemmView& view, const GemmBlocking& b)
-      : matrix_(kIsLeft ? view.left : view.right),
-        groups_(view.groups),
-        block_rows_(kIsLeft ? b.rows : b.columns),
-        is_shared_(kIsLeft ? b.shares_left : b.shares_right),
-        shared_(
-            is_shared_ ? groups_ * size(kIsLeft ? b.part_rows : b.part_columns, b.part_depth) : 0) {
-  }
+  GemmOperand(const GemmView& view, const GemmBlocking& b) : view_(view), b_(b) {}
 
   GemmWorkspace<C> workspace() const {
-    const int64_t rows = is_shared_ ? 0 : block_rows_, depth = is_shared_ ? 0 : kGemmDepth;
+    const int64_t rows = is_shared_ ? 0 : kIsLeft ? b_.rows : b_.columns;
+    const int64_t depth = is_shared_ ? 0 : kGemmDepth;
     return {Scratch<C>(size(rows, depth)), Scratch<int64_t>(rows), Scratch<int64_t>(depth)};
   }
 
@@ -57,15 +51,15 @@ class GemmOperand {
     depth_ = depth;
     constexpr int64_t at_once = kTaskRows / kWidth * kWidth;
     const int64_t n = rows.count(), tasks = ceil_div(n, at_once), terms = depth.count();
-    parallel_tasks(groups_ * tasks, 16 * at_once * terms, [&](int64_t begin, int64_t end) {
+    parallel_tasks(view_.groups * tasks, 16 * at_once * terms, [&](int64_t begin, int64_t end) {
       const Scratch<int64_t> row_offsets(at_once), depth_offsets(terms);
-      matrix_.depth.offsets(depth.begin, terms, depth_offsets.data());
+      matrix_.columns.offsets(depth.begin, terms, depth_offsets.data());
       for (int64_t task = begin; task < end; task++) {
         const int64_t group = task / tasks, first = task % tasks * at_once;
         const int64_t count = std::min(at_once, n - first);
         matrix_.rows.offsets(rows.begin + first, count, row_offsets.data());
-        pack(
-            group, row_offsets.data(), count, depth_offsets.data(), terms, shared_at(group, first));
+        C* to = shared_at(group, first);
+        pack(group, {row_offsets.data(), size_t(count)}, {depth_offsets.data(), size_t(terms)}, to);
       }
     });
   }
@@ -77,16 +71,16 @@ class GemmOperand {
       return {first + (depth.begin - depth_.begin) * kWidth, step(depth_.count()), 1, kWidth};
     }
     const int64_t n = rows.count(), terms = depth.count();
-    int64_t *row = own.rows.data(), *column = own.depth.data();
-    matrix_.rows.offsets(rows.begin, n, row);
-    matrix_.depth.offsets(depth.begin, terms, column);
+    matrix_.rows.offsets(rows.begin, n, own.rows.data());
+    matrix_.columns.offsets(depth.begin, terms, own.depth.data());
+    const Offsets row(own.rows.data(), n), column(own.depth.data(), terms);
     if constexpr (kIsLeft && std::is_same_v<T, C>) {
-      if (are_even(row, n) && run_length(column, terms) == terms) {
+      if (are_even(row) && is_run(column)) {
         const int64_t row_step = n > 1 ? row[1] - row[0] : 0;
         return {data(group) + row[0] + column[0], row_step * kGemmRows, row_step, 1};
       }
     }
-    pack(group, row, n, column, terms, own.panels.data());
+    pack(group, row, column, own.panels.data());
     return {own.panels.data(), step(terms), 1, kWidth};
   }
 
@@ -110,16 +104,16 @@ class GemmOperand {
     return shared_.data() + group * size(rows_.count(), depth) + size(row, depth);
   }
 
-  void
-  pack(int64_t group, const int64_t* rows, int64_t n, const int64_t* columns, int64_t depth, C* to)
-      const {
-    pack_panels<kWidth>(data(group), rows, n, columns, depth, to, step(depth));
+  void pack(int64_t group, Offsets rows, Offsets depth, C* to) const {
+    pack_panels<kWidth>(data(group), rows, depth, to, step(std::ssize(depth)));
   }
 
-  const GemmMatrix matrix_;
-  const int64_t groups_, block_rows_;
-  const bool is_shared_;
-  const Scratch<C> shared_;
+  const GemmView& view_;
+  const GemmBlocking& b_;
+  const GemmMatrix& matrix_ = kIsLeft ? view_.left : view_.right;
+  const bool is_shared_ = kIsLeft ? b_.shares_left : b_.shares_right;
+  const int64_t part_rows_ = kIsLeft ? b_.part_rows : b_.part_columns;
+  const Scratch<C> shared_{is_shared_ ? view_.groups * size(part_rows_, b_.part_depth) : 0};
   Range rows_{}, depth_{}; // that are packed
 };
 

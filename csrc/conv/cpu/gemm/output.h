@@ -34,8 +34,8 @@ gemm_block(const GemmView& v, const GemmBlocking& b, int64_t group, int64_t row,
 struct GemmOffsets {
   explicit GemmOffsets(const GemmBlocking& b) : rows(b.rows), columns(b.columns) {}
   void select(const GemmView& view, const GemmBlock& block) const {
-    view.out_rows.offsets(block.rows.begin, block.rows.count(), rows.data());
-    view.out_columns.offsets(block.columns.begin, block.columns.count(), columns.data());
+    view.out.rows.offsets(block.rows.begin, block.rows.count(), rows.data());
+    view.out.columns.offsets(block.columns.begin, block.columns.count(), columns.data());
   }
   Scratch<int64_t> rows, columns;
 };
@@ -47,19 +47,19 @@ class GemmOutput {
   using C = compute_t<T>;
 
   GemmOutput(const ConvProblem& p, const GemmView& view, bool keeps_sums)
-      : p_(p), view_(view), epilogue_(p), are_final_(!keeps_sums && epilogue_.is_empty()) {}
+      : p_(p), view_(view), are_final_(!keeps_sums && epilogue_.is_empty()) {}
 
   // Whether the sums of a panel are written where results are, as they are completed: panels of
   // whole vectors, of rows at one distance and of columns next to each other.
   bool is_direct(const GemmBlock& block, int64_t column, const GemmOffsets& offsets) const {
     const int64_t columns = std::min(kPanel<C>, block.columns.count() - column);
     return std::is_same_v<T, C> && are_final_ && columns % kLanes<C> == 0 &&
-        run_length(offsets.columns.data() + column, columns) == columns &&
-        are_even(offsets.rows.data(), block.rows.count());
+        is_run({offsets.columns.data() + column, size_t(columns)}) &&
+        are_even({offsets.rows.data(), size_t(block.rows.count())});
   }
 
   T* group(int64_t group) const {
-    return static_cast<T*>(view_.out) + group * view_.out_group_step;
+    return static_cast<T*>(p_.out) + group * view_.out.group_step;
   }
 
   // Stores what is_direct() has not.
@@ -76,7 +76,7 @@ class GemmOutput {
       while (end < columns && !is_direct(block, end, offsets))
         end = next(end);
       for (int64_t run, at = first; at < end; at += run) {
-        run = run_length(column + at, end - at);
+        run = run_length({column + at, size_t(end - at)});
         for (int64_t i = 0; i < rows; i++) {
           T* to = group(block.group) + row[i] + column[at];
           store_run(sums + i * kPanel<C>, rows * kPanel<C>, at, run, to);
@@ -142,7 +142,7 @@ class GemmOutput {
 
   const ConvProblem& p_;
   const GemmView& view_;
-  const Epilogue<T> epilogue_;
+  const Epilogue<T> epilogue_{p_};
   const bool are_final_; // sums of one call, without an epilogue
 };
 

@@ -22,20 +22,17 @@
 
 namespace torch_dnnl {
 
-// One of the two matrices that are multiplied.
+// A tensor as a matrix for each group; columns of left and right are the depth.
 struct GemmMatrix {
   const void* data;
   int64_t group_step; // in elements
-  Axis rows, depth;
+  Axis rows, columns;
   bool is_weights;
 };
 
 struct GemmView {
-  GemmMatrix left, right;
-  void* out;
-  int64_t groups, out_group_step;
-  Axis out_rows, out_columns; // of out(i, j) in memory
-  int64_t rows, columns, depth;
+  GemmMatrix left, right, out;
+  int64_t groups, rows, columns, depth;
   // Rows and columns have changed places (and so have left and right), since it is rows of the
   // table above that lie next to each other in memory: those of the result are whole vectors now.
   bool is_transposed;
@@ -63,38 +60,32 @@ inline GemmView gemm_view(const ConvProblem& p) {
     }
   }
   const int64_t src_group = p.ic * xs[1], dst_group = p.oc * ys[1];
-  GemmView view{.out = p.out, .groups = p.groups};
+  GemmView view{.groups = p.groups};
   switch (p.pass) {
     case ConvPass::forward:
       view.left = {p.weights, p.weights_group, channels_of_weights, terms_of_weights, true};
       view.right = {p.src, src_group, pixels_of_src, terms_of_src, false};
-      view.out_group_step = dst_group;
-      view.out_rows = channels_of_dst;
-      view.out_columns = pixels_of_dst;
+      view.out = {p.out, dst_group, channels_of_dst, pixels_of_dst, false};
       break;
     case ConvPass::backward_data:
       view.left = {p.weights, p.weights_group, terms_of_weights, channels_of_weights, true};
       view.right = {p.dst, dst_group, pixels_of_dst, channels_of_dst, false};
-      view.out_group_step = src_group;
-      view.out_rows = terms_of_src;
-      view.out_columns = pixels_of_src;
+      view.out = {p.out, src_group, terms_of_src, pixels_of_src, false};
       break;
     case ConvPass::backward_weights:
       view.left = {p.dst, dst_group, channels_of_dst, pixels_of_dst, false};
       view.right = {p.src, src_group, terms_of_src, pixels_of_src, false};
-      view.out_group_step = p.weights_group;
-      view.out_rows = channels_of_weights;
-      view.out_columns = terms_of_weights;
+      view.out = {p.out, p.weights_group, channels_of_weights, terms_of_weights, true};
       break;
   }
-  view.is_transposed = view.out_columns.stride[3] != 1 && view.out_rows.stride[3] == 1;
+  view.is_transposed = view.out.columns.stride[3] != 1 && view.out.rows.stride[3] == 1;
   if (view.is_transposed) {
     std::swap(view.left, view.right);
-    std::swap(view.out_rows, view.out_columns);
+    std::swap(view.out.rows, view.out.columns);
   }
   view.rows = view.left.rows.count();
   view.columns = view.right.rows.count();
-  view.depth = view.left.depth.count();
+  view.depth = view.left.columns.count();
   return view;
 }
 

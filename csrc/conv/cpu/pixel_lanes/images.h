@@ -15,83 +15,73 @@ namespace torch_dnnl {
 // planes end before it has begun.
 inline constexpr int64_t kPrefetched = 1024;
 
+// Rows of an image, and where they go to; steps are from one row to the next.
+template <class T, class C>
+struct PlaneRows {
+  const T* from;
+  int64_t from_step, rows, columns;
+  C* to;
+  int64_t to_step;
+};
+
 // Rows of whole vectors, with zeros behind the last column.
-template <class C, class T>
-[[gnu::noinline]] void
-load_rows(const T* from, int64_t from_step, int64_t rows, int64_t columns, C* to, int64_t to_step) {
+template <class T, class C>
+[[gnu::noinline]] void load_dense(PlaneRows<T, C> o) {
   constexpr int64_t n = kLanes<C>, ahead = kPrefetched / sizeof(T);
-  const int64_t whole = columns / n * n, rest = columns - whole;
-  for (int64_t y = 0; y < rows; y++, from += from_step, to += to_step) {
+  const int64_t whole = o.columns / n * n, rest = o.columns - whole;
+  for (int64_t y = 0; y < o.rows; y++, o.from += o.from_step, o.to += o.to_step) {
     for (int64_t x = 0; x < whole; x += n) {
-      __builtin_prefetch(from + x + ahead);
-      load_lanes<C>(from + x).store(to + x);
+      __builtin_prefetch(o.from + x + ahead);
+      load_lanes<C>(o.from + x).store(o.to + x);
     }
     if (rest > 0) {
-      __builtin_prefetch(from + whole + ahead);
-      load_lanes<C>(from + whole, rest).store(to + whole);
+      __builtin_prefetch(o.from + whole + ahead);
+      load_lanes<C>(o.from + whole, rest).store(o.to + whole);
     }
   }
 }
 
 // The same for columns of even number, and for the others `odd` behind them.
-template <class C, class T>
-[[gnu::noinline]] void load_pairs(
-    const T* from,
-    int64_t from_step,
-    int64_t rows,
-    int64_t columns,
-    C* to,
-    int64_t to_step,
-    int64_t odd) {
+template <class T, class C>
+[[gnu::noinline]] void load_pairs(PlaneRows<T, C> o, int64_t odd) {
   constexpr int64_t n = kLanes<C>, ahead = kPrefetched / sizeof(T);
   const auto load = [&](int64_t x) {
-    __builtin_prefetch(from + x + ahead);
-    return x + n <= columns ? load_lanes<C>(from + x)
-                            : load_lanes<C>(from + x, std::max<int64_t>(columns - x, 0));
+    __builtin_prefetch(o.from + x + ahead);
+    return x + n <= o.columns ? load_lanes<C>(o.from + x)
+                              : load_lanes<C>(o.from + x, std::max<int64_t>(o.columns - x, 0));
   };
-  for (int64_t y = 0; y < rows; y++, from += from_step, to += to_step) {
-    for (int64_t x = 0; x < columns; x += 2 * n) {
+  for (int64_t y = 0; y < o.rows; y++, o.from += o.from_step, o.to += o.to_step) {
+    for (int64_t x = 0; x < o.columns; x += 2 * n) {
       const auto [first, second] = at::vec::deinterleave2(load(x), load(x + n));
-      first.store(to + x / 2);
-      second.store(to + x / 2 + odd);
+      first.store(o.to + x / 2);
+      second.store(o.to + x / 2 + odd);
     }
   }
 }
 
 // Columns that are `step` apart, and nothing behind the last one. The compiler knows which vectors
 // they are in, if it knows the step.
-template <int64_t kStep, class C, class T>
-[[gnu::noinline]] void load_strided(
-    const T* from,
-    int64_t from_step,
-    int64_t step,
-    int64_t rows,
-    int64_t columns,
-    C* to,
-    int64_t to_step) {
-  for (int64_t y = 0; y < rows; y++, from += from_step, to += to_step) {
-    for (int64_t x = 0; x < columns; x++)
-      to[x] = static_cast<C>(from[x * (kStep > 0 ? kStep : step)]);
+template <class T, class C, class Step>
+[[gnu::noinline]] void load_strided(PlaneRows<T, C> o, Step step) {
+  for (int64_t y = 0; y < o.rows; y++, o.from += o.from_step, o.to += o.to_step) {
+    for (int64_t x = 0; x < o.columns; x++)
+      o.to[x] = static_cast<C>(o.from[x * step]);
   }
 }
 
-template <class C, class T>
-void load_rows(
-    const T* from,
-    int64_t from_step,
-    int64_t step,
-    int64_t rows,
-    int64_t columns,
-    C* to,
-    int64_t to_step) {
-  const auto load = step == 2 ? load_strided<2, C, T>
-      : step == 3             ? load_strided<3, C, T>
-      : step == 4             ? load_strided<4, C, T>
-                              : load_strided<0, C, T>;
-  if (step == 1) {
-    load_rows(from, from_step, rows, columns, to, to_step);
-  } else {
-    load(from, from_step, step, rows, columns, to, to_step);
+template <class T, class C>
+void load_rows(const PlaneRows<T, C>& o, int64_t step) {
+  switch (step) {
+    case 1:
+      return load_dense(o);
+    case 2:
+      return load_strided(o, std::integral_constant<int64_t, 2>());
+    case 3:
+      return load_strided(o, std::integral_constant<int64_t, 3>());
+    case 4:
+      return load_strided(o, std::integral_constant<int64_t, 4>());
+    default:
+      return load_strided(o, step);
   }
 }
 
@@ -100,13 +90,7 @@ void load_rows(
 template <class T, class C>
 class PlaneImages {
  public:
-  explicit PlaneImages(const PixelLanesPlan& plan)
-      : plan_(plan),
-        image_(static_cast<const T*>(plan.backward_data ? plan.p.dst : plan.p.src)),
-        size_(plan.block * plan.inner * plan.slots * plan.plane_size + kSlack),
-        planes_(size_),
-        tags_(plan.slots),
-        are_met_(plan.classes) {
+  explicit PlaneImages(const PixelLanesPlan& plan) : plan_(plan) {
     for (const Phase& phase : plan.phases[2]) {
       for (int64_t m = 0; m < phase.taps; m++)
         are_met_[plan.class_of(phase.in + m * phase.tap_in_step)] = true;
@@ -140,7 +124,7 @@ class PlaneImages {
     const int64_t slot = d % plan_.slots;
     if (tags_[slot] != d) {
       for (int64_t n = 0; n < unit_.images; n++) {
-        for (int64_t c = 0; c < plan_.inner; c++)
+        for (int64_t c = 0; c < plan_.in_channels; c++)
           load(n, c, d, at(slot, c) + n * image_step());
       }
       tags_[slot] = d;
@@ -148,12 +132,11 @@ class PlaneImages {
     return at(slot, channel);
   }
   int64_t image_step() const {
-    return plan_.inner * plan_.slots * plan_.plane_size;
+    return plan_.in_channels * plan_.slots * plan_.plane_size;
   }
 
  private:
   static constexpr int64_t n = kLanes<C>;
-  static constexpr int64_t kSlack = 2 * n; // kernels read whole vectors
 
   C* at(int64_t slot, int64_t channel) const {
     return planes_.data() + (channel * plan_.slots + slot) * plan_.plane_size + plan_.lead;
@@ -167,25 +150,25 @@ class PlaneImages {
     const int64_t end =
         std::min(plan_.in_size[2], (unit_.first + unit_.width + plan_.last_class) * classes);
     const int64_t columns = end - begin * classes;
-    const T* from = image_ + (unit_.n + image) * xs[0] +
-        (unit_.group * plan_.inner + channel) * xs[1] + d * xs[2] + rows_.begin * xs[3] +
-        begin * classes * xs[4];
+    const T* from = plan_.input<T>(unit_.n + image, unit_.group) + channel * xs[1] + d * xs[2] +
+        rows_.begin * xs[3] + begin * classes * xs[4];
     to += begin - unit_.first;
-    const int64_t rows = rows_.end - rows_.begin, step = plan_.row_pitch();
+    const int64_t rows = rows_.count(), step = plan_.row_pitch();
     if (classes == 2 && xs[4] == 1 && are_met_[0] && are_met_[1])
-      return load_pairs(from, xs[3], rows, columns, to, step, pitch);
+      return load_pairs<T, C>({from, xs[3], rows, columns, to, step}, pitch);
     for (int64_t c = 0; c < classes; c++, from += xs[4], to += pitch) {
       if (are_met_[c])
-        load_rows(from, xs[3], classes * xs[4], rows, ceil_div(columns - c, classes), to, step);
+        load_rows<T, C>(
+            {from, xs[3], rows, ceil_div(columns - c, classes), to, step}, classes * xs[4]);
     }
   }
 
   const PixelLanesPlan& plan_;
-  const T* image_;
-  const int64_t size_;
-  const Scratch<C> planes_;
-  std::vector<int64_t> tags_;
-  std::vector<bool> are_met_; // classes of columns, by any tap
+  // Kernels read whole vectors.
+  const int64_t size_ = plan_.block * image_step() + 2 * n;
+  const Scratch<C> planes_{size_};
+  std::vector<int64_t> tags_ = std::vector<int64_t>(plan_.slots);
+  std::vector<bool> are_met_ = std::vector<bool>(plan_.classes); // classes of columns, by any tap
   PixelLanesPlan::Unit unit_{-1, 0, 0, -1, 0, 0, 0, 0, 0};
   Range rows_{0, 0};
 };

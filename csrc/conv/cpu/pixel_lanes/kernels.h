@@ -2,8 +2,7 @@
 // weights that are broadcast, and all sums in registers.
 #pragma once
 
-#include <array>
-#include <utility>
+#include <algorithm>
 
 #include "conv/cpu/pixel_lanes/plan.h"
 #include "core/cpu/simd.h"
@@ -128,23 +127,17 @@ void gather(const PlaneOperands<C>& o) {
   }
 }
 
-template <class C, bool slides, int outputs, int vectors>
-void gather_at_most(const PlaneOperands<C>& o) {
-  if constexpr (vectors > 1) {
-    if (o.vectors < vectors)
-      return gather_at_most<C, slides, outputs, vectors - 1>(o);
-  }
-  gather<C, slides, outputs, vectors>(o);
-}
-
-template <class C, bool slides, int... i>
-constexpr auto gathers_by_outputs(std::integer_sequence<int, i...>) {
-  return std::array{&gather_at_most<C, slides, i + 1, most_plane_vectors(i + 1)>...};
-}
-
 template <class C, bool slides>
-constexpr auto gathers =
-    gathers_by_outputs<C, slides>(std::make_integer_sequence<int, kPlaneOutputs>());
+constexpr auto gathers = table_of<kPlaneOutputs>([](auto outputs) {
+  return table_of<kPlaneVectors>([](auto vectors) {
+    constexpr int most = most_plane_vectors(decltype(outputs)::value);
+    return &gather<
+        C,
+        slides,
+        decltype(outputs)::value,
+        std::min<int>(decltype(vectors)::value, most)>;
+  });
+});
 
 } // namespace plane_kernels_detail
 
@@ -153,7 +146,7 @@ constexpr auto gathers =
 template <class C>
 void gather_planes(const PlaneOperands<C>& o, bool slides, int64_t outputs) {
   using namespace plane_kernels_detail;
-  (slides ? gathers<C, true> : gathers<C, false>)[outputs - 1](o);
+  (slides ? gathers<C, true> : gathers<C, false>)[outputs - 1][o.vectors - 1](o);
 }
 
 // Taps of a row that are summed at once: a pixel, a gradient of each output and a sum for each tap
@@ -213,29 +206,20 @@ void sum(const PlaneSums<C>& o) {
     store_vector(o.sums + i * n, sums[i]);
 }
 
-template <class C, int outputs, int taps>
-void sum_at_most(const PlaneSums<C>& o) {
-  if constexpr (taps > 1) {
-    if (o.tap_count < taps)
-      return sum_at_most<C, outputs, taps - 1>(o);
-  }
-  sum<C, outputs, taps>(o);
-}
-
-template <class C, int... i>
-constexpr auto sums_by_outputs(std::integer_sequence<int, i...>) {
-  return std::array{&sum_at_most<C, i + 1, most_plane_taps(i + 1)>...};
-}
-
 template <class C>
-constexpr auto plane_sums = sums_by_outputs<C>(std::make_integer_sequence<int, kPlaneOutputs>());
+constexpr auto plane_sums = table_of<kPlaneOutputs>([](auto outputs) {
+  return table_of<kPlaneTaps>([](auto taps) {
+    constexpr int most = most_plane_taps(decltype(outputs)::value);
+    return &sum<C, decltype(outputs)::value, std::min<int>(decltype(taps)::value, most)>;
+  });
+});
 
 } // namespace plane_kernels_detail
 
 // At most most_plane_taps at once.
 template <class C>
 void sum_planes(const PlaneSums<C>& o, int64_t outputs) {
-  plane_kernels_detail::plane_sums<C>[outputs - 1](o);
+  plane_kernels_detail::plane_sums<C>[outputs - 1][o.tap_count - 1](o);
 }
 
 } // namespace torch_dnnl

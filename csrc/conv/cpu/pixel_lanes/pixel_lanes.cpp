@@ -1,11 +1,13 @@
-// Forward and backward data; weights_gradient.cpp has the other pass.
-#include "conv/cpu/pixel_lanes/pixel_lanes.h"
-
+// Convolution with few channels per group on the CPU, of channels-first images above all: the lanes
+// of a vector are neighbouring pixels of a row. Each vector that is loaded is multiplied for
+// several outputs: the channels of a group or, of depthwise convolution, rows.
+// Here are forward and backward data; weights_gradient.cpp has the other pass.
 #include "conv/cpu/pixel_lanes/images.h"
 #include "conv/cpu/pixel_lanes/kernels.h"
 #include "conv/cpu/pixel_lanes/parts.h"
 #include "conv/cpu/shared/bias.h"
 #include "conv/cpu/shared/epilogue.h"
+#include "conv/cpu/shared/kernels.h"
 #include "core/cpu/parallel.h"
 #include "core/dispatch.h"
 
@@ -44,10 +46,9 @@ void list_rows(
   rows.clear();
   const Phase& f = *part.row;
   const int64_t first = f.in + unit.row * f.in_step - images.rows().begin;
-  const int64_t of_plane = part.weights_of_plane(plan.inner);
   for_each_tap(plan.phases[0], unit.d, plan.in_size[0], [&](int64_t d, int64_t tap) {
-    const C* w = weights + part.weights + tap * of_plane;
-    for (int64_t i = 0; i < plan.inner; i++) {
+    const C* w = weights + part.weights + tap * part.plane_weights;
+    for (int64_t i = 0; i < plan.in_channels; i++) {
       for (int64_t run = 0; run < part.runs; run++) {
         rows.push_back(
             {images.plane(d, i),
@@ -89,7 +90,7 @@ void store_row(
   const int64_t h = unit.row * plan.phases[1][0].out_step + row;
   const int64_t step = plan.phases[2][0].out_step, w = unit.first * step;
   const int64_t pixels = std::min(unit.width * step, plan.out_size[2] - w);
-  const int64_t c = unit.group * plan.outer + channel;
+  const int64_t c = unit.group * plan.out_channels + channel;
   const int64_t* ys = plan.out_stride;
   T* to = static_cast<T*>(plan.p.out) + (unit.n + image) * ys[0] + c * ys[1] + unit.d * ys[2] +
       h * ys[3] + w * ys[4];
@@ -129,13 +130,13 @@ void store_unit(
   const int64_t out_pitch = plan.out_pitch();
   const int64_t step = plan.phases[1][0].out_step, pitch = plan.phases[2].size() * out_pitch;
   const int64_t count = std::min(unit.rows * step, plan.out_size[1] - unit.row * step);
-  for (int64_t i = 0; i < unit.images * plan.outer; i++, sums += plan.out_rows() * pitch) {
-    const int64_t image = i / plan.outer, channel = i % plan.outer;
+  for (int64_t i = 0; i < unit.images * plan.out_channels; i++, sums += plan.out_rows() * pitch) {
+    const int64_t image = i / plan.out_channels, channel = i % plan.out_channels;
     if (epilogue.is_empty()) {
       for (int64_t r = 0; r < count; r++)
         store_row<T>(plan, unit, image, channel, r, sums + r * pitch);
     } else { // of the forward pass, which has no phases
-      const int64_t c = unit.group * plan.outer + channel;
+      const int64_t c = unit.group * plan.out_channels + channel;
       const int64_t pixels = std::min(unit.width, plan.out_size[2] - unit.first);
       const OutputRun run{unit.n + image, c, unit.d, unit.row, unit.first, 1, pixels};
       epilogue.store_lines(sums, out_pitch, count, run);
@@ -146,17 +147,7 @@ void store_unit(
 template <class T>
 class Gather {
  public:
-  Gather(const ConvProblem& p, const Epilogue<T>& epilogue)
-      : epilogue_(epilogue),
-        plan_(plan_pixel_lanes(p, n)),
-        parts_(plan_),
-        weights_(p.groups * parts_.weights),
-        bias_(p, plan_.outer),
-        phases_(plan_.phases[2].size()),
-        stores_(
-            std::is_same_v<T, C> && phases_ == 1 && plan_.out_stride[4] == 1 &&
-            epilogue_.is_empty()),
-        out_pitch_(plan_.out_pitch()) {}
+  explicit Gather(const ConvProblem& p) : p_(p) {}
 
   // False: values are not finite, see run_pixel_lanes.
   bool run() {
@@ -238,12 +229,12 @@ class Gather {
   operands(const Unit& unit, const Part& part, const PlaneImages<T, C>& images, C* scratch) const {
     const Phase &f = *part.row, &g = *part.column;
     const bool is_narrow = plan_.vectors == 1;
-    const int64_t c = unit.group * plan_.outer + part.channel;
+    const int64_t c = unit.group * plan_.out_channels + part.channel;
     PlaneOperands<C> o;
     o.taps = part.taps.data();
     o.tap_count = static_cast<int64_t>(part.taps.size());
     o.first_row = 0;
-    o.last_row = images.rows().end - images.rows().begin;
+    o.last_row = images.rows().count();
     o.row_pitch = plan_.row_pitch();
     o.row_step = f.in_step;
     o.pixel_step = is_narrow ? images.image_step() : n;
@@ -262,19 +253,22 @@ class Gather {
       o.out = scratch + (part.channel * plan_.out_rows() + f.out) * row + g.out * out_pitch_;
       o.out_row = f.out_step * row;
       o.out_channel = plan_.out_rows() * row;
-      o.out_step = is_narrow ? plan_.outer * o.out_channel : n;
+      o.out_step = is_narrow ? plan_.out_channels * o.out_channel : n;
     }
     return o;
   }
 
-  const Epilogue<T>& epilogue_;
-  const PixelLanesPlan plan_;
-  const Parts parts_;
-  const Scratch<C> weights_;
-  const Bias<T> bias_;
-  const int64_t phases_; // of columns
-  const bool stores_;    // kernels store what is computed where it belongs
-  const int64_t out_pitch_;
+  const ConvProblem& p_;
+  const Epilogue<T> epilogue_{p_};
+  const PixelLanesPlan plan_ = plan_pixel_lanes(p_, n);
+  const Parts parts_{plan_};
+  const Scratch<C> weights_{p_.groups * parts_.weights};
+  const Bias<T> bias_{p_, plan_.out_channels};
+  const int64_t phases_ = plan_.phases[2].size(); // of columns
+  // Kernels store what is computed where it belongs.
+  const bool stores_ =
+      std::is_same_v<T, C> && phases_ == 1 && plan_.out_stride[4] == 1 && epilogue_.is_empty();
+  const int64_t out_pitch_ = plan_.out_pitch();
 };
 
 } // namespace
@@ -283,7 +277,8 @@ bool supports_pixel_lanes(const ConvProblem& problem) {
   const ConvProblem p = with_long_rows(problem);
   const int64_t lanes = p.dtype == c10::ScalarType::Double ? kLanes<double> : kLanes<float>;
   const PixelLanesPlan plan = plan_pixel_lanes(p, lanes);
-  const double sums = 1.0 * plan.inner * plan.outer * product(p.kernel) * lanes; // of a gradient
+  const double sums =
+      1.0 * plan.in_channels * plan.out_channels * product(p.kernel) * lanes; // of a gradient
   return std::max(plan.scratch, sums) <= kMostScratch && plan.out_elements() <= kMostOutputs;
 }
 
@@ -293,9 +288,7 @@ bool run_pixel_lanes(const ConvProblem& problem) {
     return pixel_lanes_weights_gradient(p);
   bool is_done = false;
   dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    const Epilogue<T> epilogue(p);
-    is_done = Gather<T>(p, epilogue).run();
+    is_done = Gather<typename decltype(tag)::type>(p).run();
   });
   return is_done;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "conv/cpu/shared/canonical.h"
+#include "conv/cpu/shared/gather.h"
 #include "conv/cpu/shared/phases.h"
 #include "core/math.h"
 
@@ -17,17 +18,14 @@ inline constexpr int kPlaneOutputs = 7;
 // Outputs of the same phase along an axis are counted in steps. Inputs whose columns leave the same
 // rest when they are divided by the step of the inputs are a class.
 struct PlanePhases : GatherImages {
-  explicit PlanePhases(const ConvProblem& p)
-      : GatherImages(p),
-        p(p),
-        phases{phases_of(p, 0), phases_of(p, 1), phases_of(p, 2)},
-        classes(phases[2][0].in_step),
-        columns(ceil_div(out_size[2], phases[2][0].out_step)),
-        row_steps(ceil_div(out_size[1], phases[1][0].out_step)) {
-    const Range reach = in_reach(2, 0, 1);
-    first_class = floor_div(reach.begin, classes);
-    last_class = floor_div(reach.end - 1, classes);
-  }
+  std::vector<Phase> phases[3] = {phases_of(p, 0), phases_of(p, 1), phases_of(p, 2)};
+  int64_t classes = phases[2][0].in_step; // of the columns of inputs
+  // Of the outputs of a phase.
+  int64_t columns = ceil_div(out_size[2], phases[2][0].out_step);
+  int64_t row_steps = ceil_div(out_size[1], phases[1][0].out_step);
+  // That an output meets, from its own on.
+  int64_t first_class = floor_div(in_reach(2, 0, 1).begin, classes);
+  int64_t last_class = floor_div(in_reach(2, 0, 1).end - 1, classes);
 
   // The inputs that a range of steps of outputs meets in any phase, be they in the image or not.
   Range in_reach(int axis, int64_t first, int64_t steps) const {
@@ -50,12 +48,6 @@ struct PlanePhases : GatherImages {
   static int64_t floor_div(int64_t a, int64_t b) {
     return a >= 0 ? a / b : -ceil_div(-a, b);
   }
-
-  const ConvProblem& p;
-  std::vector<Phase> phases[3];
-  int64_t classes;                 // of the columns of inputs
-  int64_t columns, row_steps;      // of the outputs of a phase
-  int64_t first_class, last_class; // that an output meets, from its own on
 };
 
 // Columns of outputs, in steps, and the rows of inputs that they meet, in elements.
@@ -112,11 +104,11 @@ inline PlaneUnits choose_units(const PlanePhases& o, const PlaneColumns& c) {
     return c.lead + std::min(reach.end - reach.begin, o.in_size[1]) * o.classes * c.pitch + c.lanes;
   };
   u.rows = o.row_steps;
-  while (u.rows > kLeastRows && u.block * o.inner * u.slots * plane_size(u.rows) > kScratch)
+  while (u.rows > kLeastRows && u.block * o.in_channels * u.slots * plane_size(u.rows) > kScratch)
     u.rows = ceil_div(u.rows, 2);
   u.row_blocks = ceil_div(o.row_steps, u.rows);
   u.plane_size = plane_size(u.rows);
-  u.scratch = 1.0 * u.block * o.inner * u.slots * u.plane_size;
+  u.scratch = 1.0 * u.block * o.in_channels * u.slots * u.plane_size;
   return u;
 }
 
@@ -138,11 +130,11 @@ struct PixelLanesPlan : PlanePhases, PlaneColumns, PlaneUnits {
     return vectors * lanes;
   }
   int64_t out_elements() const {
-    return block * outer * out_rows() * static_cast<int64_t>(phases[2].size()) * out_pitch();
+    return block * out_channels * out_rows() * static_cast<int64_t>(phases[2].size()) * out_pitch();
   }
   // Multiply-adds of a unit.
   int64_t operations() const {
-    return block * rows * tile * outer * inner * product(p.kernel);
+    return block * rows * tile * out_channels * in_channels * product(p.kernel);
   }
 
   // A part of the outputs of a group in some images: `rows` and `width` are steps.
@@ -177,7 +169,7 @@ struct PixelLanesPlan : PlanePhases, PlaneColumns, PlaneUnits {
 
 inline PixelLanesPlan plan_pixel_lanes(const ConvProblem& p, int64_t lanes) {
   using namespace pixel_lanes_detail;
-  const PlanePhases phases(p);
+  const PlanePhases phases{{p}};
   const PlaneColumns columns = choose_columns(phases, lanes);
   return {phases, columns, choose_units(phases, columns)};
 }

@@ -1,9 +1,9 @@
 // The gradient of weights: products of pixels and gradients, summed in parts.
-#include "conv/cpu/pixel_lanes/pixel_lanes.h"
 
 #include "conv/cpu/pixel_lanes/images.h"
 #include "conv/cpu/pixel_lanes/kernels.h"
 #include "conv/cpu/pixel_lanes/parts.h"
+#include "conv/cpu/shared/kernels.h"
 #include "conv/cpu/shared/reduce.h"
 #include "core/cpu/parallel.h"
 #include "core/dispatch.h"
@@ -18,23 +18,14 @@ namespace {
 template <class T>
 class WeightsGradient {
  public:
-  explicit WeightsGradient(const ConvProblem& p)
-      : p_(p),
-        plan_(plan_pixel_lanes(p, n)),
-        parts_(plan_),
-        grad_pitch_(plan_.vectors * n),
-        margin_(parts_.list[0].slides ? parts_.list[0].outputs - 1 : 0),
-        grad_rows_(plan_.rows + 2 * margin_),
-        units_(plan_.units() / p.groups),
-        chunks_(std::clamp<int64_t>(kTasks / p.groups, 1, units_)),
-        sums_(chunks_ * p.groups * parts_.weights) {}
+  explicit WeightsGradient(const ConvProblem& p) : p_(p) {}
 
   // False: values are not finite, see run_pixel_lanes.
   bool run() {
     const int64_t operations = units_ / chunks_ * plan_.operations();
     parallel_tasks(p_.groups * chunks_, operations, [&](int64_t begin, int64_t end) {
       PlaneImages<T, C> images(plan_);
-      const Scratch<C> grads(plan_.outer * grad_rows_ * grad_pitch_);
+      const Scratch<C> grads(plan_.out_channels * grad_rows_ * grad_pitch_);
       const Scratch<C> lanes(parts_.weights * n);
       for (int64_t task = begin; task < end; task++)
         accumulate(task / chunks_, task % chunks_, images, grads.data(), lanes.data());
@@ -85,16 +76,16 @@ class WeightsGradient {
   // Rows of gradients with zeros behind them, and rows of zeros around them.
   void load_grads(const Unit& unit, int64_t image, C* to) const {
     const int64_t* ys = p_.dst_stride;
-    for (int64_t c = 0; c < plan_.outer; c++, to += grad_rows_ * grad_pitch_) {
+    for (int64_t c = 0; c < plan_.out_channels; c++, to += grad_rows_ * grad_pitch_) {
       const T* from = static_cast<const T*>(p_.dst) + image * ys[0] +
-          (unit.group * plan_.outer + c) * ys[1] + unit.d * ys[2] + unit.row * ys[3] +
+          (unit.group * plan_.out_channels + c) * ys[1] + unit.d * ys[2] + unit.row * ys[3] +
           unit.first * ys[4];
       C* row = to;
       std::fill(row, row + margin_ * grad_pitch_, C(0));
       row += margin_ * grad_pitch_;
       if (ys[4] != 1)
         std::fill(row, row + unit.rows * grad_pitch_, C(0));
-      load_rows(from, ys[3], ys[4], unit.rows, unit.width, row, grad_pitch_);
+      load_rows<T, C>({from, ys[3], unit.rows, unit.width, row, grad_pitch_}, ys[4]);
       row += unit.rows * grad_pitch_;
       std::fill(row, row + margin_ * grad_pitch_, C(0));
     }
@@ -108,11 +99,11 @@ class WeightsGradient {
       const C* grads,
       C* lanes) const {
     const Phase& f = *part.row;
-    const int64_t image_rows = images.rows().end - images.rows().begin;
+    const int64_t image_rows = images.rows().count();
     const int64_t tap_count = static_cast<int64_t>(part.taps.size());
     for_each_tap(plan_.phases[0], unit.d, plan_.in_size[0], [&](int64_t d, int64_t tap) {
-      C* sums = lanes + (part.weights + tap * part.weights_of_plane(plan_.inner)) * n;
-      for (int64_t i = 0; i < plan_.inner; i++) {
+      C* sums = lanes + (part.weights + tap * part.plane_weights) * n;
+      for (int64_t i = 0; i < plan_.in_channels; i++) {
         const C* plane = images.plane(d, i) + image * images.image_step();
         for (int64_t run = 0; run < part.runs; run++) {
           const int64_t first = f.in + unit.row * f.in_step - images.rows().begin +
@@ -125,7 +116,7 @@ class WeightsGradient {
           o.grads = grads + part.channel * grad_rows_ * grad_pitch_ + steps.begin * grad_pitch_;
           o.grad_pitch = grad_pitch_;
           o.grad_step = part.slides ? grad_pitch_ : grad_rows_ * grad_pitch_;
-          o.rows = steps.end - steps.begin;
+          o.rows = steps.count();
           o.vectors = ceil_div(unit.width, n);
           const int64_t most = most_plane_taps(static_cast<int>(part.outputs));
           for (int64_t t = 0; t < tap_count && o.rows > 0; t += o.tap_count) {
@@ -141,11 +132,15 @@ class WeightsGradient {
   }
 
   const ConvProblem& p_;
-  const PixelLanesPlan plan_;
-  const Parts parts_;
-  const int64_t grad_pitch_, margin_; // margin_: rows of zeros on either side of gradients
-  const int64_t grad_rows_, units_, chunks_;
-  const Scratch<C> sums_;
+  const PixelLanesPlan plan_ = plan_pixel_lanes(p_, n);
+  const Parts parts_{plan_};
+  const int64_t grad_pitch_ = plan_.vectors * n;
+  // Rows of zeros on either side of gradients.
+  const int64_t margin_ = parts_.list[0].slides ? parts_.list[0].outputs - 1 : 0;
+  const int64_t grad_rows_ = plan_.rows + 2 * margin_;
+  const int64_t units_ = plan_.units() / p_.groups;
+  const int64_t chunks_ = std::clamp<int64_t>(kTasks / p_.groups, 1, units_);
+  const Scratch<C> sums_{chunks_ * p_.groups * parts_.weights};
 };
 
 } // namespace

@@ -35,9 +35,6 @@ class Bias {
     std::fill_n(to, kPanel<C>, C(0));
   }
 
-  bool is_zero() const {
-    return channel_step_ == 0;
-  }
   const C* at(int64_t group, int64_t channel) const {
     return values_.data() + group * group_step_ + channel * channel_step_;
   }

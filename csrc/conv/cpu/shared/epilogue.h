@@ -1,9 +1,9 @@
-// The end of a forward convolution, for sums that a kernel has just completed and that are in the
-// cache: the residual is added, what the activation is applied to is stored if it is wanted, the
-// activation is applied, and the result rounded and stored. One pass over memory.
+// The end of forward and backward data, for sums that a kernel has just completed and that are in
+// the cache: the residual is added, what the activation is applied to is stored if it is wanted,
+// the activation is applied, and the result rounded and stored. One pass over memory.
 #pragma once
 
-#include "conv/problem.h"
+#include "conv/cpu/shared/gather.h"
 #include "core/numeric.h"
 
 namespace torch_dnnl {
@@ -19,7 +19,7 @@ class Epilogue {
  public:
   using C = compute_t<T>;
 
-  explicit Epilogue(const ConvProblem& p) : p_(p) {}
+  explicit Epilogue(const ConvProblem& p) : p_(p), out_stride_(GatherImages{p}.out_stride) {}
 
   // Whether there is nothing to do but to round and store.
   bool is_empty() const {
@@ -30,7 +30,13 @@ class Epilogue {
   // Whether rows of `width` pixels follow one another, so that several are one run.
   bool has_joined_rows(int64_t width) const {
     const auto joined = [&](const int64_t* stride) { return stride[3] == width * stride[4]; };
-    return joined(p_.dst_stride) && (p_.residual == nullptr || joined(p_.residual_stride));
+    return joined(out_stride_) && (p_.residual == nullptr || joined(p_.residual_stride));
+  }
+
+  // Where a run begins in the result.
+  T* output(const OutputRun& run) const {
+    return static_cast<T*>(p_.out) + run.n * out_stride_[0] + run.channel * out_stride_[1] +
+        run.d * out_stride_[2] + run.h * out_stride_[3] + run.w * out_stride_[4];
   }
 
   // Completes a run whose sums lie as whole vectors of channels: vector v of pixel x at
@@ -50,6 +56,7 @@ class Epilogue {
 
  private:
   const ConvProblem& p_;
+  const int64_t* const out_stride_;
 };
 
 } // namespace torch_dnnl

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/cpu/simd.h"
+#include "core/math.h"
 
 namespace torch_dnnl {
 
@@ -32,15 +33,23 @@ using Listed = const int64_t*;
 // and start may have rows, or vectors of a row, that are one and the same.
 template <class C, class ARows, class AColumns, class BRows>
 struct GemmProduct {
-  const C* a;
-  ARows a_rows;
-  AColumns a_columns;
-  const C* b;
-  BRows b_rows;
-  const C* start;
-  int64_t start_row, start_vector;
-  C* c;
-  int64_t c_row;
+  struct {
+    const C* data;
+    ARows rows;
+    AColumns columns;
+  } a;
+  struct {
+    const C* data;
+    BRows rows;
+  } b;
+  struct {
+    const C* data;
+    int64_t row, vector; // steps
+  } start;
+  struct {
+    C* data;
+    int64_t row;
+  } c;
 };
 
 namespace gemm_detail {
@@ -58,11 +67,11 @@ void multiply_tile(
   const C* a[rows];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++)
-    a[r] = o.a + o.a_rows[first + r];
+    a[r] = o.a.data + o.a.rows[first + r];
   Vector<C> sum[rows][vectors] = {};
   for (int64_t i = 0; i < k; i++) {
-    const int64_t column = o.a_columns[i];
-    const C* b = o.b + o.b_rows[i];
+    const int64_t column = o.a.columns[i];
+    const C* b = o.b.data + o.b.rows[i];
     Vector<C> row[vectors];
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++) {
@@ -82,35 +91,18 @@ void multiply_tile(
   for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++) {
-      const Vector<C> before = load_vector(start + r * o.start_row + v * o.start_vector);
-      store_vector(c + r * o.c_row + v * kLanes<C>, before + sum[r][v]);
+      const Vector<C> before = load_vector(start + r * o.start.row + v * o.start.vector);
+      store_vector(c + r * o.c.row + v * kLanes<C>, before + sum[r][v]);
     }
   }
 }
 
-template <int vectors, class C, class... Steps>
-void multiply_rows(
-    int64_t rows,
-    int64_t k,
-    int64_t first,
-    const C* start,
-    C* c,
-    const GemmProduct<C, Steps...>& o) {
-  switch (rows) {
-    case 1:
-      return multiply_tile<1, vectors>(k, first, start, c, o);
-    case 2:
-      return multiply_tile<2, vectors>(k, first, start, c, o);
-    case 3:
-      return multiply_tile<3, vectors>(k, first, start, c, o);
-    case 4:
-      return multiply_tile<4, vectors>(k, first, start, c, o);
-    case 5:
-      return multiply_tile<5, vectors>(k, first, start, c, o);
-    default:
-      return multiply_tile<kGemmRows, vectors>(k, first, start, c, o);
-  }
-}
+template <class C, class... Steps>
+constexpr auto tiles = table_of<kGemmRows>([](auto rows) {
+  return table_of<kGemmVectors>([](auto vectors) {
+    return &multiply_tile<decltype(rows)::value, decltype(vectors)::value, C, Steps...>;
+  });
+});
 
 } // namespace gemm_detail
 
@@ -118,50 +110,46 @@ void multiply_rows(
 // can be: a tile of few rows has too few independent sums to keep the multipliers busy.
 template <class C, class... Steps>
 void multiply(int64_t m, int64_t vectors, int64_t k, const GemmProduct<C, Steps...>& o) {
-  const C* start = o.start;
-  C* c = o.c;
+  const C* start = o.start.data;
+  C* c = o.c.data;
   for (int64_t rows, first = 0; first < m; first += rows) {
-    const int64_t left = m - first, tiles = (left + kGemmRows - 1) / kGemmRows;
-    rows = (left + tiles - 1) / tiles;
-    switch (vectors) {
-      case 1:
-        gemm_detail::multiply_rows<1>(rows, k, first, start, c, o);
-        break;
-      case 2:
-        gemm_detail::multiply_rows<2>(rows, k, first, start, c, o);
-        break;
-#if defined(CPU_CAPABILITY_AVX512)
-      case 3:
-        gemm_detail::multiply_rows<3>(rows, k, first, start, c, o);
-        break;
-      default:
-        gemm_detail::multiply_rows<4>(rows, k, first, start, c, o);
-#endif
-    }
-    start += rows * o.start_row;
-    c += rows * o.c_row;
+    rows = ceil_div(m - first, ceil_div(m - first, kGemmRows));
+    gemm_detail::tiles<C, Steps...>[rows - 1][vectors - 1](k, first, start, c, o);
+    start += rows * o.start.row;
+    c += rows * o.c.row;
   }
 }
 
-// a: any strides. b: rows of whole vectors, `b_row` apart. c: the same, `c_row` apart.
+// Matrices at any strides; rows of b and c are whole vectors.
 template <class C>
 struct GemmOperands {
-  const C* a;
-  int64_t a_row, a_column;
-  const C* b;
-  int64_t b_row;
-  C* c;
-  int64_t c_row;
+  struct {
+    const C* data;
+    int64_t row, column;
+  } a;
+  struct {
+    const C* data;
+    int64_t row;
+  } b;
+  struct {
+    C* data;
+    int64_t row;
+  } c;
 };
 
-// c += a b
+// c += a b. Inlined, so that there is one copy of the operands in memory.
 template <class C>
-void gemm(int64_t m, int64_t vectors, int64_t k, const GemmOperands<C>& o) {
+[[gnu::always_inline]] inline void
+gemm(int64_t m, int64_t vectors, int64_t k, const GemmOperands<C>& o) {
+  const auto& [a, b, c] = o;
   multiply<C, Strided, Strided, Strided>(
       m,
       vectors,
       k,
-      {o.a, {o.a_row}, {o.a_column}, o.b, {o.b_row}, o.c, o.c_row, kLanes<C>, o.c, o.c_row});
+      {{a.data, {a.row}, {a.column}},
+       {b.data, {b.row}},
+       {c.data, c.row, kLanes<C>},
+       {c.data, c.row}});
 }
 
 } // namespace torch_dnnl

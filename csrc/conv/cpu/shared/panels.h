@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 
 #include "conv/cpu/shared/blocks.h"
 #include "core/cpu/simd.h"
@@ -32,17 +33,22 @@ struct Axis {
   }
 };
 
-// How many of offsets[0], ... lie next to each other.
-inline int64_t run_length(const int64_t* offsets, int64_t n) {
-  int64_t length = 1;
-  while (length < n && offsets[length] == offsets[0] + length)
+using Offsets = std::span<const int64_t>;
+
+// How many of the first ones lie next to each other.
+inline int64_t run_length(Offsets offsets) {
+  size_t length = 1;
+  while (length < offsets.size() && offsets[length] == offsets[length - 1] + 1)
     length++;
-  return length;
+  return static_cast<int64_t>(length);
+}
+inline bool is_run(Offsets offsets) {
+  return run_length(offsets) == std::ssize(offsets);
 }
 
 // Whether they are at one distance from each other.
-inline bool are_even(const int64_t* offsets, int64_t n) {
-  for (int64_t i = 2; i < n; i++) {
+inline bool are_even(Offsets offsets) {
+  for (size_t i = 2; i < offsets.size(); i++) {
     if (offsets[i] - offsets[i - 1] != offsets[1] - offsets[0])
       return false;
   }
@@ -51,18 +57,12 @@ inline bool are_even(const int64_t* offsets, int64_t n) {
 
 namespace matrices_detail {
 
-// Rows that lie next to each other: read in the order they lie in.
+// n rows that lie next to each other: read in the order they lie in.
 template <int64_t width, class C, class T>
-void pack_run(
-    const T* from,
-    int64_t n,
-    const int64_t* columns,
-    int64_t depth,
-    C* to,
-    int64_t step) {
+void pack_run(const T* from, int64_t n, Offsets columns, C* to, int64_t step) {
   const int64_t rest = n % width;
-  for (int64_t c = 0; c < depth; c++, to += width) {
-    const T* row = from + columns[c];
+  for (const int64_t column : columns) {
+    const T* row = from + column;
     C* panel = to;
     for (int64_t r = width; r <= n; r += width, row += width, panel += step)
       widen(row, width, panel);
@@ -70,19 +70,15 @@ void pack_run(
       widen(row, rest, panel);
       std::fill(panel + rest, panel + width, C(0));
     }
+    to += width;
   }
 }
 
 // Part of a panel: to[c * width + r] = from[rows[r] + columns[c]].
 template <int64_t width, class C, class T>
-void pack_part(
-    const T* from,
-    const int64_t* rows,
-    int64_t n,
-    const int64_t* columns,
-    int64_t depth,
-    C* to) {
-  if (n >= 4 && depth >= 4 && run_length(columns, depth) == depth) {
+void pack_part(const T* from, Offsets rows, Offsets columns, C* to) {
+  const int64_t n = std::ssize(rows), depth = std::ssize(columns);
+  if (n >= 4 && depth >= 4 && is_run(columns)) {
     for (int64_t i = 0; i < n; i += 4) {
       const int64_t r = std::min(i, n - 4);
       for (int64_t j = 0; j < depth; j += 4) {
@@ -97,44 +93,34 @@ void pack_part(
     }
     return;
   }
-  if (run_length(rows, n) == n) {
-    for (int64_t c = 0; c < depth; c++)
-      widen(from + rows[0] + columns[c], n, to + c * width);
-    return;
-  }
-  for (int64_t c = 0; c < depth; c++) {
+  const bool are_joined = is_run(rows);
+  for (int64_t c = 0; c < depth; c++, to += width) {
+    if (are_joined) {
+      widen(from + rows[0] + columns[c], n, to);
+      continue;
+    }
     for (int64_t r = 0; r < n; r++)
-      to[c * width + r] = static_cast<C>(from[rows[r] + columns[c]]);
+      to[r] = static_cast<C>(from[rows[r] + columns[c]]);
   }
 }
 
 } // namespace matrices_detail
 
 // Panels of `width` rows each, `step` apart: to[c * width + r] = from[rows[r] + columns[c]], and 0
-// in rows from n on.
+// in rows behind the last one.
 template <int64_t width, class C, class T>
-void pack_panels(
-    const T* from,
-    const int64_t* rows,
-    int64_t n,
-    const int64_t* columns,
-    int64_t depth,
-    C* to,
-    int64_t step) {
-  if (run_length(rows, n) == n)
-    return matrices_detail::pack_run<width>(from + rows[0], n, columns, depth, to, step);
+void pack_panels(const T* from, Offsets rows, Offsets columns, C* to, int64_t step) {
+  const int64_t n = std::ssize(rows), depth = std::ssize(columns);
+  if (is_run(rows))
+    return matrices_detail::pack_run<width>(from + rows[0], n, columns, to, step);
   constexpr int64_t at_once = 16; // a cache line
   for (int64_t r = 0; r < n; r += width, to += step) {
+    const Offsets some = rows.subspan(r, std::min(width, n - r));
     if (n - r < width)
       std::fill(to, to + depth * width, C(0));
     for (int64_t c = 0; c < depth; c += at_once) {
-      matrices_detail::pack_part<width>(
-          from,
-          rows + r,
-          std::min(width, n - r),
-          columns + c,
-          std::min(at_once, depth - c),
-          to + c * width);
+      const Offsets part = columns.subspan(c, std::min(at_once, depth - c));
+      matrices_detail::pack_part<width>(from, some, part, to + c * width);
     }
   }
 }

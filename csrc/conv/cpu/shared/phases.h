@@ -1,5 +1,4 @@
-// Convolution in all its passes as outputs that gather inputs, and which inputs and taps an output
-// meets along an axis.
+// Which inputs and taps an output meets along an axis.
 #pragma once
 
 #include <numeric>
@@ -45,25 +44,5 @@ void for_each_tap(const std::vector<Phase>& phases, int64_t out, int64_t size, c
       f(in, phase.tap + m * phase.tap_step);
   }
 }
-
-// The two images of a problem, as outputs that gather inputs: in all three passes. The "outputs" of
-// backward weights are the gradients.
-struct GatherImages {
-  explicit GatherImages(const ConvProblem& p)
-      : backward_data(p.pass == ConvPass::backward_data),
-        inner(backward_data ? p.oc : p.ic),
-        outer(backward_data ? p.ic : p.oc),
-        in_size(backward_data ? p.dst_size : p.src_size),
-        out_size(backward_data ? p.src_size : p.dst_size),
-        in_stride(backward_data ? p.dst_stride : p.src_stride),
-        out_stride(backward_data ? p.src_stride : p.dst_stride),
-        inner_stride(p.weights_stride[backward_data ? 0 : 1]),
-        outer_stride(p.weights_stride[backward_data ? 1 : 0]) {}
-
-  bool backward_data;
-  int64_t inner, outer; // input and output channels of a group
-  const int64_t *in_size, *out_size, *in_stride, *out_stride;
-  int64_t inner_stride, outer_stride; // of the weights
-};
 
 } // namespace torch_dnnl

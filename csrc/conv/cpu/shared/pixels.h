@@ -25,58 +25,41 @@ struct LaneRun {
 
 namespace pixels_detail {
 
-// to(column, row) = from(row, column), and 0 in rows that `from` does not have. `flatten` inlines
+// Transposes `rows` rows of `columns` elements, at most a square: to(column, row) = from(row,
+// column). Columns of `to` that `from` has no rows for, up to `width`, are 0. `flatten` inlines
 // ATen's transposes, which are several times faster where their sizes are constants.
-template <class C, class T>
-[[gnu::noinline, gnu::flatten]] void load_transposed(
+template <class C, class T, class U>
+[[gnu::noinline, gnu::flatten]] void transpose_block(
     const T* from,
-    int64_t row_stride,
+    int64_t from_step,
     int64_t rows,
     int64_t columns,
-    C* to,
-    int64_t to_stride) {
+    U* to,
+    int64_t to_step,
+    int64_t width) {
   constexpr int64_t n = kLanes<C>;
-  if constexpr (std::is_same_v<T, C>) {
-    if (rows == n && columns == n)
-      return at::vec::transpose_mxn<C, n, n>(from, row_stride, to, to_stride);
+  const bool is_whole = columns == n && width == n;
+  if constexpr (std::is_same_v<T, C> && std::is_same_v<U, C>) {
+    if (is_whole && rows == n)
+      return at::vec::transpose_mxn<C, n, n>(from, from_step, to, to_step);
   }
   alignas(64) C block[n * n], transposed[n * n];
   for (int64_t r = 0; r < rows; r++)
-    load_up_to<C>(from + r * row_stride, columns).store(block + r * n);
-  for (int64_t r = rows; r < n; r++)
+    load_up_to<C>(from + r * from_step, columns).store(block + r * n);
+  for (int64_t r = rows; r < width; r++)
     Lanes<C>(0).store(block + r * n);
-  if (columns == n)
-    return at::vec::transpose_mxn<C, n, n>(block, n, to, to_stride);
-  at::vec::transpose_mxn<C, n, n>(block, n, transposed, n);
-  for (int64_t c = 0; c < columns; c++)
-    Lanes<C>::loadu(transposed + c * n).store(to + c * to_stride);
-}
-
-// to(row, column) = from(column, row).
-template <class C, class T>
-[[gnu::noinline, gnu::flatten]] void store_transposed(
-    const C* from,
-    int64_t from_stride,
-    T* to,
-    int64_t row_stride,
-    int64_t rows,
-    int64_t columns) {
-  constexpr int64_t n = kLanes<C>;
-  if constexpr (std::is_same_v<T, C>) {
-    if (rows == n && columns == n)
-      return at::vec::transpose_mxn<C, n, n>(from, from_stride, to, row_stride);
+  if constexpr (std::is_same_v<U, C>) {
+    if (is_whole)
+      return at::vec::transpose_mxn<C, n, n>(block, n, to, to_step);
   }
-  alignas(64) C block[n * n], transposed[n * n];
-  for (int64_t c = 0; c < columns; c++)
-    Lanes<C>::loadu(from + c * from_stride).store(block + c * n);
   at::vec::transpose_mxn<C, n, n>(block, n, transposed, n);
-  for (int64_t r = 0; r < rows; r++)
-    store_up_to<C>(to + r * row_stride, Lanes<C>::loadu(transposed + r * n), columns);
+  for (int64_t c = 0; c < columns; c++)
+    store_up_to<C>(to + c * to_step, Lanes<C>::loadu(transposed + c * n), width);
 }
 
 // f(x, count) for blocks of n pixels, the last of which overlaps the one before, or one of fewer.
 template <class F>
-void for_each_block(int64_t pixels, int64_t n, const F& f) {
+[[gnu::always_inline]] inline void for_each_block(int64_t pixels, int64_t n, const F& f) {
   for (int64_t x = 0; x < pixels; x += n) {
     const int64_t first = std::max<int64_t>(std::min(x, pixels - n), 0);
     f(first, std::min(n, pixels - first));
@@ -110,8 +93,8 @@ void load_pixels(const ImageRun<const T>& from, const LaneRun<C>& to, bool may_e
       const int64_t pixels = may_exceed ? std::max(from.pixels, n) : from.pixels;
       pixels_detail::for_each_block(pixels, n, [&](int64_t x, int64_t count) {
         C* pixel = lanes + x * to.pixel_stride;
-        pixels_detail::load_transposed(
-            line + x, from.channel_stride, channels, count, pixel, to.pixel_stride);
+        pixels_detail::transpose_block<C>(
+            line + x, from.channel_stride, channels, count, pixel, to.pixel_stride, n);
       });
       continue;
     }
@@ -148,8 +131,8 @@ void store_pixels(const LaneRun<const C>& from, const ImageRun<T>& to) {
     if (to.pixel_stride == 1) {
       pixels_detail::for_each_block(to.pixels, n, [&](int64_t x, int64_t count) {
         const C* pixel = lanes + x * from.pixel_stride;
-        pixels_detail::store_transposed(
-            pixel, from.pixel_stride, line + x, to.channel_stride, channels, count);
+        pixels_detail::transpose_block<C>(
+            pixel, from.pixel_stride, count, channels, line + x, to.channel_stride, count);
       });
       continue;
     }

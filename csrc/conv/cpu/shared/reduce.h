@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/cpu/parallel.h"
+#include "core/cpu/scratch.h"
 
 namespace torch_dnnl {
 
@@ -32,6 +33,43 @@ void add_chunks(const PartialSums<C>& o) {
           sums[i] += more[i];
       }
     }
+  });
+}
+
+// Outputs of `size` sums each, which take `operations` multiply-adds.
+struct ChunkedOutputs {
+  int64_t outputs, chunks, size, operations;
+};
+
+// A task computes a chunk of an output: accumulate(workspace, output, chunk, sums), with a
+// workspace() for each thread. Then store(output, sums), once for each output.
+template <class C, class Workspace, class Accumulate, class Store>
+void sum_in_chunks(
+    const ChunkedOutputs& o,
+    const Workspace& workspace,
+    const Accumulate& accumulate,
+    const Store& store) {
+  const auto [outputs, chunks, size, operations] = o;
+  const Scratch<C> partial(chunks == 1 ? 0 : outputs * chunks * size); // [output][chunk]
+  const int64_t of_task = operations / chunks;
+  parallel_tasks(outputs * chunks, of_task, [&](int64_t begin, int64_t end) {
+    const Scratch<C> own(chunks == 1 ? size : 0);
+    const auto memory = workspace();
+    for (int64_t task = begin; task < end; task++) {
+      // Outputs of one chunk follow each other: they may be of unequal size.
+      const int64_t output = task % outputs, chunk = task / outputs;
+      C* sums = chunks == 1 ? own.data() : partial.data() + (output * chunks + chunk) * size;
+      accumulate(memory, output, chunk, sums);
+      if (chunks == 1)
+        store(output, sums);
+    }
+  });
+  if (chunks == 1)
+    return;
+  add_chunks<C>({partial.data(), outputs, chunks * size, size, chunks, size});
+  parallel_tasks(outputs, size, [&](int64_t begin, int64_t end) {
+    for (int64_t output = begin; output < end; output++)
+      store(output, partial.data() + output * chunks * size);
   });
 }
 

@@ -89,8 +89,7 @@ template <class F, auto transform, int64_t n, int64_t most_tiles, class T>
 void transform_tiles(
     const TiledImages<T>& images,
     const Tiles<F>& tiles,
-    int64_t first,
-    int64_t count,
+    Range range,
     int64_t channels,
     float* to,
     int64_t tile_step,
@@ -98,9 +97,9 @@ void transform_tiles(
   constexpr int64_t kTile = F::kTile, overlap = n - kTile;
   float lines[n][(most_tiles * kTile + overlap) * kLanes<float>];
   int64_t neighbours;
-  for (int64_t t = 0; t < count; t += neighbours) {
-    const auto at = tiles.place(first + t);
-    neighbours = std::min(count - t, tiles.columns - at.x / kTile);
+  for (int64_t t = range.begin; t < range.end; t += neighbours, to += neighbours * tile_step) {
+    const auto at = tiles.place(t);
+    neighbours = std::min(range.end - t, tiles.columns - at.x / kTile);
     const T* plane = images.data + at.n * images.stride[0] + at.d * images.stride[2];
     for (int64_t c = 0; c < channels; c += kLanes<float>) {
       for (int64_t i = 0; i < n; i++) {
@@ -119,7 +118,7 @@ void transform_tiles(
           for (int64_t j = 0; j < n; j++)
             d[i][j] = load_lanes<float>(lines[i] + (k * kTile + j) * kLanes<float>);
         }
-        store_positions<F, transform>(d, to + (t + k) * tile_step + c, position_step);
+        store_positions<F, transform>(d, to + k * tile_step + c, position_step);
       }
     }
   }

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "conv/cpu/shared/roles.h"
+#include "conv/cpu/shared/gather.h"
 #include "conv/cpu/winograd/tiles.h"
 #include "core/math.h"
 
@@ -88,12 +88,12 @@ inline int64_t fitting(int64_t n, int64_t bytes, int64_t floats_of_part) {
 } // namespace winograd_detail
 
 template <class F>
-WinogradPlan plan_winograd(const Roles& roles, const Tiles<F>& tiles) {
+WinogradPlan plan_winograd(const GatherImages& images, const Tiles<F>& tiles) {
   using namespace winograd_detail;
   WinogradPlan plan{};
   plan.positions = F::kPositions;
-  plan.in_channels = roles.in_channels_;
-  plan.out_channels = roles.out_channels_;
+  plan.in_channels = images.in_channels;
+  plan.out_channels = images.out_channels;
   plan.width = std::min(kPanelWidth, round_up(plan.out_channels, kLanes<float>));
   plan.panels = ceil_div(plan.out_channels, plan.width);
   plan.tiles = tiles.count;
@@ -103,7 +103,7 @@ WinogradPlan plan_winograd(const Roles& roles, const Tiles<F>& tiles) {
   plan.blocks = ceil_div(plan.tiles, plan.block);
 
   // What is transformed first takes less memory by far than the other, and never more than some MB.
-  const int64_t groups = roles.p_.groups, weight_bytes = bytes_of(plan.weights_of_group());
+  const int64_t groups = images.p.groups, weight_bytes = bytes_of(plan.weights_of_group());
   const bool has_many_weights =
       2 * plan.tiles <= plan.out_channels || weight_bytes > kMostWeightBytes;
   plan.by_panels = has_many_weights && plan.panels > 1;

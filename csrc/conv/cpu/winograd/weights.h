@@ -10,27 +10,23 @@
 namespace torch_dnnl {
 
 template <class T, class F>
-class TransformedWeights : Roles {
+class TransformedWeights : GatherImages {
  public:
-  TransformedWeights(const ConvProblem& p, const WinogradPlan& plan) : Roles(p), plan_(plan) {}
+  TransformedWeights(const GatherImages& images, const WinogradPlan& plan)
+      : GatherImages(images), plan_(plan) {}
 
   // The weights of one panel and of the input channels [channels.begin, channels.end), to
   // [position][channel][width], the positions `step` apart. What is beyond the last vector of a
   // panel's channels is not written.
-  void transform_panel(
-      const T* weights,
-      int64_t group,
-      int64_t panel,
-      Range channels,
-      float* to,
-      int64_t step) const {
-    const T* from = weights + group * p_.weights_group + panel * plan_.width * weights_out_stride_ +
-        channels.begin * weights_in_stride_;
+  void
+  transform_panel(int64_t group, int64_t panel, Range channels, float* to, int64_t step) const {
+    const T* from = static_cast<const T*>(p.weights) + group * p.weights_group +
+        panel * plan_.width * weights_out_stride + channels.begin * weights_in_stride;
     const int64_t n = plan_.channels_of(panel), depth = channels.count();
     for (int64_t c = 0; c < depth; c += kIn) {
       for (int64_t o = 0; o < n; o += kOut) {
         const auto part_at = [&](int64_t c, int64_t o) {
-          return from + c * weights_in_stride_ + o * weights_out_stride_;
+          return from + c * weights_in_stride + o * weights_out_stride;
         };
         transform_part(
             {part_at(c, o),
@@ -44,18 +40,17 @@ class TransformedWeights : Roles {
   }
 
   // The weights of groups, to [group][panel][position][input channel][width].
-  void transform(const T* weights, Range groups, float* to) const {
+  void transform(Range groups, float* to) const {
     constexpr int64_t depth = 32, cost = 100; // input channels of a task; operations of an element
-    const int64_t step = plan_.weights_step(in_channels_), parts = ceil_div(in_channels_, depth);
+    const int64_t step = plan_.weights_step(in_channels), parts = ceil_div(in_channels, depth);
     const int64_t tasks = groups.count() * plan_.panels * parts;
     parallel_tasks(tasks, depth * plan_.width * cost, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; task++) {
         const int64_t c = task % parts * depth, panel = task / parts;
         transform_panel(
-            weights,
             groups.begin + panel / plan_.panels,
             panel % plan_.panels,
-            {c, std::min(c + depth, in_channels_)},
+            {c, std::min(c + depth, in_channels)},
             to + panel * plan_.weights_of_panel() + c * plan_.width,
             step);
       }
@@ -74,25 +69,27 @@ class TransformedWeights : Roles {
 
   void transform_part(const Part& part, float* to, int64_t step) const {
     // Elements are read in the order in which they lie.
-    const bool are_taps_apart = weights_in_stride_ == 1;
+    const bool are_taps_apart = weights_in_stride == 1;
     const int64_t in_step = are_taps_apart ? 1 : kTaps, tap_step = are_taps_apart ? part.in : 1;
     int64_t rows[kOut], columns[kIn * kTaps];
     for (int64_t o = 0; o < part.out; o++)
-      rows[o] = o * weights_out_stride_;
+      rows[o] = o * weights_out_stride;
     for (int64_t tap = 0; tap < kTaps; tap++) {
       for (int64_t c = 0; c < part.in; c++)
-        columns[c * in_step + tap * tap_step] = c * weights_in_stride_ +
-            tap / 3 * p_.weights_stride[3] + tap % 3 * p_.weights_stride[4];
+        columns[c * in_step + tap * tap_step] =
+            c * weights_in_stride + tap / 3 * p.weights_stride[3] + tap % 3 * p.weights_stride[4];
     }
     alignas(64) float taps[kIn * kTaps * kOut];
     const int64_t terms = part.in * kTaps;
     for (int64_t run, t = 0; t < terms; t += run) {
-      run = weights_out_stride_ == 1 ? terms : run_length(columns + t, terms - t);
-      pack_panels<kOut>(part.from, rows, part.out, columns + t, run, taps + t * kOut, /*step=*/0);
+      const Offsets left(columns + t, terms - t);
+      run = weights_out_stride == 1 ? terms : run_length(left);
+      pack_panels<kOut>(
+          part.from, Offsets(rows, part.out), left.first(run), taps + t * kOut, /*step=*/0);
     }
     for (int64_t c = 0; c < part.in; c++) {
       // Where output channels lie far apart, the processor does not foresee what is read next.
-      if (weights_out_stride_ > weights_in_stride_) {
+      if (weights_out_stride > weights_in_stride) {
         for (int64_t o = part.out * c / part.in; o < part.out * (c + 1) / part.in; o++) {
           for (int64_t t = 0; t < terms; t += kLine)
             __builtin_prefetch(part.next + rows[o] + columns[t]);
@@ -102,7 +99,7 @@ class TransformedWeights : Roles {
         Lanes<float> g[3][3];
         for (int64_t tap = 0; tap < kTaps; tap++) {
           // Backward data turns the kernels around.
-          const int64_t from = forward_ ? tap : kTaps - 1 - tap;
+          const int64_t from = backward_data ? kTaps - 1 - tap : tap;
           g[tap / 3][tap % 3] =
               load_lanes<float>(taps + (c * in_step + from * tap_step) * kOut + o);
         }

@@ -1,13 +1,23 @@
-// Forward and backward data by Winograd's filtering: the steps of a block of tiles, and the two
-// orders in which threads take them.
-#include "conv/cpu/winograd/winograd.h"
-
+// Convolution with 3x3 kernels by Winograd's minimal filtering in float32, on the CPU: in F(4x4,
+// 3x3) a tile of 4x4 outputs takes 36 products where the definition takes 144; in F(2x2, 3x3),
+// which has small errors and quickly transformed kernels, one of 2x2 outputs takes 16 instead
+// of 36.
+//
+// Tiles of inputs, 6x6 or 4x4, and the kernels are transformed, multiplied for each position as
+// matrices of tiles and channels, and what comes out is transformed back; for backward weights, the
+// inputs and tiles of 4x4 gradients. The transforms only add and multiply by small constants.
+// Definition: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, CVPR 2016.
+//
+// Here are forward and backward data: the steps of a block of tiles, and the two orders in which
+// threads take them.
 #include <algorithm>
 
+#include "conv/cpu/shared/bias.h"
 #include "conv/cpu/shared/epilogue.h"
+#include "conv/cpu/shared/gather.h"
+#include "conv/cpu/shared/kernels.h"
 #include "conv/cpu/shared/microkernel.h"
 #include "conv/cpu/shared/pixels.h"
-#include "conv/cpu/shared/roles.h"
 #include "conv/cpu/winograd/inputs.h"
 #include "conv/cpu/winograd/plan.h"
 #include "conv/cpu/winograd/weights.h"
@@ -22,25 +32,21 @@ namespace {
 // The steps of a block of tiles. Forward and backward data are one computation, of a correlation of
 // `in` with the weights, which are turned around for backward data.
 template <class T, class F>
-class TileBlocks : Roles {
+class TileBlocks : GatherImages {
  public:
-  TileBlocks(const ConvProblem& p, const Tiles<F>& tiles, const WinogradPlan& plan)
-      : Roles(p),
-        plan_(plan),
-        tiles_(tiles),
-        epilogue_(p),
-        pad_{forward_ ? p.pad[1] : 2 - p.pad[1], forward_ ? p.pad[2] : 2 - p.pad[2]},
-        out_step_(out_stride_[1] == 1 ? plan.width : kLanes<float>) {}
+  TileBlocks(const GatherImages& images, const Tiles<F>& tiles, const WinogradPlan& plan)
+      : GatherImages(images), plan_(plan), tiles_(tiles) {}
 
   // Transforms the inputs of some channels: [position][tile][input channel].
   void transform_inputs(int64_t group, int64_t block, Range channels, float* to) const {
-    const T* first = input<T>(/*n=*/0, group) + channels.begin * in_stride_[1];
-    const TiledImages<T> images{first, in_stride_, in_size_, pad_[0], pad_[1]};
+    const auto pad = [&](int axis) { return backward_data ? 2 - p.pad[axis] : p.pad[axis]; };
+    const T* first = input<T>(/*n=*/0, group) + channels.begin * in_stride[1];
+    const TiledImages<T> images{first, in_stride, in_size, pad(1), pad(2)};
+    const int64_t tile = block * plan_.block;
     transform_tiles<F, F::transform_input, F::kInput, winograd_detail::most_tiles(kTile)>(
         images,
         tiles_,
-        block * plan_.block,
-        plan_.tiles_of(block),
+        {tile, tile + plan_.tiles_of(block)},
         channels.count(),
         to + channels.begin,
         plan_.padded_in(),
@@ -67,7 +73,7 @@ class TileBlocks : Roles {
             plan_.tiles_of(o.block),
             vectors,
             o.depth,
-            {in, plan_.padded_in(), 1, u + c, width, to + c, width});
+            {{in, plan_.padded_in(), 1}, {u + c, width}, {to + c, width}});
       }
     }
   }
@@ -104,8 +110,7 @@ class TileBlocks : Roles {
       const float* sums,
       float* rows) const {
     for (int64_t v = 0; v < channels; v += kLanes<float>) {
-      const Lanes<float> bias =
-          bias_lanes(group, channel + v, std::min(kLanes<float>, channels - v));
+      const Lanes<float> bias = load_lanes<float>(bias_.at(group, channel + v));
       for (int64_t t = 0; t < plan_.tiles_of(block); t++) {
         Lanes<float> y[kTile][kTile];
         load_positions<F, F::transform_output>(
@@ -126,47 +131,27 @@ class TileBlocks : Roles {
     for (int64_t t = 0; t < count; t += neighbours) {
       const auto at = tiles_.place(first + t);
       neighbours = std::min(count - t, tiles_.columns - at.x / kTile);
-      OutputRun run{at.n, group * out_channels_ + channel, at.d, at.y, at.x, channels, 0};
-      run.pixels = std::min(neighbours * kTile, out_size_[2] - at.x);
-      for (int64_t i = 0; i < std::min(kTile, out_size_[1] - at.y); i++, run.h++)
-        store_run(rows + i * row_size() + t * kTile * out_step_, run);
+      OutputRun run{at.n, group * out_channels + channel, at.d, at.y, at.x, channels, 0};
+      run.pixels = std::min(neighbours * kTile, out_size[2] - at.x);
+      for (int64_t i = 0; i < std::min(kTile, out_size[1] - at.y); i++, run.h++)
+        epilogue_.store_pixels(
+            rows + i * row_size() + t * kTile * out_step_, kLanes<float>, out_step_, run);
     }
-  }
-
-  void store_run(const float* sums, const OutputRun& run) const {
-    if (!epilogue_.is_empty())
-      return epilogue_.store_pixels(sums, kLanes<float>, out_step_, run);
-    T* out = static_cast<T*>(p_.out) + run.n * out_stride_[0] + run.channel * out_stride_[1] +
-        run.d * out_stride_[2] + run.h * out_stride_[3] + run.w * out_stride_[4];
-    store_pixels(
-        LaneRun<const float>{sums, kLanes<float>, out_step_},
-        ImageRun<T>{out, run.channels, run.pixels, out_stride_[1], out_stride_[4]});
-  }
-
-  Lanes<float> bias_lanes(int64_t group, int64_t channel, int64_t channels) const {
-    if (p_.bias == nullptr)
-      return Lanes<float>(0);
-    const T* bias = static_cast<const T*>(p_.bias) + (group * p_.oc + channel) * p_.bias_stride;
-    return load_strided_lanes<float>(bias, p_.bias_stride, channels);
   }
 
   const WinogradPlan& plan_;
   const Tiles<F>& tiles_;
-  const Epilogue<T> epilogue_;
-  const int64_t pad_[2];
-  const int64_t out_step_; // channels that are completed at once: of a pixel, or of a line
+  const Epilogue<T> epilogue_{p};
+  const Bias<T> bias_{p, p.oc};
+  // Channels that are completed at once: of a pixel, or of a line.
+  const int64_t out_step_ = out_stride[1] == 1 ? plan_.width : kLanes<float>;
 };
 
 // Runs a plan.
 template <class T, class F>
 class Winograd {
  public:
-  explicit Winograd(const ConvProblem& p)
-      : p_(p),
-        tiles_(p.n, Roles(p).out_size_),
-        plan_(plan_winograd(Roles(p), tiles_)),
-        blocks_(p, tiles_, plan_),
-        weights_(p, plan_) {}
+  explicit Winograd(const ConvProblem& p) : p_(p) {}
 
   void run() const {
     plan_.by_panels ? run_by_panels() : run_by_blocks();
@@ -178,7 +163,7 @@ class Winograd {
     const Scratch<float> transformed(plan_.groups_at_once * plan_.weights_of_group());
     for (int64_t group = 0; group < p_.groups; group += plan_.groups_at_once) {
       const Range groups{group, std::min(group + plan_.groups_at_once, p_.groups)};
-      weights_.transform(static_cast<const T*>(p_.weights), groups, transformed.data());
+      weights_.transform(groups, transformed.data());
       multiply_by_blocks(groups, transformed.data());
     }
   }
@@ -246,7 +231,6 @@ class Winograd {
   }
 
   void multiply_by_panels(Range groups, Range blocks, const float* inputs) const {
-    const T* plain = static_cast<const T*>(p_.weights);
     const int64_t channels = plan_.in_channels, size = blocks.count();
     const int64_t panels = groups.count() * plan_.panels;
     const int64_t step = plan_.weights_step(plan_.depth);
@@ -268,7 +252,7 @@ class Winograd {
         std::fill_n(sums.data(), count * plan_.sums_of_block(), 0.0f);
         for (int64_t c = 0; c < channels; c += plan_.depth) {
           const int64_t depth = std::min(plan_.depth, channels - c);
-          weights_.transform_panel(plain, group, panel, {c, c + depth}, weights.data(), step);
+          weights_.transform_panel(group, panel, {c, c + depth}, weights.data(), step);
           for (int64_t i = 0; i < count; i++) {
             blocks_.multiply(
                 {panel, blocks.begin + first + i, depth},
@@ -287,10 +271,11 @@ class Winograd {
   }
 
   const ConvProblem& p_;
-  const Tiles<F> tiles_;
-  const WinogradPlan plan_;
-  const TileBlocks<T, F> blocks_;
-  const TransformedWeights<T, F> weights_;
+  const GatherImages images_{p_};
+  const Tiles<F> tiles_{p_.n, images_.out_size};
+  const WinogradPlan plan_ = plan_winograd(images_, tiles_);
+  const TileBlocks<T, F> blocks_{images_, tiles_, plan_};
+  const TransformedWeights<T, F> weights_{images_, plan_};
 };
 
 // F: the size of a tile, see tiles.h.
@@ -312,20 +297,13 @@ void run_winograd_2x2(const ConvProblem& p) {
 }
 
 bool supports_winograd_4x4(const ConvProblem& p) {
-  const auto is_one = [](const int64_t (&list)[3]) {
-    return list[0] == 1 && list[1] == 1 && list[2] == 1;
-  };
   return p.dtype != c10::ScalarType::Double && p.kernel[0] == 1 && p.kernel[1] == 3 &&
-      p.kernel[2] == 3 && is_one(p.stride) && is_one(p.dilation) && p.pad[0] == 0 &&
+      p.kernel[2] == 3 && product(p.stride) == 1 && product(p.dilation) == 1 && p.pad[0] == 0 &&
       p.src_size[0] == p.dst_size[0];
 }
 
 void run_winograd_4x4(const ConvProblem& p) {
-  if (p.pass == ConvPass::backward_weights) {
-    run_winograd_weights(p);
-  } else {
-    run_winograd<F4x4>(p);
-  }
+  p.pass == ConvPass::backward_weights ? winograd_weights_gradient(p) : run_winograd<F4x4>(p);
 }
 
 } // namespace torch_dnnl

@@ -1,0 +1,62 @@
+// The kernels of convolution on the CPU, as conv_cpu.cpp lists them: what each can compute
+// (supports), when it is the best choice (prefers; all of these are in choose.cpp), and what runs
+// it. The file that defines run_<name> says how the kernel works.
+#pragma once
+
+#include "conv/problem.h"
+
+namespace torch_dnnl {
+
+// Where rows, sums and the outputs of a task fit into the scratch memory.
+bool supports_pixel_lanes(const ConvProblem& p);
+bool prefers_pixel_lanes(const ConvProblem& p);
+// False, and nothing is computed, if values are not finite that are multiplied with the zeros
+// around an image.
+bool run_pixel_lanes(const ConvProblem& p);
+bool pixel_lanes_weights_gradient(const ConvProblem& p); // its part
+
+// Every type and layout, where the rows that a task needs fit into the scratch memory.
+bool supports_channel_lanes(const ConvProblem& p);
+bool prefers_channel_lanes(const ConvProblem& p);
+void run_channel_lanes(const ConvProblem& p);
+void channel_lanes_weights_gradient(const ConvProblem& p);
+
+// Kernels that lie within the image, and no two of which meet in a pixel.
+bool supports_gemm(const ConvProblem& p);
+bool prefers_gemm(const ConvProblem& p);
+void run_gemm(const ConvProblem& p);
+
+// Forward with a stride of 1 along the last axis, and backward data.
+bool supports_few_outputs(const ConvProblem& p);
+bool prefers_few_outputs(const ConvProblem& p);
+void run_few_outputs(const ConvProblem& p);
+
+// Kernels of 3x3 with a stride and dilation of 1; tiles of 2x2 have no backward weights.
+bool supports_winograd_2x2(const ConvProblem& p);
+bool supports_winograd_4x4(const ConvProblem& p);
+bool prefers_winograd_2x2(const ConvProblem& p);
+bool prefers_winograd_4x4(const ConvProblem& p);
+bool prefers_tiles_2x2(const ConvProblem& p); // which of the tiles takes less time
+void run_winograd_2x2(const ConvProblem& p);
+void run_winograd_4x4(const ConvProblem& p);
+void winograd_weights_gradient(const ConvProblem& p);
+
+// Forward, and gradients of data where images can be exchanged (canonical.h).
+bool supports_few_inputs(const ConvProblem& p);
+bool prefers_few_inputs(const ConvProblem& p);
+void run_few_inputs(const ConvProblem& p);
+
+// Every problem.
+bool prefers_blocked(const ConvProblem& p);
+void run_blocked(const ConvProblem& p);
+void blocked_weights_gradient(const ConvProblem& p);
+
+// So little work that any kernel but the reference takes longer to get ready.
+bool prefers_reference(const ConvProblem& p);
+
+// The derivative of a fused activation and, in one pass, the sums that are the gradient of the
+// bias. sums, if there are any: one for each channel, to which those of the channel's outputs are
+// added, in an order that does not depend on the number of threads.
+void activation_gradient(const ActivationGradient& p, double* sums);
+
+} // namespace torch_dnnl
