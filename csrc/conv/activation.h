@@ -44,21 +44,20 @@ struct Elementary {
 template <Activation a, class V>
 TORCH_DNNL_HD inline V activate(const V& x) {
   using E = Elementary<V>;
-  if constexpr (a == Activation::relu) {
+  if constexpr (a == Activation::relu)
     return E::at_least(x, V(0));
-  } else if constexpr (a == Activation::silu) {
+  else if constexpr (a == Activation::silu)
     return x / (V(1) + E::exp(V(0) - x));
-  } else if constexpr (a == Activation::gelu) {
+  else if constexpr (a == Activation::gelu)
     return x * V(0.5) * (V(1) + E::erf(x * V(0.70710678118654752440))); // 1 / sqrt(2)
-  } else if constexpr (a == Activation::sigmoid) {
+  else if constexpr (a == Activation::sigmoid)
     return V(1) / (V(1) + E::exp(V(0) - x));
-  } else if constexpr (a == Activation::tanh) {
+  else if constexpr (a == Activation::tanh)
     return E::tanh(x);
-  } else if constexpr (a == Activation::hardswish) {
+  else if constexpr (a == Activation::hardswish)
     return x * (E::at_most(E::at_least(x + V(3), V(0)), V(6)) / V(6));
-  } else {
+  else
     return x;
-  }
 }
 
 // grad a'(u), of the value that a' is a function of. As torch has it where a' jumps.

@@ -71,10 +71,9 @@ inline Activation activation_of(const char* op, std::optional<std::string_view> 
       {"tanh", Activation::tanh},
       {"hardswish", Activation::hardswish},
   };
-  for (const auto& [known, activation] : names) {
+  for (const auto& [known, activation] : names)
     if (*name == known)
       return activation;
-  }
   TORCH_CHECK_VALUE(
       false,
       Expected(op) << "activation to be None, \"relu\", \"silu\", \"gelu\", \"sigmoid\", \"tanh\" "

@@ -171,9 +171,8 @@ const Derivatives convolution_derivatives{
 const Derivatives backward_data_derivatives{
     [](size_t argument, const Stack& args) {
       const Tensor &grad = args[first].toTensor(), &weights = args[second].toTensor();
-      if (argument == first) {
+      if (argument == first)
         return Pullback{with_grad<convolution, 0>, saved_for(weights, IValue(), args)};
-      }
       return Pullback{
           with_grad<backward_weights, 1>, saved_for(grad, kernel_size(weights, args), args)};
     },
@@ -184,9 +183,8 @@ const Derivatives backward_data_derivatives{
 const Derivatives backward_weights_derivatives{
     [](size_t argument, const Stack& args) {
       const Tensor &grad = args[first].toTensor(), &src = args[second].toTensor();
-      if (argument == first) {
+      if (argument == first)
         return Pullback{with_grad<convolution, 1>, saved_for(src, IValue(), args)};
-      }
       return Pullback{with_grad<backward_data, 1>, saved_for(grad, image_size(src, args), args)};
     },
     [](size_t argument, const Tensor& tangent, const Stack& args) {
@@ -348,10 +346,9 @@ struct Folded {
 Folded image_batch(const BatchedCall& batched_call, std::initializer_list<size_t> image_arguments) {
   Stack args = batched_call.args;
   const auto fold_images = [&](int64_t dim) {
-    for (const size_t argument : image_arguments) {
+    for (const size_t argument : image_arguments)
       if (args[argument].isTensor())
         args[argument] = batched_call.folded_into(argument, dim);
-    }
   };
   if (!batched_call.batched(second) && !batched_call.batched(third)) {
     fold_images(0);
@@ -388,9 +385,8 @@ Tensor weights_batch(const BatchedCall& batched_call) {
   Stack args = batched_call.args;
   const int64_t rank = args[first].toTensor().dim() - batched_call.batched(first);
   const auto images = dims_of_images(args, rank), weights = dims_of_weights(args, rank);
-  for (const size_t argument : {first, second}) {
+  for (const size_t argument : {first, second})
     args[argument] = batched_call.folded_into(argument, images.channel);
-  }
   args[groups] = args[groups].toSymInt() * batched_call.batch;
   return unfolded_from(backward_weights(std::move(args)), weights.outer, batched_call.batch);
 }

@@ -74,9 +74,8 @@ struct ConvForward {
         for (int64_t k = taps[2].begin; k < taps[2].end; k++) {
           const T *xk = x + k * p.dilation[2] * xs[4], *wk = w + k * ws[4];
           C tap = 0;
-          for (int64_t i = 0; i < p.ic; i++) {
+          for (int64_t i = 0; i < p.ic; i++)
             tap += static_cast<C>(xk[i * xs[1]]) * static_cast<C>(wk[i * ws[1]]);
-          }
           row += tap;
         }
         sum += row;
@@ -109,10 +108,9 @@ struct ConvBackwardData {
     const int64_t size[5] = {p.n, p.groups * p.ic, p.src_size[0], p.src_size[1], p.src_size[2]};
     for (int i = 0; i < 5; i++) {
       dense_stride[i] = 1;
-      for (int j = 0; j < 5; j++) {
+      for (int j = 0; j < 5; j++)
         if (p.src_stride[j] < p.src_stride[i])
           dense_stride[i] *= size[j];
-      }
     }
   }
 
@@ -151,9 +149,8 @@ struct ConvBackwardData {
             continue;
           const T *yk = y + (p.stride[2] == 1 ? xw : xw / p.stride[2]) * ys[4], *wk = w + k * ws[4];
           C tap = 0;
-          for (int64_t o = 0; o < p.oc; o++) {
+          for (int64_t o = 0; o < p.oc; o++)
             tap += static_cast<C>(yk[o * ys[1]]) * static_cast<C>(wk[o * ws[0]]);
-          }
           row += tap;
         }
         sum += row;
@@ -193,9 +190,8 @@ struct ConvBackwardWeights {
               (first[1] + h * p.stride[1]) * xs[3] + first[2] * xs[4];
           const T* y = dst + n * ys[0] + d * ys[2] + h * ys[3];
           C row = 0;
-          for (int64_t w = outputs[2].begin; w < outputs[2].end; w++) {
+          for (int64_t w = outputs[2].begin; w < outputs[2].end; w++)
             row += static_cast<C>(x[w * p.stride[2] * xs[4]]) * static_cast<C>(y[w * ys[4]]);
-          }
           plane += row;
         }
         image += plane;

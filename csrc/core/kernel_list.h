@@ -50,10 +50,9 @@ const Kernel<Problem>& choose(const Kernel<Problem> (&kernels)[n], const Problem
 template <class Problem, size_t n, class IsListed>
 std::string quoted_names(const Kernel<Problem> (&kernels)[n], const IsListed& is_listed) {
   std::string names;
-  for (const Kernel<Problem>& kernel : kernels) {
+  for (const Kernel<Problem>& kernel : kernels)
     if (is_listed(kernel))
       names.append(names.empty() ? "\"" : ", \"").append(kernel.name).append("\"");
-  }
   return names;
 }
 

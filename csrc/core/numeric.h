@@ -68,11 +68,10 @@ template <class Dst>
 TORCH_DNNL_HD inline Dst to_float8(float value) {
 #if TORCH_DNNL_HAS_FLOAT8
   uint16_t pair;
-  if constexpr (std::is_same_v<Dst, c10::Float8_e4m3fn>) {
+  if constexpr (std::is_same_v<Dst, c10::Float8_e4m3fn>)
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
-  } else {
+  else
     asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
-  }
   return Dst(static_cast<uint8_t>(pair), Dst::from_bits());
 #else
   constexpr float max = std::is_same_v<Dst, c10::Float8_e4m3fn> ? 448.0f : 57344.0f;
@@ -86,11 +85,10 @@ TORCH_DNNL_HD inline C widened(T value) {
 #if TORCH_DNNL_HAS_FLOAT8
   if constexpr (is_float8_v<T>) { // by way of float16, which has them all
     uint32_t pair;
-    if constexpr (std::is_same_v<T, c10::Float8_e4m3fn>) {
+    if constexpr (std::is_same_v<T, c10::Float8_e4m3fn>)
       asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<uint16_t>(value.x)));
-    } else {
+    else
       asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(pair) : "h"(static_cast<uint16_t>(value.x)));
-    }
     return static_cast<C>(c10::Half(static_cast<uint16_t>(pair), c10::Half::from_bits()));
   }
 #endif

@@ -104,13 +104,8 @@ inline void check_type(
     const at::Tensor& tensor) {
   TORCH_CHECK_TYPE(
       is_expected,
-      op,
-      ": expected ",
-      argument,
-      " to be ",
-      expected,
-      ", got ",
-      dtype_name(tensor.scalar_type()));
+      Expected(op) << argument << " to be " << expected << ", got "
+                   << dtype_name(tensor.scalar_type()));
 }
 
 inline void check_sizes(
@@ -124,15 +119,8 @@ inline void check_sizes(
     same = holds(tensor.sym_size(d).sym_eq(sizes[d]));
   TORCH_CHECK_VALUE(
       same,
-      op,
-      ": expected ",
-      argument,
-      " to have the sizes of ",
-      like,
-      ", ",
-      sizes,
-      ", got ",
-      tensor.sym_sizes());
+      Expected(op) << argument << " to have the sizes of " << like << ", " << sizes << ", got "
+                   << tensor.sym_sizes());
 }
 
 // Reads the formats and the sizes, and checks src against them.
@@ -150,49 +138,23 @@ inline void read_layouts(ReorderArguments& call) {
   const int64_t physical_rank = rank + (blocked ? src_format->inner.size() : 0);
   TORCH_CHECK_VALUE(
       src.dim() == physical_rank,
-      names.op,
-      ": expected ",
-      names.src,
-      " to be ",
-      physical_rank,
-      "-D, as ",
-      names.src_format,
-      " \"",
-      options.src_format.value_or(""),
-      "\" says, got ",
-      src.dim(),
-      "-D with sizes ",
-      src.sym_sizes());
+      Expected(names.op) << names.src << " to be " << physical_rank << "-D, as " << names.src_format
+                         << " \"" << options.src_format.value_or("") << "\" says, got " << src.dim()
+                         << "-D with sizes " << src.sym_sizes());
   TORCH_CHECK_VALUE(
       rank <= kMaxDims,
-      names.op,
-      ": expected ",
-      names.src,
-      " to have at most ",
-      kMaxDims,
-      " dimensions, got ",
-      rank,
-      "-D with sizes ",
-      src.sym_sizes());
+      Expected(names.op) << names.src << " to have at most " << kMaxDims << " dimensions, got "
+                         << rank << "-D with sizes " << src.sym_sizes());
   TORCH_CHECK_VALUE(
       !call.dst_format || call.dst_format->rank() == rank,
-      names.op,
-      ": expected ",
-      names.dst_format,
-      " to have a letter for each of ",
-      rank,
-      " dimensions, got \"",
-      options.dst_format.value_or(""),
-      "\"");
+      Expected(names.op) << names.dst_format << " to have a letter for each of " << rank
+                         << " dimensions, got \"" << options.dst_format.value_or("") << "\"");
 
   if (options.size) {
     TORCH_CHECK_VALUE(
         static_cast<int64_t>(options.size->size()) == rank,
-        names.op,
-        ": expected size to have one entry for each of ",
-        rank,
-        " dimensions, got ",
-        *options.size);
+        Expected(names.op) << "size to have one entry for each of " << rank << " dimensions, got "
+                           << *options.size);
     check_at_least(names.op, "size", *options.size, 0);
     call.size.append(options.size->begin(), options.size->end());
   } else if (blocked) {
@@ -232,14 +194,9 @@ inline void check_operand(const ReorderArguments& call, int array) {
   const at::Tensor& tensor = *operand.tensor;
   TORCH_CHECK_VALUE(
       operand.number == kNeutral[array],
-      options.names.op,
-      ": expected ",
-      argument,
-      " to be a number or a tensor, got both (",
-      operand.number,
-      " and a tensor of sizes ",
-      tensor.sym_sizes(),
-      ")");
+      Expected(options.names.op) << argument << " to be a number or a tensor, got both ("
+                                 << operand.number << " and a tensor of sizes "
+                                 << tensor.sym_sizes() << ")");
   check_strided(options.names.op, argument, tensor);
   check_same_device(options.names.op, argument, tensor, options.names.src, call.src);
   // A tensor of one element may always be 0-D.
@@ -251,17 +208,10 @@ inline void check_operand(const ReorderArguments& call, int array) {
   }
   TORCH_CHECK_VALUE(
       fits,
-      options.names.op,
-      ": expected ",
-      argument,
-      " to be ",
-      size.size(),
-      "-D with each size 1 or a divisor of the logical size of src, ",
-      size,
-      ", got ",
-      tensor.dim(),
-      "-D with sizes ",
-      tensor.sym_sizes());
+      Expected(options.names.op) << argument << " to be " << size.size()
+                                 << "-D with each size 1 or a divisor of the logical size of src, "
+                                 << size << ", got " << tensor.dim() << "-D with sizes "
+                                 << tensor.sym_sizes());
 }
 
 inline void check_scale(const ReorderArguments& call, int array) {
@@ -271,13 +221,9 @@ inline void check_scale(const ReorderArguments& call, int array) {
   check_operand(call, array);
   TORCH_CHECK_VALUE(
       computed(options, operand.number) != 0,
-      options.names.op,
-      ": expected ",
-      argument,
-      " to be different from 0 in ",
-      dtype_name(options.compute_dtype),
-      ", got ",
-      operand.number);
+      Expected(options.names.op) << argument << " to be different from 0 in "
+                                 << dtype_name(options.compute_dtype) << ", got "
+                                 << operand.number);
   if (operand.tensor) {
     const bool is_floating = contains(ReorderFloatingTypes{}, operand.tensor->scalar_type());
     check_type(is_floating, options.names.op, argument, "of a floating type", *operand.tensor);
@@ -294,13 +240,8 @@ inline void check_zero_point(const ReorderArguments& call, int array, c10::Scala
     if constexpr (std::is_integral_v<T>) {
       TORCH_CHECK_VALUE(
           convert<T>(operand.number) == operand.number,
-          options.names.op,
-          ": expected ",
-          argument,
-          " to be a value of ",
-          dtype_name(dtype),
-          ", got ",
-          operand.number);
+          Expected(options.names.op) << argument << " to be a value of " << dtype_name(dtype)
+                                     << ", got " << operand.number);
     }
   });
   if (operand.tensor) {
@@ -323,14 +264,10 @@ inline ReorderArguments reorder_arguments(const at::Tensor& src, const ReorderOp
   for (const auto type : {src.scalar_type(), call.dtype}) {
     TORCH_CHECK_TYPE(
         contains(ReorderTypes{}, type),
-        names.op,
-        ": expected float64, float32, bfloat16, float16, float8_e4m3fn, float8_e5m2, int32, int8 "
-        "or uint8, got ",
-        names.src,
-        " of ",
-        dtype_name(src.scalar_type()),
-        " and dtype ",
-        dtype_name(call.dtype));
+        Expected(names.op) << "float64, float32, bfloat16, float16, float8_e4m3fn, float8_e5m2, "
+                              "int32, int8 or uint8, got "
+                           << names.src << " of " << dtype_name(src.scalar_type()) << " and dtype "
+                           << dtype_name(call.dtype));
   }
   read_layouts(call);
   check_scale(call, reorder_arrays::kScale);

@@ -52,11 +52,10 @@ inline void merge(Axes& axes) {
     bool same = true;
     for (int a = 0; a < kArrays; a++)
       same &= axes[i].stride[a] == axes[last].extent * axes[last].stride[a];
-    if (same) {
+    if (same)
       axes[last].extent *= axes[i].extent;
-    } else {
+    else
       axes[--last] = axes[i];
-    }
   }
   axes.erase(axes.begin(), axes.begin() + last);
 }

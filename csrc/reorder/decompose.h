@@ -37,10 +37,9 @@ inline StepSizes common_steps(const ReorderProblem& p, int64_t dim) {
       steps.push_back(step);
   };
   for (const ReorderProblem::Layout* layout : {&p.src_layout, &p.dst_layout}) {
-    for (const ReorderProblem::Digit& digit : *layout) {
+    for (const ReorderProblem::Digit& digit : *layout)
       if (digit.dim == dim)
         add(digit.step);
-    }
   }
   for (int array = 0; array < kAccumulate; array++) {
     const ReorderProblem::Operand& operand = p.operand[array];
@@ -51,10 +50,9 @@ inline StepSizes common_steps(const ReorderProblem& p, int64_t dim) {
 }
 
 inline bool is_chain(const StepSizes& steps) {
-  for (size_t i = 1; i < steps.size(); i++) {
+  for (size_t i = 1; i < steps.size(); i++)
     if (steps[i] % steps[i - 1] != 0)
       return false;
-  }
   return true;
 }
 
@@ -112,10 +110,9 @@ inline Axis axis_of(const ReorderProblem& p, int64_t dim, const SegmentDigit& di
   const auto is_part = [&](const ReorderProblem::Digit& whole) {
     return whole.dim == dim && whole.step <= digit.step && digit.step < whole.step * whole.extent;
   };
-  for (const ReorderProblem::Digit& whole : p.src_layout) {
+  for (const ReorderProblem::Digit& whole : p.src_layout)
     if (is_part(whole))
       axis.stride[kSrc] = digit.step / whole.step * whole.stride;
-  }
   for (const ReorderProblem::Digit& whole : p.dst_layout) {
     if (is_part(whole)) {
       axis.stride[kDst] = digit.step / whole.step * whole.stride;
@@ -153,10 +150,9 @@ inline Offsets offset_of(const ReorderProblem& p, int64_t dim, int64_t begin) {
 
 inline void append(const ReorderProblem& p, int64_t dim, const Segment& segment, Box& box) {
   advance(box.offset, offset_of(p, dim, segment.begin), 1);
-  for (const SegmentDigit& digit : segment.digits) {
+  for (const SegmentDigit& digit : segment.digits)
     if (digit.extent > 1)
       box.axes.push_back(axis_of(p, dim, digit));
-  }
 }
 
 inline void sort_and_merge(Box& box) {

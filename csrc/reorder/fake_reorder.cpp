@@ -147,10 +147,9 @@ Stack batch_fake_reorder(const BatchedCall& call) {
   const Tensor src = call.with_batch_at(arg::src, 0);
   args[arg::src] = src;
   args[arg::dst_format] = batched_format("dst_format", args[arg::dst_format]);
-  for (const size_t operand : {arg::dst_scale, arg::dst_zero_point}) {
+  for (const size_t operand : {arg::dst_scale, arg::dst_zero_point})
     if (args[operand].isTensor())
       args[operand] = operand_with_batch(call, operand, src.dim() - 1);
-  }
   args[arg::batch_dims] = args[arg::batch_dims].toInt() + 1;
   return call_outputs<"torch_dnnl::fake_reorder">(std::move(args));
 }

@@ -56,12 +56,8 @@ inline FakeReorderArguments arguments(const at::Tensor& src, const ReorderOption
   FakeReorderArguments call{reorder_arguments(src, options), src.scalar_type(), {}};
   TORCH_CHECK_VALUE(
       !call.reorder.is_dst_blocked(),
-      names.op,
-      ": expected ",
-      names.dst_format,
-      " to be a plain tag, got \"",
-      options.dst_format.value_or(""),
-      "\"");
+      Expected(names.op) << names.dst_format << " to be a plain tag, got \""
+                         << options.dst_format.value_or("") << "\"");
   return call;
 }
 
@@ -115,11 +111,8 @@ inline FakeReorderArguments fake_reorder_backward_arguments(
   reorder_detail::check_type(mask.scalar_type() == c10::kByte, op, "mask", "uint8", mask);
   TORCH_CHECK_VALUE(
       mask.dim() >= 1 && mask.dim() <= grad.dim() + 1,
-      op,
-      ": expected mask to have from 1 to ",
-      grad.dim() + 1,
-      " dimensions, got sizes ",
-      mask.sym_sizes());
+      Expected(op) << "mask to have from 1 to " << grad.dim() + 1 << " dimensions, got sizes "
+                   << mask.sym_sizes());
   call.mask_size = fake_reorder_detail::mask_sizes(call.reorder, mask.dim() - 1);
   reorder_detail::check_sizes(op, "mask", mask, "the bits of grad", call.mask_size);
   return call;

@@ -42,10 +42,9 @@ struct Format {
   // What the padded size of a dimension is a multiple of.
   int64_t block_of(int64_t dim) const {
     int64_t product = 1;
-    for (const Block& block : inner) {
+    for (const Block& block : inner)
       if (block.dim == dim)
         product *= block.size;
-    }
     return product;
   }
 
@@ -92,16 +91,13 @@ struct Parser {
     const size_t rank = count_outer();
     const std::string order = logical_order(rank);
     Format format;
-    for (size_t i = 0; i < rank; i++) {
+    for (size_t i = 0; i < rank; i++)
       format.outer.push_back(static_cast<int64_t>(order.find(lower(tag[i]))));
-    }
-    for (size_t position = rank; position < tag.size();) {
+    for (size_t position = rank; position < tag.size();)
       format.inner.push_back(block(position, order, format));
-    }
-    for (size_t i = 0; i < rank; i++) {
+    for (size_t i = 0; i < rank; i++)
       if (is_upper(tag[i]) && tag.find(lower(tag[i]), rank) == tag.npos)
         fail(i, "is upper case, but no block of that dimension follows");
-    }
     return format;
   }
 
@@ -109,13 +105,10 @@ struct Parser {
   [[noreturn]] void reject(const Reason&... reason) const {
     TORCH_CHECK_VALUE(
         false,
-        op,
-        ": expected ",
-        argument,
-        " to be a oneDNN format tag such as \"nhwc\", \"acdb\" or \"aBcd16b\", got \"",
-        tag,
-        "\": ",
-        reason...);
+        Expected(op)
+            << argument
+            << " to be a oneDNN format tag such as \"nhwc\", \"acdb\" or \"aBcd16b\", got \"" << tag
+            << "\": " << reason...);
   }
 
   template <class... Reason>
@@ -133,10 +126,9 @@ struct Parser {
       const char letter = lower(tag[rank]);
       if (letter < 'a' || letter > 'z')
         fail(rank, "is neither a letter nor a digit");
-      for (size_t i = 0; i < rank; i++) {
+      for (size_t i = 0; i < rank; i++)
         if (lower(tag[i]) == letter)
           fail(rank, "stands for a dimension that was there before");
-      }
     }
     if (rank == 0)
       reject("it does not start with a letter");
@@ -171,10 +163,9 @@ struct Parser {
     if (understood < rank)
       fail(understood, "is not the name of a dimension that goes with the ones before it");
     std::string_view nearest;
-    for (const std::string_view order : logical_orders) {
+    for (const std::string_view order : logical_orders)
       if (has_first(order, rank) && (nearest.empty() || order.size() < nearest.size()))
         nearest = order;
-    }
     reject("'", nearest.substr(nearest.find_first_not_of(letters), 1), "' is missing");
   }
 
@@ -218,9 +209,8 @@ inline Format parse_format(const char* op, const char* argument, std::string_vie
 // The tag of a contiguous tensor: "abcd" for 4 dimensions.
 inline std::string contiguous_tag(int64_t rank) {
   Format format;
-  for (int64_t dim = 0; dim < rank; dim++) {
+  for (int64_t dim = 0; dim < rank; dim++)
     format.outer.push_back(dim);
-  }
   return format.tag();
 }
 

@@ -407,10 +407,9 @@ Stack with_batch_in_front(
     sizes.insert(sizes.begin(), call.batch);
     args[size] = std::move(sizes);
   }
-  for (const size_t operand : operands) {
+  for (const size_t operand : operands)
     if (args[operand].isTensor())
       args[operand] = operand_with_batch(call, operand, rank);
-  }
   return args;
 }
 

@@ -66,10 +66,9 @@ T choose(
     const char* argument,
     std::string_view name,
     const std::pair<std::string_view, T> (&choices)[N]) {
-  for (const auto& [choice, value] : choices) {
+  for (const auto& [choice, value] : choices)
     if (choice == name)
       return value;
-  }
   std::string known;
   for (const auto& [choice, value] : choices) {
     known += known.empty() ? "\"" : ", \"";
@@ -251,10 +250,9 @@ inline ResampleArguments parse_resample(c10::ArrayRef<c10::IValue> args, bool tr
   check_finite(op, "extrapolation_value", call.extrapolation_value);
   check_algorithm(op, call.algorithm, kResampleAlgorithms);
   call.axis = resample_detail::check_options(op, argument, call.factors, call.roi, spatial);
-  if (call.size.empty() && !transposed) {
+  if (call.size.empty() && !transposed)
     for (size_t d = 0; d < call.factors.size(); d++)
       call.size.push_back(resample_detail::scaled_size(op, src_size[d], call.factors[d]));
-  }
   const c10::SymIntArrayRef size_of_result = call.size;
   check_length(op, size_name, size_of_result, spatial);
   check_at_least(op, size_name, size_of_result, 1);

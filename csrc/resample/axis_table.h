@@ -115,9 +115,8 @@ TORCH_DNNL_HD inline Position position(double x, int64_t in) {
 
 // How far apart in the input two neighbouring outputs are.
 TORCH_DNNL_HD inline double spacing(const AxisSpec& a) {
-  if (a.coordinates == Coordinates::torch_antialias_corners) {
+  if (a.coordinates == Coordinates::torch_antialias_corners)
     return a.out == 1 ? 0 : static_cast<double>(a.in - 1) / static_cast<double>(a.out - 1);
-  }
   return a.factor != 0 ? 1 / a.factor : static_cast<double>(a.in) / static_cast<double>(a.out);
 }
 
@@ -353,11 +352,10 @@ build_row(const AxisSpec& a, int64_t o, const Set& set, double* taps = nullptr) 
     const int64_t first = low < -x.floor ? -x.floor : low;
     const int64_t last = high > a.in - 1 - x.floor ? a.in - 1 - x.floor : high;
     total = sum_of(first, last);
-    if (std::fabs(total) > 1e-12) { // the whole filter sums to 1 or more
+    if (std::fabs(total) > 1e-12) // the whole filter sums to 1 or more
       low = first, high = last;
-    } else {
+    else
       total = 0; // nothing is left but rounding (the zeros of Lanczos, say): clamp instead
-    }
   }
   if (total == 0) {
     const bool sums_to_1 =
@@ -395,11 +393,10 @@ build_transposed_row(const AxisTable<W>& table, bool flipped, int64_t i) {
     while (low < high) {
       const int64_t middle = low + (high - low) / 2;
       const int64_t o = flipped ? table.out - 1 - middle : middle;
-      if (table.start[o] + (with_taps ? table.count[o] : 0) > i) {
+      if (table.start[o] + (with_taps ? table.count[o] : 0) > i)
         high = middle;
-      } else {
+      else
         low = middle + 1;
-      }
     }
     return low;
   };

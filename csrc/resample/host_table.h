@@ -95,10 +95,9 @@ struct HostTable {
       most = std::max(most, readers[i]);
     }
     std::vector<W> rows(table_size(in, most));
-    for (int64_t i = 0; i < in; i++) {
+    for (int64_t i = 0; i < in; i++)
       for (int64_t k = 0; k < readers[i]; k++)
         rows[i * most + k] = table_weight(view(), first[i] + k, i);
-    }
     std::swap(in, out);
     width = most;
     start = std::move(first);

@@ -35,11 +35,10 @@ Pullback adjoint(size_t, const Stack& args) {
   saved[size] =
       c10::IValue(src.sym_sizes().slice(resample_detail::first_spatial(nxc), src.dim() - 2));
   saved[position(dtype, transposed)] = static_cast<int64_t>(src.scalar_type());
-  if (transposed) {
+  if (transposed)
     saved.insert(saved.begin() + extrapolation_value, c10::IValue(0.0));
-  } else {
+  else
     saved.erase(saved.begin() + extrapolation_value);
-  }
   return {call_with_image<!transposed>, std::move(saved)};
 }
 

@@ -54,14 +54,12 @@ constexpr size_t kStackBytes = 256 * 1024;
 class Clock {
  public:
   void release() {
-    if (__tsan_release) {
+    if (__tsan_release)
       __tsan_release(this);
-    }
   }
   void acquire() {
-    if (__tsan_acquire) {
+    if (__tsan_acquire)
       __tsan_acquire(this);
-    }
   }
 
  private:
@@ -140,19 +138,16 @@ Machine& machine = *new Machine; // lives on: fibers may not be torn down at exi
 // A fiber's switch is always from or to the caller, so what AddressSanitizer reports as the
 // previous stack on arrival in a fiber is the caller's.
 void arrived_in_fiber(void* fake_stack) {
-  if (__sanitizer_finish_switch_fiber) {
+  if (__sanitizer_finish_switch_fiber)
     __sanitizer_finish_switch_fiber(fake_stack, &machine.caller.stack, &machine.caller.stack_bytes);
-  }
 }
 
 void* announce_switch(const Context& to) {
   void* fake_stack = nullptr;
-  if (__sanitizer_start_switch_fiber) {
+  if (__sanitizer_start_switch_fiber)
     __sanitizer_start_switch_fiber(&fake_stack, to.stack, to.stack_bytes);
-  }
-  if (__tsan_switch_to_fiber) {
+  if (__tsan_switch_to_fiber)
     __tsan_switch_to_fiber(to.tsan_fiber, __tsan_switch_to_fiber_no_sync);
-  }
   return fake_stack;
 }
 
@@ -161,9 +156,8 @@ void resume(Fiber& fiber) {
   threadIdx = fiber.index;
   void* fake_stack = announce_switch(fiber);
   switch_stack(&machine.caller.stack_pointer, fiber.stack_pointer);
-  if (__sanitizer_finish_switch_fiber) {
+  if (__sanitizer_finish_switch_fiber)
     __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
-  }
 }
 
 void suspend() {
@@ -200,9 +194,8 @@ void finish(Fiber& fiber) {
   for (;;) {
     machine.start.acquire();
     try {
-      if (!machine.failed) {
+      if (!machine.failed)
         (*machine.thread)();
-      }
     } catch (const Abandoned&) {
     } catch (...) {
       machine.error = std::current_exception();
@@ -221,9 +214,8 @@ void wait(Barrier& barrier) {
   barrier.arrived++;
   barrier.release_if_complete();
   suspend();
-  if (machine.failed) {
+  if (machine.failed)
     throw Abandoned{};
-  }
 }
 
 void wait_and_order_memory(Barrier& barrier) {
@@ -235,14 +227,12 @@ void wait_and_order_memory(Barrier& barrier) {
 
 Barrier& warp_barrier(unsigned mask) {
   const Fiber& self = *machine.running;
-  if (!(mask & lane_bit(self))) {
+  if (!(mask & lane_bit(self)))
     throw std::logic_error("CUDA on host: a thread called a warp intrinsic whose mask omits it");
-  }
   Warp& warp = warp_of(self);
   const auto [entry, is_new] = warp.barriers.try_emplace(mask);
-  if (is_new) {
+  if (is_new)
     entry->second.participants = std::popcount(mask & warp.alive);
-  }
   return entry->second;
 }
 
@@ -255,17 +245,15 @@ std::unique_ptr<Fiber> make_fiber(unsigned thread) {
       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
       -1,
       0);
-  if (stack == MAP_FAILED) {
+  if (stack == MAP_FAILED)
     throw std::bad_alloc();
-  }
   mprotect(stack, kGuardBytes, PROT_NONE);
   auto fiber = std::make_unique<Fiber>();
   fiber->thread = thread;
   fiber->stack = static_cast<char*>(stack) + kGuardBytes;
   fiber->stack_bytes = kStackBytes;
-  if (__tsan_create_fiber) {
+  if (__tsan_create_fiber)
     fiber->tsan_fiber = __tsan_create_fiber(0);
-  }
   // What switch_stack() pops: six registers and where to go. The zero above it stands where a
   // call would have left its return address: there ends the stack for unwinders.
   auto** top = reinterpret_cast<void**>(static_cast<char*>(stack) + kGuardBytes + kStackBytes) - 1;
@@ -292,9 +280,8 @@ using DynamicShared = std::unique_ptr<void, Free>;
 // Anew for each block, so that use after the block is an error too.
 DynamicShared make_dynamic_shared(size_t bytes) {
   void* memory = nullptr;
-  if (posix_memalign(&memory, kSharedAlignment, bytes) != 0) {
+  if (posix_memalign(&memory, kSharedAlignment, bytes) != 0)
     throw std::bad_alloc();
-  }
   std::memset(memory, 0xff, bytes);
   return DynamicShared(memory);
 }
@@ -339,22 +326,18 @@ void run_block(unsigned threads, size_t shared_bytes) {
             "CUDA on host: " + std::to_string(left) + " of " + std::to_string(threads) +
             " threads wait at a barrier that the others did not reach"));
   }
-  for (unsigned t = 0; t < threads; t++) {
-    if (!m.fibers[t]->finished) {
+  for (unsigned t = 0; t < threads; t++)
+    if (!m.fibers[t]->finished)
       resume(*m.fibers[t]); // unwinds its stack
-    }
-  }
   m.end.acquire();
   m.barrier.arrived = 0;
-  if (m.error) {
+  if (m.error)
     std::rethrow_exception(std::exchange(m.error, nullptr));
-  }
 }
 
 void check(bool holds, const char* what) {
-  if (!holds) {
+  if (!holds)
     throw std::invalid_argument(std::string("CUDA on host: invalid configuration: ") + what);
-  }
 }
 
 void check_extents(dim3 grid, dim3 block, size_t shared_bytes) {
@@ -377,21 +360,17 @@ void run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>
   check_extents(grid, block, shared_bytes);
   const std::lock_guard lock(machine.mutex);
   const unsigned threads = block.x * block.y * block.z;
-  while (machine.fibers.size() < threads) {
+  while (machine.fibers.size() < threads)
     machine.fibers.push_back(make_fiber(machine.fibers.size()));
-  }
-  if (__tsan_get_current_fiber) {
+  if (__tsan_get_current_fiber)
     machine.caller.tsan_fiber = __tsan_get_current_fiber();
-  }
   machine.thread = &thread;
   gridDim = grid;
   blockDim = block;
   for (blockIdx.z = 0; blockIdx.z < grid.z; blockIdx.z++) {
-    for (blockIdx.y = 0; blockIdx.y < grid.y; blockIdx.y++) {
-      for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x++) {
+    for (blockIdx.y = 0; blockIdx.y < grid.y; blockIdx.y++)
+      for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x++)
         run_block(threads, shared_bytes);
-      }
-    }
   }
 }
 
@@ -428,9 +407,8 @@ void exchange(
     const auto* in = has_value
         ? static_cast<const unsigned char*>(machine.fibers[first + lane]->value)
         : nullptr;
-    for (size_t i = 0; i < bytes; i++) {
+    for (size_t i = 0; i < bytes; i++)
       *out++ = in ? in[i] : 0xff;
-    }
   }
   wait(barrier); // the values live on the lanes' stacks
 }

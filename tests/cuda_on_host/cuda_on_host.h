@@ -160,9 +160,8 @@ T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = warpSize) {
 inline unsigned __ballot_sync(unsigned mask, int predicate) {
   const auto predicates = cuda_on_host::gather(mask, static_cast<unsigned char>(predicate != 0));
   unsigned ballot = 0;
-  for (int lane = 0; lane < warpSize; lane++) {
+  for (int lane = 0; lane < warpSize; lane++)
     ballot |= unsigned(predicates[lane] == 1) << lane;
-  }
   return ballot;
 }
 

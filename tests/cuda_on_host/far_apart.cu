@@ -245,10 +245,9 @@ void reorder(
     boxes::Box box;
     for (size_t a = 0; a < size.size(); a++) {
       box.axes.push_back({size[a], {}});
-      for (int array = 0; array < boxes::kArrays; array++) {
+      for (int array = 0; array < boxes::kArrays; array++)
         if (arrays[array] != nullptr && arrays[array]->size()[a] > 1)
           box.axes.back().stride[array] = arrays[array]->stride()[a];
-      }
     }
     run(p, box);
     return dst.elements();

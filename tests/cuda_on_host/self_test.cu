@@ -48,31 +48,24 @@ transpose(const float* __restrict__ src, float* __restrict__ dst, int64_t rows, 
   __shared__ float tile[kTile][kTile + 1];
   const int64_t r0 = int64_t(blockIdx.y) * kTile, c0 = int64_t(blockIdx.x) * kTile;
   const int x = threadIdx.x;
-  for (int i = threadIdx.y; i < kTile; i += blockDim.y) {
-    if (r0 + i < rows && c0 + x < cols) {
+  for (int i = threadIdx.y; i < kTile; i += blockDim.y)
+    if (r0 + i < rows && c0 + x < cols)
       tile[i][x] = src[(r0 + i) * cols + c0 + x];
-    }
-  }
   barrier();
-  for (int i = threadIdx.y; i < kTile; i += blockDim.y) {
-    if (c0 + i < cols && r0 + x < rows) {
+  for (int i = threadIdx.y; i < kTile; i += blockDim.y)
+    if (c0 + i < cols && r0 + x < rows)
       dst[(c0 + i) * rows + r0 + x] = tile[x][i];
-    }
-  }
 }
 
 // One row per block of one warp.
 __global__ void sum_rows(const float* src, float* dst, int cols) {
   float sum = 0;
-  for (int c = threadIdx.x; c < cols; c += warpSize) {
+  for (int c = threadIdx.x; c < cols; c += warpSize)
     sum += src[int64_t(blockIdx.x) * cols + c];
-  }
-  for (int m = warpSize / 2; m != 0; m /= 2) {
+  for (int m = warpSize / 2; m != 0; m /= 2)
     sum += __shfl_xor_sync(~0u, sum, m);
-  }
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == 0)
     dst[blockIdx.x] = sum;
-  }
 }
 
 // dst[i] = src[n - 1 - i] through dynamic shared memory, one block of n threads.
@@ -89,9 +82,8 @@ __global__ void static_sum(int* dst) {
   buffer[threadIdx.x + kExtraStatic] = threadIdx.x;
   barrier();
   int sum = 0;
-  for (int i = 0; i < kSize; i++) {
+  for (int i = 0; i < kSize; i++)
     sum += buffer[i];
-  }
   dst[threadIdx.x] = sum;
 }
 
@@ -130,35 +122,31 @@ __global__ void count(int* total) {
 
 // Threads that have returned are not waited for.
 __global__ void early_return(int* dst, int n) {
-  if (int(threadIdx.x) >= n) {
+  if (int(threadIdx.x) >= n)
     return;
-  }
   dst[threadIdx.x] = threadIdx.x;
   __syncthreads();
   dst[n + threadIdx.x] = dst[n - 1 - threadIdx.x];
 }
 
 __global__ void diverge() {
-  if (threadIdx.x % 2) {
+  if (threadIdx.x % 2)
     __syncthreads();
-  } else {
+  else
     __syncwarp();
-  }
 }
 
 __global__ void fail() {
-  if (threadIdx.x == 7) {
+  if (threadIdx.x == 7)
     throw std::runtime_error("planted");
-  }
   __syncthreads();
 }
 
 __global__ void nothing() {}
 
 __global__ void many_barriers() {
-  for (int i = 0; i < 100; i++) {
+  for (int i = 0; i < 100; i++)
     __syncthreads();
-  }
 }
 
 struct Square {
@@ -172,9 +160,8 @@ struct Square {
 int wrong = 0;
 
 void expect(bool holds, const char* what) {
-  if (!holds && wrong++ < 10) {
+  if (!holds && wrong++ < 10)
     std::printf("wrong: %s\n", what);
-  }
 }
 
 template <class F>
@@ -190,9 +177,8 @@ bool throws(F f) {
 void test_memory() {
   const int64_t rows = 37, cols = 45;
   std::vector<float> a(rows * cols), b(rows * cols, NAN), sums(rows, NAN);
-  for (size_t i = 0; i < a.size(); i++) {
+  for (size_t i = 0; i < a.size(); i++)
     a[i] = float(i % 101);
-  }
   const dim3 tiles((cols + 15) / 16, (rows + 15) / 16);
   launch(transpose<16>, tiles, dim3(16, 4), 0, a.data(), b.data(), rows, cols);
   launch(sum_rows, dim3(rows), dim3(32), 0, a.data(), sums.data(), int(cols));
@@ -207,31 +193,26 @@ void test_memory() {
 
   const int n = 75;
   std::vector<int> in(n), out(n);
-  for (int i = 0; i < n; i++) {
+  for (int i = 0; i < n; i++)
     in[i] = i;
-  }
   launch(reverse, dim3(1), dim3(n), n * sizeof(int), in.data(), out.data(), n);
-  for (int i = 0; i < n; i++) {
+  for (int i = 0; i < n; i++)
     expect(out[i] == n - 1 - i, "reverse");
-  }
   launch(static_sum<75>, dim3(1), dim3(n), 0, out.data());
   expect(out[3] == n * (n - 1) / 2, "static_sum");
 
   std::vector<float> seen(6, 0.f);
   launch(uninitialised, dim3(3), dim3(1), sizeof(float), seen.data());
-  for (float value : seen) {
+  for (float value : seen)
     expect(std::isnan(value), "uninitialised");
-  }
 
   std::vector<int64_t> x(300), y(300, -1);
-  for (int64_t i = 0; i < 300; i++) {
+  for (int64_t i = 0; i < 300; i++)
     x[i] = i;
-  }
   for_each_element(int64_t(x.size()), Square{x.data(), y.data()});
   for_each_element(0, Square{nullptr, nullptr});
-  for (int64_t i = 0; i < 300; i++) {
+  for (int64_t i = 0; i < 300; i++)
     expect(y[i] == i * i, "for_each_element");
-  }
 }
 
 void test_warps() {
@@ -241,9 +222,8 @@ void test_warps() {
     const int lane = thread % 32, first = thread - lane, lanes = thread < 32 ? 32 : 8;
     const int* row = out.data() + thread * 10;
     unsigned ballot = 0;
-    for (int i = 0; i < lanes; i += 3) {
+    for (int i = 0; i < lanes; i += 3)
       ballot |= 1u << i;
-    }
     expect(row[0] == first + 3, "__shfl_sync");
     expect(row[1] == (lane < 2 ? thread : thread - 2), "__shfl_up_sync");
     expect(row[2] == (lane % 8 < 6 ? thread + 2 : thread), "__shfl_down_sync with a width");
@@ -283,9 +263,8 @@ void report_time(const char* what, F f) {
   f();
   const auto start = Clock::now();
   int runs = 0;
-  for (; runs < 3 || Clock::now() - start < std::chrono::milliseconds(200); runs++) {
+  for (; runs < 3 || Clock::now() - start < std::chrono::milliseconds(200); runs++)
     f();
-  }
   const std::chrono::duration<double, std::milli> spent = Clock::now() - start;
   std::printf("%-32s %.4f ms\n", what, spent.count() / runs);
 }

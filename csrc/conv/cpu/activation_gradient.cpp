@@ -144,10 +144,9 @@ compute_t<T> sum(const T* from, int64_t count) {
   constexpr int64_t n = kLanes<C>, chains = 4; // additions that do not wait for one another
   Lanes<C> sums[chains] = {Lanes<C>(0), Lanes<C>(0), Lanes<C>(0), Lanes<C>(0)};
   int64_t i = 0;
-  for (; i + chains * n <= count; i += chains * n) {
+  for (; i + chains * n <= count; i += chains * n)
     for (int64_t c = 0; c < chains; c++)
       sums[c] = sums[c] + load_lanes<C>(from + i + c * n);
-  }
   C lanes[n], total = 0;
   ((sums[0] + sums[1]) + (sums[2] + sums[3])).store(lanes);
   for (; i < count; i++)
@@ -212,20 +211,18 @@ void with_channels_innermost(const Pass<T>& pass, double* sums) {
     for (int64_t task = begin; task < end; task++) {
       const int64_t x = task % parts * part, count = std::min(part, line.size - x);
       const Offsets first = pixels.line(task / parts).plus(x, line.step);
-      if (is_dense) {
+      if (is_dense)
         pass.run(first, channels.step, count * channels.size);
-      } else {
+      else
         for (int64_t i = 0; i < count; i++)
           pass.run(first.plus(i, line.step), channels.step, channels.size);
-      }
       if (sums == nullptr)
         continue;
       std::fill(of_part.begin(), of_part.end(), C(0));
       const T* pixel = pass.out(first);
-      for (int64_t i = 0; i < count; i++, pixel += line.step.out) {
+      for (int64_t i = 0; i < count; i++, pixel += line.step.out)
         for (int64_t c = 0; c < channels.size; c++)
           of_part[c] += static_cast<C>(pixel[c]);
-      }
       std::copy(of_part.begin(), of_part.end(), of_parts.begin() + task * channels.size);
     }
   });
@@ -235,16 +232,14 @@ void with_channels_innermost(const Pass<T>& pass, double* sums) {
 } // namespace
 
 void activation_gradient(const ActivationGradient& p, double* sums) {
-  dispatch(FloatingTypes{}, p.dtype, [&](auto type) {
-    using T = typename decltype(type)::type;
+  dispatch(FloatingTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
     const auto multiply_by = with_activation(
         p.activation, [](auto activation) -> Multiply<T> { return multiply<T, activation.value>; });
     const Pass<T> pass{p, multiply_by};
-    if (p.channels > 1 && p.out_stride[1] == 1) {
+    if (p.channels > 1 && p.out_stride[1] == 1)
       with_channels_innermost(pass, sums);
-    } else {
+    else
       with_pixels_innermost(pass, sums);
-    }
   });
 }
 

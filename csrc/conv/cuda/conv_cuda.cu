@@ -51,10 +51,9 @@ struct Cuda {
     cuda::activation_gradient(p);
     if (sums.defined()) {
       std::vector<int64_t> others;
-      for (int64_t d = 0; d < h.dim(); d++) {
+      for (int64_t d = 0; d < h.dim(); d++)
         if (d != channel)
           others.push_back(d);
-      }
       sums.add_(h.sum(others, /*keepdim=*/false, sums.scalar_type()));
     }
   }

@@ -32,10 +32,9 @@ struct Epilogue {
     const auto fits = [&](const void* data, const int64_t* strides) {
       if (data == nullptr)
         return true;
-      for (int a = 0; a < 5; a++) {
+      for (int a = 0; a < 5; a++)
         if (a == axis ? strides[a] != 1 : strides[a] % n != 0)
           return false;
-      }
       return is_aligned(data, n * sizeof(T));
     };
     return fits(out, stride) && fits(preactivation, stride) && fits(residual, residual_stride);
@@ -61,10 +60,9 @@ struct Epilogue {
           sums[i] += static_cast<compute_t<T>>(values.at[i]);
       } else {
 #pragma unroll
-        for (int i = 0; i < n; i++) {
+        for (int i = 0; i < n; i++)
           if (i < count)
             sums[i] += static_cast<compute_t<T>>(from[i * residual_step]);
-        }
       }
     }
     if (preactivation != nullptr)
@@ -90,10 +88,9 @@ struct Epilogue {
       return;
     }
 #pragma unroll
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
       if (i < count)
         to[i * step] = convert<T>(sums[i]);
-    }
   }
 };
 

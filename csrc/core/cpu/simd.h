@@ -92,11 +92,10 @@ inline Lanes<E> load_lanes(const T* from) {
     return Lanes<E>::loadu(from);
   } else if constexpr (std::is_same_v<E, float> && c10::is_reduced_floating_point_v<T>) {
     Lanes<float> wide;
-    if constexpr (std::is_same_v<T, c10::BFloat16>) {
+    if constexpr (std::is_same_v<T, c10::BFloat16>)
       at::vec::load_fp32_from_bf16(from, wide);
-    } else {
+    else
       at::vec::load_fp32_from_fp16(from, wide);
-    }
     return wide;
 #if defined(CPU_CAPABILITY_AVX512)
   } else if constexpr (std::is_integral_v<T> && sizeof(T) <= 2) {
@@ -189,11 +188,10 @@ inline void store_lanes(U* to, const Lanes<E>& lanes) {
       x = _mm512_min_ps(_mm512_max_ps(x, _mm512_set1_ps(low)), _mm512_set1_ps(high));
       integers = _mm512_cvtps_epi32(x);
     }
-    if constexpr (sizeof(U) == 1) {
+    if constexpr (sizeof(U) == 1)
       _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(integers));
-    } else {
+    else
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(integers));
-    }
 #elif defined(CPU_CAPABILITY_AVX2)
   } else if constexpr (sizeof(E) <= 4 && std::is_integral_v<U> && sizeof(U) <= 2) {
     __m256i integers = _mm256_castps_si256(lanes);
@@ -262,11 +260,10 @@ inline Lanes<E> load_up_to(const T* from, int64_t n) {
 
 template <class E, class U>
 inline void store_up_to(U* to, const Lanes<E>& lanes, int64_t n) {
-  if (n >= kLanes<E>) {
+  if (n >= kLanes<E>)
     store_lanes<E>(to, lanes);
-  } else {
+  else
     store_lanes<E>(to, lanes, n);
-  }
 }
 
 // The first n lanes with any stride, the others 0.

@@ -46,10 +46,9 @@ class LanesWindow {
   using Index = std::conditional_t<kInRegisters, IndexVector, const int32_t*>;
 
   explicit LanesWindow(const E* from) : from_(from) {
-    if constexpr (kInRegisters) {
+    if constexpr (kInRegisters)
       for (int v = 0; v < kVectors; v++)
         vectors_[v] = load_lanes<E>(from + v * kLanes<E>);
-    }
   }
 
   // If is_loaded. load(i): the vector of elements from i on, which are nowhere in memory.

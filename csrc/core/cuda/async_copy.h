@@ -74,13 +74,11 @@ class AsyncCopies {
   template <int pending>
   void wait() {
     for (; groups_.size() > pending; groups_.pop_front()) {
-      for (const Copy& copy : groups_.front()) {
-        if (copy.global != nullptr) {
+      for (const Copy& copy : groups_.front())
+        if (copy.global != nullptr)
           std::memcpy(copy.shared, copy.global, 16);
-        } else {
+        else
           std::memset(copy.shared, 0, 16);
-        }
-      }
     }
   }
 

@@ -71,9 +71,8 @@ __global__ void __launch_bounds__(kElementThreads)
 // only when the grid's limit leaves no other way.
 template <class F>
 void for_each_element(int64_t n, F functor) {
-  if (n == 0) {
+  if (n == 0)
     return;
-  }
   const int64_t blocks = ceil_div(n, kElementThreads);
   constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
   const dim3 grid(static_cast<unsigned>(std::min(blocks, kMaxBlocks)));

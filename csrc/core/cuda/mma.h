@@ -47,9 +47,8 @@ __device__ __forceinline__ void load_matrices(const void* row, uint32_t (&matric
   const int r = lane_index() / 4, c = lane_index() % 4 * 2;
   for (int i = 0; i < 4; i++) {
     uint16_t pair[2];
-    for (int e = 0; e < 2; e++) {
+    for (int e = 0; e < 2; e++)
       pair[e] = transposed ? rows[8 * i + c + e][r] : rows[8 * i + r][c + e];
-    }
     std::memcpy(&matrices[i], pair, sizeof(pair));
   }
 #endif
@@ -62,9 +61,8 @@ __device__ __forceinline__ uint32_t to_tf32(float value) {
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
 #else
   std::memcpy(&bits, &value, sizeof(bits));
-  if (std::isfinite(value)) {
+  if (std::isfinite(value))
     bits = (bits + 0x1000) & ~0x1fffu;
-  }
 #endif
   return bits;
 }
@@ -113,11 +111,9 @@ multiply_add(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   for (int i = 0; i < 4; i++) {
     float sum = 0;
     for (int half = 0; half < 2; half++) {
-      for (int k = 0; k < 4; k++) {
-        for (int e = 0; e < kElements; e++) {
+      for (int k = 0; k < 4; k++)
+        for (int e = 0; e < kElements; e++)
           sum += element(rows[k].at[2 * half + i / 2], e) * element(columns[i % 2][k].at[half], e);
-        }
-      }
     }
     d[i] += sum;
   }

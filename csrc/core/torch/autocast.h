@@ -17,10 +17,9 @@ inline torch::CppFunction lower_precision(c10::DeviceType device) {
         at::autocast::get_autocast_dispatch_key_from_device_type(device));
     const auto dtype = at::autocast::get_autocast_dtype(device);
     const auto arguments = op.schema().arguments().size();
-    for (auto value = stack->end() - arguments; value != stack->end(); ++value) {
+    for (auto value = stack->end() - arguments; value != stack->end(); ++value)
       if (value->isTensor())
         *value = at::autocast::cached_cast(dtype, value->toTensor(), device);
-    }
     op.callBoxed(stack);
   });
 }

@@ -84,10 +84,9 @@ variable_list run_steps(
       arguments.push_back({steps.arguments[i], std::move(saved)});
   }
   const auto for_each_wanted = [&](const auto& gradient) {
-    for (size_t i = 0, at = 0; i < result.size(); i++) {
+    for (size_t i = 0, at = 0; i < result.size(); i++)
       if (wanted[i])
         result[i] = gradient(i, at++);
-    }
     return result;
   };
 
@@ -155,10 +154,9 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
   }
 
   void release_variables() override {
-    for (auto* saved : {&outputs, &tensors}) {
+    for (auto* saved : {&outputs, &tensors})
       for (auto& tensor : *saved)
         tensor.reset_data();
-    }
   }
 
   // Compiled autograd: what tells this node from others, and how to replay it
@@ -243,11 +241,10 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
   static std::string value_key(const IValue& value) {
     std::ostringstream text;
     text << value.tagKind() << ':';
-    if (is_size_list(value)) {
+    if (is_size_list(value))
       text << value.toListRef().size();
-    } else if (!value.isTensor()) {
+    else if (!value.isTensor())
       text << value;
-    }
     return text.str();
   }
 };
@@ -330,10 +327,9 @@ struct AutogradKernel {
   set_tangents(const Stack& args, const Pullback& derivative, const variable_list& results) const {
     // To the derivative in one argument the others are constants: without their tangents.
     Stack primals = args;
-    for (auto& value : primals) {
+    for (auto& value : primals)
       if (has_tangent(value))
         value = value.toTensor()._fw_primal(/*level=*/0);
-    }
     Tensor total;
     for (size_t i = 0; i < args.size(); i++) {
       if (!has_tangent(args[i]))

@@ -257,17 +257,15 @@ C10_ALWAYS_INLINE void narrow(const Floats (&x)[kCount], T* to, bool streamed) {
   } else {
     static_assert(kCount == 4);
     Ints codes[kCount];
-    for (int k = 0; k < kCount; k++) {
-      if constexpr (std::is_same_v<T, c10::Float8_e4m3fn>) {
+    for (int k = 0; k < kCount; k++)
+      if constexpr (std::is_same_v<T, c10::Float8_e4m3fn>)
         codes[k] = narrow_float8<3, 7>(x[k], 448.0f);
-      } else if constexpr (std::is_same_v<T, c10::Float8_e5m2>) {
+      else if constexpr (std::is_same_v<T, c10::Float8_e5m2>)
         codes[k] = narrow_float8<2, 15>(x[k], 57344.0f);
-      } else if constexpr (std::is_same_v<T, uint8_t>) {
+      else if constexpr (std::is_same_v<T, uint8_t>)
         codes[k] = to_ints(at_most(positive(x[k]), all(255.0f)));
-      } else {
+      else
         codes[k] = to_limited_ints(x[k], std::numeric_limits<T>::max());
-      }
-    }
     store(pack_bytes<std::is_same_v<T, int8_t>>(codes), to, streamed);
   }
 }

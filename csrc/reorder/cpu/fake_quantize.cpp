@@ -104,11 +104,10 @@ class FakeRows {
     alignas(64) C buffer[kPiece], scales[kPiece], zero_points[kPiece];
     const ReorderProblem& r = p_.reorder;
     const C* src = buffer;
-    if (is_in_place_) {
+    if (is_in_place_)
       src = static_cast<const C*>(r.src) + box_.offset[kSrc] + begin;
-    } else {
+    else
       gather(kSrc, r.src, r.src_dtype, begin, count, buffer);
-    }
     RowArgs<C> row{};
     row.run = count;
     row.rows = 1;
@@ -119,11 +118,10 @@ class FakeRows {
     row.operand[kDstScale] = operand(kDstScale, begin, count, scales);
     row.operand[kDstZeroPoint] = operand(kDstZeroPoint, begin, count, zero_points);
     row.round_before_zero_point = r.round_before_zero_point && row.operand[kDstZeroPoint].present;
-    if (std::is_same_v<C, double> || p_.step_gradient) {
+    if (std::is_same_v<C, double> || p_.step_gradient)
       run_operation_by_operation(row, mask);
-    } else if constexpr (std::is_same_v<C, float>) {
+    else if constexpr (std::is_same_v<C, float>)
       fake_quantize_row(row, p_.dtype, mask);
-    }
     if ((begin + count) % p_.row_elements == 0)
       mask[(count + 7) / 8] = 0;
   }

@@ -229,13 +229,11 @@ void run_rows(const RowArgs<float>& s) {
             s.round_before_zero_point};
       });
     }
-  } else {
-    if (from_integers && !has_dst_side && !has_sum && is_number(kScale) &&
-        is_number(kSrcZeroPoint)) {
-      return run_typed_rows<kVectors, Dst>(Integers{}, s, [&](int64_t row) {
-        return Dequantize{number(kSrcZeroPoint, row, 0.0f), number(kScale, row, 1.0f)};
-      });
-    }
+  } else if (
+      from_integers && !has_dst_side && !has_sum && is_number(kScale) && is_number(kSrcZeroPoint)) {
+    return run_typed_rows<kVectors, Dst>(Integers{}, s, [&](int64_t row) {
+      return Dequantize{number(kSrcZeroPoint, row, 0.0f), number(kScale, row, 1.0f)};
+    });
   }
   const auto any = [&](int64_t row) { return FloatRow(s, row); };
   if (contains(OftenComputedWith{}, s.src_dtype))

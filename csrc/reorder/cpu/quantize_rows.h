@@ -47,15 +47,14 @@ struct RowArgs {
 // A row in another type, which holds all its values.
 template <class T, class C>
 inline void widen_row(const T* __restrict from, int64_t step, C* __restrict to, int64_t n) {
-  if (step == 1) {
+  if (step == 1)
     for (int64_t i = 0; i < n; i++)
       to[i] = static_cast<C>(from[i]);
-  } else if (step == 0) {
+  else if (step == 0)
     std::fill_n(to, n, static_cast<C>(*from));
-  } else {
+  else
     for (int64_t i = 0; i < n; i++)
       to[i] = static_cast<C>(from[i * step]);
-  }
 }
 
 // Rows that are shorter are slow; they should be brought together.

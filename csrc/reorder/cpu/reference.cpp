@@ -19,15 +19,13 @@ void run_reference(const ReorderProblem& p) {
 }
 
 void fake_quantize_reference(const FakeReorderProblem& p) {
-  with_computed(p, [&](auto tag) {
-    using C = typename decltype(tag)::type;
+  with_computed(p, [&]<class C>(std::type_identity<C>) {
     for_each_element(p.rows * p.row_bytes, kByteCost, FakeReorderByte<C>{p});
   });
 }
 
 void mask_gradient_reference(const FakeReorderProblem& p) {
-  with_computed(p, [&](auto tag) {
-    using C = typename decltype(tag)::type;
+  with_computed(p, [&]<class C>(std::type_identity<C>) {
     for_each_element(p.rows * p.row_bytes, kByteCost, FakeReorderBackwardByte<C>{p});
   });
 }

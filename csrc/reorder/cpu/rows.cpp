@@ -156,13 +156,12 @@ Piece choose_piece(
   for (int array = 0; array < kOperands; array++) {
     if (p.operand[array].data == nullptr || is_in_place<C>(p, array, inner))
       continue;
-    if (inner.stride[array] == 0) {
+    if (inner.stride[array] == 0)
       limit(piece.run, kPiece);
-    } else if (next.stride[array] == 0) {
+    else if (next.stride[array] == 0)
       limit(kPiece, piece.rows);
-    } else {
+    else
       limit(kPiece, rows_of_piece);
-    }
   }
   return piece;
 }
@@ -182,11 +181,10 @@ row_operand(const ReorderProblem& p, Array array, const Piece& piece, C* buffer)
     return {true, from, plane.step, plane.row_step, 0};
   }
   const bool is_of_row = !piece.is_packed && plane.step == 0; // a value for each row
-  if (is_of_row) {
+  if (is_of_row)
     plane = {plane.rows, 1, plane.row_step, 0};
-  } else if (!piece.is_packed && plane.row_step == 0) { // the same row again and again
+  else if (!piece.is_packed && plane.row_step == 0) // the same row again and again
     plane.rows = 1;
-  }
   widen_plane(operand.data, operand.dtype, offset, plane, buffer);
   return {true, buffer, !is_of_row, is_of_row ? 1 : plane.rows == 1 ? 0 : plane.run, 0};
 }
@@ -231,11 +229,10 @@ void convert_piece(
   quantize_rows(rows);
   const char* from = result;
   for (int64_t j = 0; j < piece.rows; j++) {
-    if (dst_plane.step == 1) {
+    if (dst_plane.step == 1)
       std::memcpy(to, from, piece.run * size);
-    } else {
+    else
       move_runs(size, from, size, to, dst_plane.step * size, piece.run);
-    }
     from += piece.run * size;
     to += dst_plane.row_step * size;
   }
@@ -271,15 +268,14 @@ void reorder_rows(
     const char* src,
     char* dst,
     bool is_streamed) {
-  if (p.is_move()) {
+  if (p.is_move())
     move_box(box, c10::elementSize(p.dst_dtype), src, dst, is_streamed);
-  } else if (p.compute_dtype == c10::kLong) {
+  else if (p.compute_dtype == c10::kLong)
     convert_box<int32_t>(p, box, src, dst, is_streamed);
-  } else if (p.compute_dtype == c10::kDouble) {
+  else if (p.compute_dtype == c10::kDouble)
     convert_box<double>(p, box, src, dst, is_streamed);
-  } else {
+  else
     convert_box<float>(p, box, src, dst, is_streamed);
-  }
 }
 
 } // namespace torch_dnnl::reorder_cpu

@@ -50,13 +50,12 @@ class StepByStep {
     const auto operand = s_.operand[array].in_row(row_);
     if (!operand.present)
       return;
-    if (operand.data == nullptr) {
+    if (operand.data == nullptr)
       for (int64_t i = 0; i < size_; i++)
         value_[i] = f(value_[i], operand.number);
-    } else {
+    else
       for (int64_t i = 0; i < size_; i++)
         value_[i] = f(value_[i], operand.data[begin_ + i]);
-    }
   }
 
   void compute() {
@@ -65,26 +64,22 @@ class StepByStep {
     step(kScale, [](C x, C scale) { return scale * x; });
     step(kAccumulate, [beta](C x, C sum) { return x + beta * sum; });
     step(kDstScale, [](C x, C scale) { return x / scale; });
-    if (s_.round_before_zero_point) {
+    if (s_.round_before_zero_point)
       step(kDstZeroPoint, [](C x, C zero) { return round_even(x) + zero; });
-    } else {
+    else
       step(kDstZeroPoint, [](C x, C zero) { return x + zero; });
-    }
   }
 
   void store() const {
-    dispatch(ReorderTypes{}, s_.dst_dtype, [&](auto tag) {
-      using T = typename decltype(tag)::type;
+    dispatch(ReorderTypes{}, s_.dst_dtype, [&]<class T>(std::type_identity<T>) {
       T* to = reinterpret_cast<T*>(s_.dst) + row_ * s_.dst_row_step + begin_;
       if constexpr (std::is_integral_v<T> || std::is_same_v<C, double>) {
         if constexpr (std::is_arithmetic_v<T>) {
-          for (int64_t i = 0; i < size_; i++) {
-            if constexpr (std::is_floating_point_v<T>) {
+          for (int64_t i = 0; i < size_; i++)
+            if constexpr (std::is_floating_point_v<T>)
               to[i] = canonical_nan(static_cast<T>(value_[i]));
-            } else {
+            else
               to[i] = convert<T>(value_[i]);
-            }
-          }
         } else {
           store_singles(to);
         }

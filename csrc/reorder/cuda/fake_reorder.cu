@@ -45,10 +45,9 @@ struct Eight {
         cuda::store_vector(to + i * kWidth, part[i]);
       return;
     }
-    for (int k = 0; k < kBits; k++) {
+    for (int k = 0; k < kBits; k++)
       if (k < count)
         to[k] = at(k);
-    }
   }
 };
 
@@ -96,10 +95,9 @@ __device__ __forceinline__ void for_each_pack(const FakePlan<C>& plan, const F& 
     }
   }
 #pragma unroll
-  for (int i = 0; i < kPacks; i++) {
+  for (int i = 0; i < kPacks; i++)
     if (count[i] > 0)
       finish(first + i * kThreads, count[i], position[i], data[i]);
-  }
 }
 
 template <class T, class C>
@@ -185,8 +183,7 @@ bool supports_packs(const FakeReorderProblem& p) {
 
 void fake_quantize(const FakeReorderProblem& p) {
   const Box box = *box_of_packs(p);
-  dispatch(FloatingTypes{}, p.reorder.src_dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  dispatch(FloatingTypes{}, p.reorder.src_dtype, [&]<class T>(std::type_identity<T>) {
     using C = compute_t<T>;
     launch_packs<C>(quantize_kernel<T, C>, FakePlan<C>(p, box));
   });
@@ -205,15 +202,13 @@ void mask_gradient(const FakeReorderProblem& p) {
 }
 
 void fake_quantize_reference(const FakeReorderProblem& p) {
-  with_computed(p, [&](auto tag) {
-    using C = typename decltype(tag)::type;
+  with_computed(p, [&]<class C>(std::type_identity<C>) {
     cuda::for_each_element(p.rows * p.row_bytes, FakeReorderByte<C>{p});
   });
 }
 
 void mask_gradient_reference(const FakeReorderProblem& p) {
-  with_computed(p, [&](auto tag) {
-    using C = typename decltype(tag)::type;
+  with_computed(p, [&]<class C>(std::type_identity<C>) {
     cuda::for_each_element(p.rows * p.row_bytes, FakeReorderBackwardByte<C>{p});
   });
 }

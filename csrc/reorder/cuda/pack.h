@@ -127,10 +127,9 @@ __device__ __forceinline__ void store_part(T* to, const cuda::Vector<T, n>& vect
     cuda::store_vector(to, vector);
     return;
   }
-  for (int k = 0; k < n; k++) {
+  for (int k = 0; k < n; k++)
     if (k < count)
       to[k] = vector.at[k];
-  }
 }
 
 // Elements that are computed with.

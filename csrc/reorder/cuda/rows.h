@@ -41,10 +41,9 @@ struct RowBox {
     for_each_coordinate(pack, [&](int a, uint32_t coordinate) {
       position.at[kSrc] += coordinate * stride[a][kSrc];
       position.at[kDst] += coordinate * stride[a][kDst];
-      if (has_tensors) {
+      if (has_tensors)
         for (int array = 0; array < kOperands; array++)
           position.at[array] += coordinate * stride[a][array];
-      }
       elements_of_pack = a == 0 ? elements(coordinate) : elements_of_pack;
     });
     return elements_of_pack;

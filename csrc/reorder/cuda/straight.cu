@@ -88,10 +88,9 @@ class RowsOfThread {
   __device__ __forceinline__ void load_part(const char* from, int count, RawPack& raw) const {
     const int bytes = count * args_.src_size;
 #pragma unroll
-    for (int i = 0; i < static_cast<int>(sizeof(RawPack)); i++) {
+    for (int i = 0; i < static_cast<int>(sizeof(RawPack)); i++)
       if (i < bytes)
         raw.words[i / 4] |= static_cast<uint32_t>(static_cast<uint8_t>(from[i])) << i % 4 * 8;
-    }
   }
 
   const typename Pack::Args& args_;

@@ -131,10 +131,9 @@ inline int64_t line_packs(const Source& s, const Shape& shape) {
 // The axes that follow each other in the source, until a line is full.
 inline void choose_run(const Source& s, Shape& shape) {
   c10::SmallVector<int, kMaxAxes> order;
-  for (int a = s.last(); a >= 0; a--) {
+  for (int a = s.last(); a >= 0; a--)
     if (s.stride(a, boxes::kSrc) > 0)
       order.push_back(a);
-  }
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
     return s.stride(a, boxes::kSrc) < s.stride(b, boxes::kSrc);
   });
@@ -203,10 +202,9 @@ using Order = c10::SmallVector<int, kMaxAxes>; // axes of the box
 inline Order order_axes(const Source& s, const Shape& shape) {
   Order order{s.last()};
   for (const bool tiled : {true, false}) {
-    for (int a = s.last() - 1; a >= 0; a--) {
+    for (int a = s.last() - 1; a >= 0; a--)
       if ((shape.tile[a] > 1) == tiled)
         order.push_back(a);
-    }
   }
   return order;
 }
@@ -293,10 +291,9 @@ choose_vectors(const Source& s, const Shape& shape, const Order& order, TileBox&
   result.run_stride = static_cast<uint32_t>(shape.run_stride);
   result.run_elements = static_cast<uint32_t>(shape.run);
   result.run_end = -1;
-  for (int i = 0; i < result.tiled; i++) {
+  for (int i = 0; i < result.tiled; i++)
     if (!shape.run_axes.empty() && order[i] == shape.run_axes.back())
       result.run_end = i;
-  }
 }
 
 inline void count_packs(const Source& s, const Shape& shape, TileBox& result) {

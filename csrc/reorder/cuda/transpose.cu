@@ -94,10 +94,9 @@ class TileOfBlock {
   __device__ __forceinline__ void advance(int64_t (&at)[kArrays], int a, uint32_t count) const {
     at[kSrc] += count * box_.axis[a].stride[kSrc];
     at[kDst] += count * box_.axis[a].stride[kDst];
-    if (args_.has_tensors) {
+    if (args_.has_tensors)
       for (int array = 0; array < kOperands; array++)
         at[array] += count * box_.axis[a].stride[array];
-    }
   }
 
   // A vector of a run, and where it goes.
@@ -142,12 +141,11 @@ class TileOfBlock {
       }
 #pragma unroll
       for (int k = 0; k < kLoads; k++) {
-        if (v[k].bytes == width) {
+        if (v[k].bytes == width)
           copy_bytes<width>(shared + v[k].to, &data[k]);
-        } else {
+        else
           for (uint32_t i = 0; i < v[k].bytes; i++)
             shared[v[k].to + i] = v[k].from[i];
-        }
       }
     }
   }
@@ -202,13 +200,12 @@ bool needs_transpose(const ReorderProblem& p, const Task& task) {
 
 void run_transpose(const ReorderProblem& p, const Box& box) {
   if (!p.is_move()) {
-    if (p.compute_dtype == c10::kDouble) {
+    if (p.compute_dtype == c10::kDouble)
       launch_widest<ConvertedPack, double, 4, 2, 1>(p, box);
-    } else if (p.compute_dtype == c10::kLong) {
+    else if (p.compute_dtype == c10::kLong)
       launch_widest<ConvertedPack, int32_t, 16, 4, 1>(p, box);
-    } else {
+    else
       launch_widest<ConvertedPack, float, 16, 8, 4, 1>(p, box);
-    }
     return;
   }
   switch (c10::elementSize(p.dst_dtype)) {

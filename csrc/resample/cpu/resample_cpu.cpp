@@ -15,8 +15,7 @@ namespace torch_dnnl {
 namespace {
 
 void run_reference(const ResampleProblem& p) {
-  dispatch(ImageTypes{}, p.src_dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  dispatch(ImageTypes{}, p.src_dtype, [&]<class T>(std::type_identity<T>) {
     const auto tables = cached_tables<compute_t<T>>(p.axes, p.transposed);
     ResampleReference<T, /*kReaders=*/false> functor{p, {}};
     int64_t cost = 8;

@@ -216,22 +216,20 @@ C10_ALWAYS_INLINE void gather_taps(const Row& pixels, const RowPart<WeightOf<E>>
     if (has_empty)
       sum = Lanes<E>::blendv(
           sum, broadcast_lanes(empty), Lanes<E>::loadu(taps.empty.data() + begin + i));
-    if (i < whole) {
+    if (i < whole)
       to.template store<E>(i, sum);
-    } else {
+    else
       to.template store<E>(i, sum, n - i);
-    }
   }
 }
 
 // f(the number of taps, if it is one of those that have a loop of their own, or 0)
 template <class E, class F>
 void with_taps(int64_t taps, const F& f) {
-  if constexpr (std::is_unsigned_v<E>) {
+  if constexpr (std::is_unsigned_v<E>)
     f(std::integral_constant<int, 1>{});
-  } else {
+  else
     with_constant<0, 1, 2, 3, 4>(static_cast<int>(taps), f);
-  }
 }
 
 // A function of its own for each: inlined side by side, loops would lack registers.
@@ -253,11 +251,10 @@ void gather_line(const E* line, const RowPart<WeightOf<E>>& part) {
       });
     }
   };
-  if constexpr (LanesWindow<1, E>::is_loaded) {
+  if constexpr (LanesWindow<1, E>::is_loaded)
     with_constant<none, shared_1, shared_2, shared_4, own_4>(part.taps->window, gather);
-  } else {
+  else
     gather(std::integral_constant<Window, none>{}); // elements are fetched one by one
-  }
 }
 
 // From a row of bytes, with taps for one.

@@ -100,11 +100,10 @@ template <class C>
 c10::SmallVector<RowPiece, 2> cut_pieces(const RowPlan<C>& plan) {
   const HostTable<C>& w = *plan.w;
   int64_t width = std::max<int64_t>(1, kPiece / plan.channels);
-  if (plan.order == RowOrder::taps_first) {
+  if (plan.order == RowOrder::taps_first)
     width = w.out;
-  } else if (plan.taps != nullptr) {
+  else if (plan.taps != nullptr)
     width = std::max(width / kLanes<C>, int64_t(1)) * kLanes<C>; // whole blocks of taps
-  }
   const auto end_of = [&](int64_t o) { return w.start[o] + w.count[o]; };
   c10::SmallVector<RowPiece, 2> pieces;
   for (int64_t begin = 0; begin < w.out; begin += width) {

@@ -51,8 +51,7 @@ void copy_row(const char* from, char* to, int64_t bytes) {
 
 // n elements of `bytes` each.
 void fill(char* dst, int64_t n, int64_t bytes, uint64_t value) {
-  dispatch_bytes(bytes, [&](auto tag) {
-    using E = typename decltype(tag)::type;
+  dispatch_bytes(bytes, [&]<class E>(std::type_identity<E>) {
     std::fill_n(reinterpret_cast<E*>(dst), n, static_cast<E>(value)); // its first bytes
   });
 }
@@ -241,10 +240,9 @@ class TapsFirst {
       if (h == begin || !plan_.repeats_row(h))
         find_rows(plane, h, rows);
       const C* row_weights = &table.weights[h * table.width];
-      for (int64_t i = 0; i < plane.count; i++) {
+      for (int64_t i = 0; i < plane.count; i++)
         for (int64_t j = 0; j < count; j++)
           weights[i * count + j] = plane.weights[i] * row_weights[j];
-      }
       const int64_t n = piece.size * plan_.channels;
       maker_.passes.dst.write({rows, weights, plane.count * count}, true, n, dst, plan_.target);
     }
@@ -353,8 +351,7 @@ bool is_moved(const ResampleProblem& p, const Tables<C>& tables) {
 
 // Elements are moved as integers of their size.
 void run_moves(const ResampleProblem& p) {
-  dispatch_bytes(c10::elementSize(p.src_dtype), [&](auto tag) {
-    using E = typename decltype(tag)::type;
+  dispatch_bytes(c10::elementSize(p.src_dtype), [&]<class E>(std::type_identity<E>) {
     using C = WeightOf<E>;
     const ImagePasses<C>& passes = moves_of<E>();
     const auto tables = cached_tables<C>(p.axes, p.transposed);
@@ -375,15 +372,13 @@ bool supports_rows(const ResampleProblem& p) {
 }
 
 void run_rows(const ResampleProblem& p) {
-  dispatch(ImageTypes{}, p.src_dtype, [&](auto src) {
-    using T = typename decltype(src)::type;
+  dispatch(ImageTypes{}, p.src_dtype, [&]<class T>(std::type_identity<T>) {
     using C = compute_t<T>;
     const auto tables = cached_tables<C>(p.axes, p.transposed);
     if (is_moved(p, tables))
       return run_moves(p);
     const auto plan = plan_rows(p, tables, false);
-    dispatch(ImageTypes{}, p.dst_dtype, [&](auto dst) {
-      using U = typename decltype(dst)::type;
+    dispatch(ImageTypes{}, p.dst_dtype, [&]<class U>(std::type_identity<U>) {
       run_plan<C>(plan, {passes_of<T, C>(), passes_of<C, C>(), passes_of<U, C>()});
     });
   });

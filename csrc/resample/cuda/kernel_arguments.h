@@ -53,13 +53,12 @@ __device__ __forceinline__ Place place(const KernelArguments<W>& args, uint32_t 
 // NaN stays NaN, with whatever bits the processor's conversion gives it.
 template <class T, class C>
 __device__ __forceinline__ T result(C value) {
-  if constexpr (std::is_same_v<T, C>) {
+  if constexpr (std::is_same_v<T, C>)
     return value;
-  } else if constexpr (std::is_integral_v<T>) {
+  else if constexpr (std::is_integral_v<T>)
     return convert<T>(value);
-  } else {
+  else
     return static_cast<T>(value);
-  }
 }
 
 template <class T>
@@ -74,10 +73,9 @@ template <class T, int n, class W, class Columns>
 __device__ __forceinline__ void
 fill_empty(const KernelArguments<W>& args, const Columns& columns, bool all, Vector<T, n>& out) {
 #pragma unroll
-  for (int v = 0; v < n; v++) {
+  for (int v = 0; v < n; v++)
     if (all || columns.is_empty(v))
       out.at[v] = fill_value<T>(args.fill);
-  }
 }
 
 // The elements of a vector: 16 bytes, but no more than 8, so that sums stay in registers.

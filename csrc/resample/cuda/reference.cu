@@ -48,8 +48,7 @@ struct BuildTables {
 
 template <bool transposed>
 void run(const ResampleProblem& p) {
-  dispatch(ImageTypes{}, p.src_dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  dispatch(ImageTypes{}, p.src_dtype, [&]<class T>(std::type_identity<T>) {
     using W = compute_t<T>;
     int64_t indices = 0, weights = 0;
     for (const AxisSpec& spec : p.axes) {

@@ -26,10 +26,9 @@ template <class W>
 std::optional<Plan<W>> plan_of(const ResampleProblem& p) {
   if (p.src_dtype != p.dst_dtype)
     return {};
-  for (const AxisSpec& axis : p.axes) {
+  for (const AxisSpec& axis : p.axes)
     if (std::max(axis.in, axis.out) > cuda::kLongestAxis || is_flipped(axis))
       return {};
-  }
   if (!cuda::has_dense_rows(p))
     return {};
   const Tables<W> tables = cached_tables<W>(p.axes, p.transposed);

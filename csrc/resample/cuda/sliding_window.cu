@@ -174,13 +174,12 @@ void copy(const ResamplePlan<float>& plan) {
   const auto run = [&](void (*kernel)(KernelArguments<float>), int64_t vector) {
     run_threads(plan, kernel, kThreads, vector, {1, 1});
   };
-  if (m.stores(kVector) && m.loads(kVector) && m.inner % kVector == 0) {
+  if (m.stores(kVector) && m.loads(kVector) && m.inner % kVector == 0)
     run(copy_kernel<T, kVector, true>, kVector);
-  } else if (m.stores(kVector)) {
+  else if (m.stores(kVector))
     run(copy_kernel<T, kVector, false>, kVector);
-  } else {
+  else
     run(copy_kernel<T, 1, false>, 1);
-  }
 }
 
 } // namespace
@@ -188,8 +187,7 @@ void copy(const ResamplePlan<float>& plan) {
 template <class W>
 void slide_window(const ResamplePlan<W>& plan) {
   const int64_t taps = std::max(plan.tables[1]->width, plan.tables[2]->width);
-  dispatch(SummedTypes<W>{}, plan.images.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  dispatch(SummedTypes<W>{}, plan.images.dtype, [&]<class T>(std::type_identity<T>) {
     taps <= 2 ? slide<T, 2>(plan) : slide<T, 4>(plan);
   });
 }

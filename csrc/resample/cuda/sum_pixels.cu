@@ -55,29 +55,26 @@ void run(const ResamplePlan<W>& plan) {
   constexpr int kVector = kLanes<T>, kTaps = 4;
   const RowImages& m = plan.images;
   const int64_t width = plan.tables[2]->width;
-  if (m.inner % kVector != 0 || !m.stores(kVector) || !m.loads(kVector)) {
+  if (m.inner % kVector != 0 || !m.stores(kVector) || !m.loads(kVector))
     run<T, kSums, 1, ColumnOfManyTaps<W, 1>>(plan, width);
-  } else if (width > 1 && width <= kTaps) {
+  else if (width > 1 && width <= kTaps)
     run<T, kSums, kVector, Columns<W, kTaps, kVector, true>>(plan, kTaps);
-  } else {
+  else
     run<T, kSums, kVector, ColumnOfManyTaps<W, kVector>>(plan, width);
-  }
 }
 
 } // namespace
 
 template <class W>
 void sum_pixels(const ResamplePlan<W>& plan) {
-  dispatch(SummedTypes<W>{}, plan.images.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  dispatch(SummedTypes<W>{}, plan.images.dtype, [&]<class T>(std::type_identity<T>) {
     const int64_t sums = readers_of(plan)->width;
-    if (sums <= 2) {
+    if (sums <= 2)
       run<T, 2>(plan);
-    } else if (sums <= 4) {
+    else if (sums <= 4)
       run<T, 4>(plan);
-    } else {
+    else
       run<T, kMostRunningSums>(plan);
-    }
   });
 }
 

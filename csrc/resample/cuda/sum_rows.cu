@@ -272,11 +272,10 @@ void run(const ResamplePlan<W>& plan) {
   constexpr int kOutputs = std::max(kLanes<T> / 2, 1);
   const int64_t elements = pixels_per_tile(plan, tile_capacity(plan)) * plan.images.inner;
   const int64_t width = plan.tables[2]->width;
-  if (width <= kTaps && elements <= kOutputs * threads_of(plan)) {
+  if (width <= kTaps && elements <= kOutputs * threads_of(plan))
     run(plan, sum_rows_kernel<T, kSums, FewTaps<W, kOutputs>>, kSums, kTaps, elements);
-  } else {
+  else
     run(plan, sum_rows_kernel<T, kSums, ManyTaps<W>>, kSums, width, elements);
-  }
 }
 
 } // namespace
@@ -292,8 +291,7 @@ bool can_sum_rows(const ResamplePlan<W>& plan) {
 
 template <class W>
 void sum_rows(const ResamplePlan<W>& plan) {
-  dispatch(SummedTypes<W>{}, plan.images.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  dispatch(SummedTypes<W>{}, plan.images.dtype, [&]<class T>(std::type_identity<T>) {
     readers_of(plan)->width <= 2 ? run<T, 2>(plan) : run<T, 4>(plan);
   });
 }

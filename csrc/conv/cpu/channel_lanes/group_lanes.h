@@ -38,15 +38,14 @@ class GroupLanes {
     for (int64_t v = 0; v < vectors; v++, to += n) {
       load_channels(first_[v], window, LaneRun<C>{window_.data(), n, window});
       const int32_t* index = index_.data() + v * pixel_;
-      if (window_vectors_ == 1) {
+      if (window_vectors_ == 1)
         spread<1>(index, pixels, to);
-      } else if (window_vectors_ == 2) {
+      else if (window_vectors_ == 2)
         spread<2>(index, pixels, to);
-      } else if (window_vectors_ == 4) {
+      else if (window_vectors_ == 4)
         spread<4>(index, pixels, to);
-      } else {
+      else
         spread<0>(index, pixels, to);
-      }
     }
   }
 

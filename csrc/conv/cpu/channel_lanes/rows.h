@@ -94,11 +94,10 @@ class InputRows {
       const bool may_exceed = pixels > 0 && run + (channels - 1) * xs[1] + n <= image_end_;
       load_pixels(ImageRun<const T>{run, channels, pixels, xs[1], xs[4]}, lanes, may_exceed);
     };
-    if (plan_.is_plain) {
+    if (plan_.is_plain)
       load_channels(channel_, vectors * n, {to, n, plan_.in_step});
-    } else {
+    else
       group_lanes_.load(vectors, pixels, to, load_channels);
-    }
   }
 
   // Behind the last element of the image.

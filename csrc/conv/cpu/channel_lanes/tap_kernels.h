@@ -77,10 +77,9 @@ for_each_product(const C* pixels, int64_t step, uint64_t inside, const F& f) {
       if constexpr (taps > 1)
         keep_in_register<C>(pixel);
 #pragma GCC unroll kUnrolled
-      for (size_t tap = 0; tap < taps; tap++) {
+      for (size_t tap = 0; tap < taps; tap++)
         if (at >= tap && (at - tap) % stride == 0 && (at - tap) / stride < outputs)
           f(pixel, tap, (at - tap) / stride);
-      }
     }
   }
 }

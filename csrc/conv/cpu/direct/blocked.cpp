@@ -185,11 +185,9 @@ class Blocked : GatherImages {
 } // namespace
 
 void run_blocked(const ConvProblem& p) {
-  if (p.pass == ConvPass::backward_weights) {
+  if (p.pass == ConvPass::backward_weights)
     return blocked_weights_gradient(p);
-  }
-  dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  dispatch(FloatingTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
     const GatherImages images{p};
     const DirectSteps steps{images, sizeof(compute_t<T>)};
     const BlockedShape shape{images, steps, at::get_num_threads()};

@@ -182,11 +182,10 @@ class FewInputs : GatherImages {
       return epilogue_.store_pixels(sums, kLanes<C>, panels_.width, run);
     T* to = epilogue_.output(run);
     for (int64_t c = std::exchange(run.channels, 1); c > 0; c--, run.channel++) {
-      if (!epilogue_.is_empty()) {
+      if (!epilogue_.is_empty())
         epilogue_.store_line(sums, run);
-      } else {
+      else
         at::vec::convert(sums, to, run.pixels);
-      }
       to += p.dst_stride[1];
       sums += plan_.tile_width;
     }
@@ -207,8 +206,7 @@ bool supports_few_inputs(const ConvProblem& p) {
 }
 
 void run_few_inputs(const ConvProblem& p) {
-  dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  dispatch(FloatingTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
     const ConvProblem q = p.pass == ConvPass::forward ? p : exchanged(p);
     const Panels panels{q.oc, kLanes<compute_t<T>>};
     FewInputs<T>(q, plan_few_inputs(q, panels, at::get_num_threads())).run();

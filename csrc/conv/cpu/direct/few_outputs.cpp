@@ -51,10 +51,9 @@ Scratch<C> pack_weights(const GatherImages& images, const FewOutputsPlan& plan) 
         const T* from = static_cast<const T*>(p.weights) + group * p.weights_group +
             row / p.kernel[1] * ws[2] + row % p.kernel[1] * ws[3] + c * images.weights_in_stride;
         C* const end = to + plan.columns;
-        for (int64_t tap = 0; tap < p.kernel[2]; tap++) {
+        for (int64_t tap = 0; tap < p.kernel[2]; tap++)
           for (int64_t o = 0; o < images.out_channels; o++)
             *to++ = static_cast<C>(from[tap * ws[4] + o * images.weights_out_stride]);
-        }
         std::fill(to, end, C(0));
         to = end;
       }
@@ -204,8 +203,7 @@ bool supports_few_outputs(const ConvProblem& p) {
 }
 
 void run_few_outputs(const ConvProblem& p) {
-  dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  dispatch(FloatingTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
     const GatherImages images{p};
     FewOutputs<T>(images, plan_few_outputs(images, kLanes<compute_t<T>>)).run();
   });

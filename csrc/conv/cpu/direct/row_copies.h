@@ -137,11 +137,10 @@ class RowCopies {
         src[a] = at[a] * p_.stride[a] + tap[a] * p_.dilation[a] - p_.pad[a];
       const bool is_inside =
           src[0] >= 0 && src[0] < p_.src_size[0] && src[1] >= 0 && src[1] < p_.src_size[1];
-      if (is_inside) {
+      if (is_inside)
         copy_row(image + src[0] * p_.src_stride[2] + src[1] * p_.src_stride[3], src[2], to);
-      } else {
+      else
         std::fill(to, to + plan_.copy_size, C(0));
-      }
     }
   }
 

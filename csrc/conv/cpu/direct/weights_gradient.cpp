@@ -78,10 +78,9 @@ WeightsGradientPlan plan_weights_gradient(const ConvProblem& p, const Panels& pa
   o.row_tiles = ceil_div(out[1], o.tile_rows);
   o.tiles = p.n * out[0] * o.row_tiles * o.width_tiles;
   o.chunks = std::min(most_chunks, std::max<int64_t>(o.tiles, 1));
-  for (int64_t row = 0; row < o.tile_rows && o.copies; row++) {
+  for (int64_t row = 0; row < o.tile_rows && o.copies; row++)
     for (int64_t x = 0; x < o.tile_width; x++)
       o.pixels.push_back(row * o.copies->result_row_step + x * o.copies->result_pixel_step);
-  }
   return o;
 }
 
@@ -297,8 +296,7 @@ class WeightsGradient {
 } // namespace
 
 void blocked_weights_gradient(const ConvProblem& p) {
-  dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  dispatch(FloatingTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
     // Vectors of whichever channels fill them better.
     const auto lanes = [](int64_t channels, int64_t rows) {
       return round_up(channels, kLanes<compute_t<T>>) * rows;

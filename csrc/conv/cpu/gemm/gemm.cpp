@@ -205,8 +205,7 @@ void run_gemm(const ConvProblem& p) {
   if (p.pass == ConvPass::backward_data)
     clear_uncovered(p);
   const GemmView view = gemm_view(p);
-  dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  dispatch(FloatingTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
     const GemmBlocking blocking = gemm_blocking(view, at::get_num_threads(), sizeof(compute_t<T>));
     Gemm<T>(p, view, blocking).run();
   });

@@ -98,11 +98,10 @@ class GemmOutput {
       run.w = digits.next(size[2]), run.h = digits.next(size[1]), run.d = digits.next(size[0]);
       run.n = digits.rest;
       run.pixels = std::min(pixels.end - pixel, longest - pixel % longest);
-      if (is_transposed) {
+      if (is_transposed)
         complete_pixels(block, sums + (pixel - pixels.begin) * kPanel<C>, run);
-      } else {
+      else
         complete_lines(block, sums, pixel - pixels.begin, run);
-      }
     }
   }
 
@@ -132,11 +131,10 @@ class GemmOutput {
     for (int64_t count, j = first, end = first + n; j < end; j += count, to += count) {
       const C* from = row + j / kPanel<C> * step + j % kPanel<C>;
       count = std::min(end - j, kPanel<C> - j % kPanel<C>);
-      if (count == 1) {
+      if (count == 1)
         *to = convert<U>(*from);
-      } else {
+      else
         at::vec::convert(from, to, count);
-      }
     }
   }
 

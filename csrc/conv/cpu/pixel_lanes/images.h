@@ -63,10 +63,9 @@ template <class T, class C>
 // they are in, if it knows the step.
 template <class T, class C, class Step>
 [[gnu::noinline]] void load_strided(PlaneRows<T, C> o, Step step) {
-  for (int64_t y = 0; y < o.rows; y++, o.from += o.from_step, o.to += o.to_step) {
+  for (int64_t y = 0; y < o.rows; y++, o.from += o.from_step, o.to += o.to_step)
     for (int64_t x = 0; x < o.columns; x++)
       o.to[x] = static_cast<C>(o.from[x * step]);
-  }
 }
 
 template <class T, class C>
@@ -91,10 +90,9 @@ template <class T, class C>
 class PlaneImages {
  public:
   explicit PlaneImages(const PixelLanesPlan& plan) : plan_(plan) {
-    for (const Phase& phase : plan.phases[2]) {
+    for (const Phase& phase : plan.phases[2])
       for (int64_t m = 0; m < phase.taps; m++)
         are_met_[plan.class_of(phase.in + m * phase.tap_in_step)] = true;
-    }
   }
 
   // The next calls are for this unit.
@@ -123,10 +121,9 @@ class PlaneImages {
   const C* plane(int64_t d, int64_t channel) {
     const int64_t slot = d % plan_.slots;
     if (tags_[slot] != d) {
-      for (int64_t n = 0; n < unit_.images; n++) {
+      for (int64_t n = 0; n < unit_.images; n++)
         for (int64_t c = 0; c < plan_.in_channels; c++)
           load(n, c, d, at(slot, c) + n * image_step());
-      }
       tags_[slot] = d;
     }
     return at(slot, channel);
@@ -156,11 +153,10 @@ class PlaneImages {
     const int64_t rows = rows_.count(), step = plan_.row_pitch();
     if (classes == 2 && xs[4] == 1 && are_met_[0] && are_met_[1])
       return load_pairs<T, C>({from, xs[3], rows, columns, to, step}, pitch);
-    for (int64_t c = 0; c < classes; c++, from += xs[4], to += pitch) {
+    for (int64_t c = 0; c < classes; c++, from += xs[4], to += pitch)
       if (are_met_[c])
         load_rows<T, C>(
             {from, xs[3], rows, ceil_div(columns - c, classes), to, step}, classes * xs[4]);
-    }
   }
 
   const PixelLanesPlan& plan_;

@@ -98,11 +98,10 @@ void gather(const PlaneOperands<C>& o) {
       const int64_t y = row->row + at;
       if (y < o.first_row || y >= o.last_row)
         continue;
-      if (!slides || row->meets_first) {
+      if (!slides || row->meets_first)
         add_row(row->pixels + y * pitch, row->weights, std::integral_constant<int, 0>());
-      } else {
+      else
         add_row(row->pixels + y * pitch, row->weights, std::integral_constant<int, 1>());
-      }
     }
     if (step + complete >= outputs) {
       const auto to = [&](int i) __attribute__((always_inline)) {

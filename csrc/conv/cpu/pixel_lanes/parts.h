@@ -72,10 +72,9 @@ void for_each_weight(const PixelLanesPlan& plan, const Parts& parts, const F& f)
       }
     };
     for (int64_t d = 0; d < plan.p.kernel[0]; d++) {
-      for (int64_t i = 0; i < plan.in_channels; i++) {
+      for (int64_t i = 0; i < plan.in_channels; i++)
         for (int64_t run = 0; run < part.runs; run++)
           for_taps(d * ws[2] + i * plan.weights_in_stride, run);
-      }
     }
   }
 }

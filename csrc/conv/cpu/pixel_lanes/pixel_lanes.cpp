@@ -95,11 +95,10 @@ void store_row(
   T* to = static_cast<T*>(plan.p.out) + (unit.n + image) * ys[0] + c * ys[1] + unit.d * ys[2] +
       h * ys[3] + w * ys[4];
   const auto store_part = [&](int64_t x, const Lanes<C>& lanes) {
-    if (x + n <= pixels) {
+    if (x + n <= pixels)
       store_lanes<C>(to + x, lanes);
-    } else if (x < pixels) {
+    else if (x < pixels)
       store_lanes<C>(to + x, lanes, pixels - x);
-    }
   };
   if (step == 1 && ys[4] == 1) {
     for (int64_t x = 0; x < pixels; x += n)
@@ -113,10 +112,9 @@ void store_row(
       store_part(x + n, second);
     }
   } else {
-    for (int64_t phase = 0; phase < step; phase++, sums += pitch) {
+    for (int64_t phase = 0; phase < step; phase++, sums += pitch)
       for (int64_t x = phase, i = 0; x < pixels; x += step, i++)
         to[x * ys[4]] = convert<T>(sums[i]);
-    }
   }
 }
 

@@ -36,12 +36,11 @@ Block<C> copy_block(const ImageRun<const T>& from, C* buffer) {
   for (int64_t c = 0; c < channels; c++) {
     const T* line = data + c * channel_stride;
     C* to = buffer + c * pixels;
-    if (pixel_stride == 1) {
+    if (pixel_stride == 1)
       widen(line, pixels, to);
-    } else {
+    else
       for (int64_t x = 0; x < pixels; x++)
         to[x] = static_cast<C>(line[x * pixel_stride]);
-    }
   }
   return {buffer, 1, pixels};
 }

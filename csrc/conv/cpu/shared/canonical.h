@@ -34,11 +34,10 @@ inline void drop_taps(ConvProblem& p, int axis) {
   const int64_t shift = first * p.weights_stride[2 + axis] * c10::elementSize(p.dtype);
   p.kernel[axis] = std::max<int64_t>(end - first, 1);
   p.pad[axis] -= first * dilation;
-  if (p.pass == ConvPass::backward_weights) {
+  if (p.pass == ConvPass::backward_weights)
     p.out = static_cast<char*>(p.out) + shift;
-  } else {
+  else
     p.weights = static_cast<const char*>(p.weights) + shift;
-  }
   if (p.kernel[axis] == 1)
     p.dilation[axis] = 1;
 }
@@ -88,10 +87,9 @@ inline ConvProblem canonical(ConvProblem p) {
   for (int axis = 0; axis < 3; axis++)
     drop_taps(p, axis);
   const auto move_pixels_to_front = [&] {
-    for (int axis : {1, 2, 1}) {
+    for (int axis : {1, 2, 1})
       if (is_pixel(p, axis))
         swap_axes(p, axis - 1, axis);
-    }
   };
   move_pixels_to_front();
   for (int axis : {1, 0, 1}) { // all three may be one

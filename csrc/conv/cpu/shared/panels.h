@@ -48,10 +48,9 @@ inline bool is_run(Offsets offsets) {
 
 // Whether they are at one distance from each other.
 inline bool are_even(Offsets offsets) {
-  for (size_t i = 2; i < offsets.size(); i++) {
+  for (size_t i = 2; i < offsets.size(); i++)
     if (offsets[i] - offsets[i - 1] != offsets[1] - offsets[0])
       return false;
-  }
   return true;
 }
 

@@ -39,10 +39,9 @@ template <class F>
 void for_each_tap(const std::vector<Phase>& phases, int64_t out, int64_t size, const F& f) {
   const Phase& phase = phases[out % phases.size()];
   int64_t in = phase.in + (out - phase.out) / phase.out_step * phase.in_step;
-  for (int64_t m = 0; m < phase.taps; m++, in += phase.tap_in_step) {
+  for (int64_t m = 0; m < phase.taps; m++, in += phase.tap_in_step)
     if (in >= 0 && in < size)
       f(in, phase.tap + m * phase.tap_step);
-  }
 }
 
 } // namespace torch_dnnl

@@ -114,10 +114,9 @@ void transform_tiles(
       }
       for (int64_t k = 0; k < neighbours; k++) {
         Lanes<float> d[n][n];
-        for (int64_t i = 0; i < n; i++) {
+        for (int64_t i = 0; i < n; i++)
           for (int64_t j = 0; j < n; j++)
             d[i][j] = load_lanes<float>(lines[i] + (k * kTile + j) * kLanes<float>);
-        }
         store_positions<F, transform>(d, to + k * tile_step + c, position_step);
       }
     }

@@ -110,16 +110,14 @@ inline void transform_both(const Lanes<float> (&from)[n][n], Lanes<float> (&to)[
   Lanes<float> columns[n][m]; // transposed
   for (int64_t j = 0; j < n; j++) {
     Lanes<float> column[n];
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++)
       column[i] = from[i][j];
-    }
     transform(column, columns[j]);
   }
   for (int64_t i = 0; i < m; i++) {
     Lanes<float> row[n];
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = 0; j < n; j++)
       row[j] = columns[j][i];
-    }
     transform(row, to[i]);
   }
 }
@@ -129,18 +127,16 @@ template <class F, auto transform, int64_t n>
 inline void store_positions(const Lanes<float> (&d)[n][n], float* to, int64_t step) {
   Lanes<float> v[F::kInput][F::kInput];
   transform_both<transform>(d, v);
-  for (int64_t k = 0; k < F::kPositions; k++) {
+  for (int64_t k = 0; k < F::kPositions; k++)
     v[k / F::kInput][k % F::kInput].store(to + k * step);
-  }
 }
 
 // The squares of all positions, transformed back.
 template <class F, auto transform, int64_t m>
 inline void load_positions(const float* from, int64_t step, Lanes<float> (&to)[m][m]) {
   Lanes<float> v[F::kInput][F::kInput];
-  for (int64_t k = 0; k < F::kPositions; k++) {
+  for (int64_t k = 0; k < F::kPositions; k++)
     v[k / F::kInput][k % F::kInput] = Lanes<float>::loadu(from + k * step);
-  }
   transform_both<transform>(v, to);
 }
 

@@ -74,11 +74,10 @@ class TransformedWeights : GatherImages {
     int64_t rows[kOut], columns[kIn * kTaps];
     for (int64_t o = 0; o < part.out; o++)
       rows[o] = o * weights_out_stride;
-    for (int64_t tap = 0; tap < kTaps; tap++) {
+    for (int64_t tap = 0; tap < kTaps; tap++)
       for (int64_t c = 0; c < part.in; c++)
         columns[c * in_step + tap * tap_step] =
             c * weights_in_stride + tap / 3 * p.weights_stride[3] + tap % 3 * p.weights_stride[4];
-    }
     alignas(64) float taps[kIn * kTaps * kOut];
     const int64_t terms = part.in * kTaps;
     for (int64_t run, t = 0; t < terms; t += run) {
@@ -90,10 +89,9 @@ class TransformedWeights : GatherImages {
     for (int64_t c = 0; c < part.in; c++) {
       // Where output channels lie far apart, the processor does not foresee what is read next.
       if (weights_out_stride > weights_in_stride) {
-        for (int64_t o = part.out * c / part.in; o < part.out * (c + 1) / part.in; o++) {
+        for (int64_t o = part.out * c / part.in; o < part.out * (c + 1) / part.in; o++)
           for (int64_t t = 0; t < terms; t += kLine)
             __builtin_prefetch(part.next + rows[o] + columns[t]);
-        }
       }
       for (int64_t o = 0; o < part.out; o += kLanes<float>) {
         Lanes<float> g[3][3];

@@ -198,10 +198,9 @@ class WeightsGradient {
           at::vec::convert(from + tap * plan_.size, to + position(tap), columns);
         continue;
       }
-      for (int64_t c = 0; c < columns; c++) {
+      for (int64_t c = 0; c < columns; c++)
         for (int64_t tap = 0; tap < kTaps; tap++)
           to[c * stride + position(tap)] = convert<T>(from[tap * plan_.size + c]);
-      }
     }
   }
 

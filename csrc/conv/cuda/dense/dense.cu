@@ -54,9 +54,8 @@ bool fits(const ConvProblem& p) {
     taps *= p.kernel[a];
     problems *= is_data(p) ? std::min(p.stride[a], p.src_size[a]) : 1;
     pixels *= is_data(p) ? p.src_size[a] : p.dst_size[a];
-    if (taps > kLimit || problems > kMaxGridZ) {
+    if (taps > kLimit || problems > kMaxGridZ)
       return false;
-    }
   }
   constexpr int64_t kSmallestTile = 64;
   const int64_t rows = p.pass == ConvPass::backward_weights ? taps * (p.ic + 16) : pixels;
@@ -116,9 +115,8 @@ struct PackWeights {
       stride *= c.kernel[a];
     }
     T* to = packed + ((group * rows + row) * taps + tap) * p.padded_channels + first;
-    for (int e = 0; e < kChunk<T>; e++) {
+    for (int e = 0; e < kChunk<T>; e++)
       to[e] = first + e < p.gathered.channels ? from[e * channel_stride] : T(0);
-    }
   }
 };
 
@@ -162,25 +160,21 @@ template <class T>
 void run(const ConvProblem& p) {
   DenseProblem d = make_problem<T>(p);
   std::optional<Scratch> packed;
-  if (p.pass != ConvPass::backward_weights) {
+  if (p.pass != ConvPass::backward_weights)
     packed = place_weights<T>(d);
-  }
   const auto whole = [&](const ImageView& image) {
     return has_chunks(image, p.n, kChunk<T>, sizeof(T));
   };
   d.stores_whole = whole(d.straight);
-  if (p.preactivation != nullptr) { // has the strides of dst
+  if (p.preactivation != nullptr) // has the strides of dst
     d.stores_whole &= is_aligned(p.preactivation, kWidestAccess);
-  }
-  if (p.residual != nullptr) {
+  if (p.residual != nullptr)
     d.stores_whole &= whole(make_image(p.residual, p.residual_stride, p.dst_size, p.oc));
-  }
   const bool vectors =
       whole(d.gathered) && (p.pass != ConvPass::backward_weights || whole(d.straight));
   if constexpr (std::is_same_v<T, float>) {
-    if (allows_tf32()) {
+    if (allows_tf32())
       return run_dense_product<T, true>(d, vectors);
-    }
   }
   run_dense_product<T, sizeof(T) == 2>(d, vectors);
 }

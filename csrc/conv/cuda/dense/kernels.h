@@ -48,9 +48,8 @@ class Fetch {
             tile.chunk(row(i), column()), from.address, from.inside);
       } else {
 #pragma unroll
-        for (int e = 0; e < kChunk<T>; e++) {
+        for (int e = 0; e < kChunk<T>; e++)
           chunks_[i].at[e] = from.inside && e < channels ? from.address[e * channel_stride] : T(0);
-        }
       }
     }
   }
@@ -58,9 +57,8 @@ class Fetch {
   __device__ void settle(const Tile& tile) const {
     if constexpr (access == Access::by_elements) {
 #pragma unroll
-      for (unsigned i = 0; i < kItems; i++) {
+      for (unsigned i = 0; i < kItems; i++)
         *tile.chunk(row(i), column()) = chunks_[i];
-      }
     }
   }
 
@@ -93,14 +91,12 @@ pipeline(int64_t blocks, AsyncCopies& copies, F fetch, G settle, H multiply) {
     __syncthreads(); // this slot is full, and the previous one, to be filled now, is no longer read
     const int next = (slot + kStages - 1) % kStages;
     const bool has_next = block + kStages - 1 < blocks;
-    if (has_next) {
+    if (has_next)
       fetch(block + kStages - 1, next);
-    }
     copies.commit();
     multiply(slot);
-    if (has_next) {
+    if (has_next)
       settle(next);
-    }
   }
   copies.wait<0>();
   __syncthreads();
@@ -205,12 +201,10 @@ __global__ void __launch_bounds__(kDenseThreads, 2)
   const Geometry g(p, blockIdx.z);
   const int64_t m0 = blockIdx.x / p.column_tiles * S::m;
   const int n0 = static_cast<int>(blockIdx.x % p.column_tiles) * S::n;
-  if (m0 >= g.pixels(p)) {
+  if (m0 >= g.pixels(p))
     return; // remainders differ in their pixels
-  }
-  for (int r = threadIdx.x; r < S::m; r += kDenseThreads) {
+  for (int r = threadIdx.x; r < S::m; r += kDenseThreads)
     rows[r] = pixel_row(p, g, m0 + r);
-  }
   __syncthreads();
 
   const Stages<T, S, false> stages(memory);
@@ -267,9 +261,8 @@ __global__ void __launch_bounds__(kDenseThreads, 2)
   for (int i = threadIdx.x; i < S::m * kColumns; i += kDenseThreads) {
     const int row = p.stores_whole ? i / kColumns : i % S::m;
     const int column = (p.stores_whole ? i % kColumns : i / S::m) * kChunk<T>;
-    if (!rows[row].straight.inside || column >= channels_left) {
+    if (!rows[row].straight.inside || column >= channels_left)
       continue;
-    }
     const Sum* of_chunk = of_block + row * kSumsPitch<S> + column;
     store_chunk<T>(
         p,
@@ -320,9 +313,8 @@ __global__ void __launch_bounds__(kDenseThreads, 2)
   };
   const auto fetch = [&](int64_t block, int slot) {
     const int64_t pixel = block * kDepth<T>;
-    if (pixel % kDenseThreads == 0) {
+    if (pixel % kDenseThreads == 0)
       make_rows(pixel / kDenseThreads + 1);
-    }
     const PixelRow* of_block = rows + pixel % (2 * kDenseThreads);
     of_gathered.fetch(
         copies,
@@ -355,12 +347,10 @@ __global__ void __launch_bounds__(kDenseThreads, 2)
       (split * p.conv.groups + g.group) * p.straight.channels * columns;
   sums.for_each_pair([&](int row, int column, Sum first, Sum second) {
     const int64_t m = m0 + row, n = n0 + column;
-    if (m < columns && n < p.straight.channels) {
+    if (m < columns && n < p.straight.channels)
       partial[n * columns + m] = first;
-    }
-    if (m < columns && n + 1 < p.straight.channels) {
+    if (m < columns && n + 1 < p.straight.channels)
       partial[(n + 1) * columns + m] = second;
-    }
   });
 }
 

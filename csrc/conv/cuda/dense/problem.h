@@ -72,15 +72,13 @@ TORCH_DNNL_HD inline DenseAxis dense_axis(const DenseProblem& p, int a, int resi
   const ConvProblem& c = p.conv;
   const int stride = static_cast<int>(c.stride[a]), dilation = static_cast<int>(c.dilation[a]);
   const int kernel = static_cast<int>(c.kernel[a]), pad = static_cast<int>(c.pad[a]);
-  if (c.pass != ConvPass::backward_data) {
+  if (c.pass != ConvPass::backward_data)
     return {p.straight.size[a], 0, 1, kernel, 0, 1, -pad, stride, dilation};
-  }
   // x = (y + pad - k dilation) / stride
   const int step = p.tap_step[a];
   int tap = 0;
-  while (tap < step && tap < kernel && (residue + pad - tap * dilation) % stride != 0) {
+  while (tap < step && tap < kernel && (residue + pad - tap * dilation) % stride != 0)
     tap++;
-  }
   const int taps = tap < step && tap < kernel ? (kernel - tap + step - 1) / step : 0;
   return {
       (p.straight.size[a] - residue + stride - 1) / stride,
@@ -174,9 +172,8 @@ struct PixelRow {
 
 // Beyond the last pixel every tap is outside.
 TORCH_DNNL_HD inline PixelRow pixel_row(const DenseProblem& p, const Geometry& g, int64_t index) {
-  if (index >= g.pixels(p)) {
+  if (index >= g.pixels(p))
     return {{0, kOutside, kOutside}, {0, kOutside, false}};
-  }
   const PixelIndex pixel = pixel_index(g, index);
   const ImageView& from = p.gathered;
   int64_t gathered = pixel.n * from.stride[0] + g.group * (from.channels * from.stride[1]);
@@ -216,17 +213,14 @@ struct TapChannels {
     channel += channels;
     while (channel - block >= p.block_channels && inside) {
       channel -= p.block_channels;
-      if (++tap[2] < g.axes[2].taps) {
+      if (++tap[2] < g.axes[2].taps)
         continue;
-      }
       tap[2] = 0;
-      if (++tap[1] < g.axes[1].taps) {
+      if (++tap[1] < g.axes[1].taps)
         continue;
-      }
       tap[1] = 0;
-      if (++tap[0] < g.axes[0].taps) {
+      if (++tap[0] < g.axes[0].taps)
         continue;
-      }
       tap[0] = 0;
       block += p.block_channels;
       channel += p.block_channels;
@@ -237,9 +231,8 @@ struct TapChannels {
   TORCH_DNNL_HD int64_t weights_offset(const DenseProblem& p, const Geometry& g) const {
     int64_t offset = channel;
 #pragma unroll
-    for (int a = 0; a < 3; a++) {
+    for (int a = 0; a < 3; a++)
       offset += (g.axes[a].first_tap + tap[a] * g.axes[a].tap_step) * p.weights_tap_stride[a];
-    }
     return offset;
   }
 };
@@ -255,9 +248,8 @@ struct Shift {
         w(at.tap[2] * g.axes[2].dilation) {
     const int64_t* stride = p.gathered.stride;
     offset = at.channel * stride[1] + d * stride[2] + h * stride[3] + w * stride[4];
-    if (!at.inside) {
+    if (!at.inside)
       d = kOutside;
-    }
   }
 };
 

@@ -53,9 +53,8 @@ inline int64_t residue_count(const DenseProblem& p) {
 // The pixels of the largest problem among those of all remainders.
 inline int64_t most_pixels(const DenseProblem& p) {
   int64_t pixels = p.conv.n;
-  for (int a = 0; a < 3; a++) {
+  for (int a = 0; a < 3; a++)
     pixels *= ceil_div(p.straight.size[a], p.residues[a]);
-  }
   return pixels;
 }
 
@@ -88,9 +87,8 @@ DensePlan plan_weights(const DenseProblem& p) {
   const int64_t most = std::clamp<int64_t>(kMaxGridZ / p.conv.groups, 1, kMostSplits);
   const int64_t fewest = std::min(ceil_div(most_pixels(p), kMostPixels), most);
   for (int64_t splits = fewest; splits <= most; splits++) {
-    if (splits > fewest && blocks / splits < kFewestBlocks) {
+    if (splits > fewest && blocks / splits < kFewestBlocks)
       break;
-    }
     const int64_t tiles = best.row_tiles * best.column_tiles * p.conv.groups * splits;
     const int64_t cycles = ceil_div(tiles, kMultiprocessors) * ceil_div(blocks, splits) *
             stage_cycles<T, S, tensor_cores>() +
@@ -113,15 +111,13 @@ struct ReduceSplits {
     const int64_t taps = product(c.kernel);
     const int64_t channels = p.padded_channels;
     const int64_t ic = position(i, channels, 1);
-    if (ic >= c.ic) {
+    if (ic >= c.ic)
       return;
-    }
     const int64_t count = c.groups * c.oc * taps * channels;
     const Sum* partial = static_cast<const Sum*>(p.partial) + i;
     Sum sum = 0;
-    for (int64_t split = 0; split < p.splits; split++) {
+    for (int64_t split = 0; split < p.splits; split++)
       sum += partial[split * count];
-    }
     int64_t offset = position(i, c.groups * c.oc, taps * channels) * c.weights_stride[0] +
         ic * c.weights_stride[1];
     int64_t stride = channels;

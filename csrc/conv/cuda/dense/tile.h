@@ -64,13 +64,11 @@ class TensorCoreSums {
     for (int k = 0; k < kDepth<T>; k += kMmaDepth<T>) {
       uint32_t of_a[S::warp_m / 16][4], of_b[S::warp_n / 16][4];
 #pragma unroll
-      for (int i = 0; i < S::warp_m / 16; i++) {
+      for (int i = 0; i < S::warp_m / 16; i++)
         load_operand(a, m0 + 16 * i, k, of_a[i]);
-      }
 #pragma unroll
-      for (int j = 0; j < S::warp_n / 16; j++) {
+      for (int j = 0; j < S::warp_n / 16; j++)
         load_operand(b, n0 + 16 * j, k, of_b[j]);
-      }
 #pragma unroll
       for (int i = 0; i < S::warp_m / 16; i++) {
 #pragma unroll
@@ -156,9 +154,8 @@ class ExactSums {
 #pragma unroll
         for (int i = 0; i < kRows; i++) {
 #pragma unroll
-          for (int j = 0; j < kColumns; j++) {
+          for (int j = 0; j < kColumns; j++)
             sums_[i][j] += of_a[i][e] * of_b[j][e];
-          }
         }
       }
     }
@@ -169,9 +166,8 @@ class ExactSums {
 #pragma unroll
     for (int i = 0; i < kRows; i++) {
 #pragma unroll
-      for (int j = 0; j < kColumns; j += 2) {
+      for (int j = 0; j < kColumns; j += 2)
         f(row(i), column(j), sums_[i][j], sums_[i][j + 1]);
-      }
     }
   }
 
@@ -204,9 +200,8 @@ class ExactSums {
         for (int i = 0; i < count; i += kChunk<T>) {
           const Chunk<T> chunk = *tile.chunk(k + e, index(i) / kChunk<T>);
 #pragma unroll
-          for (int next = 0; next < kChunk<T>; next++) {
+          for (int next = 0; next < kChunk<T>; next++)
             values[i + next][e] = chunk.at[next];
-          }
         }
       }
     } else {
@@ -214,9 +209,8 @@ class ExactSums {
       for (int i = 0; i < count; i++) {
         const Chunk<T> chunk = *tile.chunk(index(i), k / kChunk<T>);
 #pragma unroll
-        for (int e = 0; e < kChunk<T>; e++) {
+        for (int e = 0; e < kChunk<T>; e++)
           values[i][e] = chunk.at[e];
-        }
       }
     }
   }

@@ -107,11 +107,10 @@ __device__ __forceinline__ void add_row(
   }
   const auto add = [&](float (&sum)[n], const auto& x, const auto& tap) {
 #pragma unroll
-    for (int v = 0; v < n; v++) {
+    for (int v = 0; v < n; v++)
 #pragma unroll
       for (int i = 0; i < kInputs; i++)
         sum[v] += x.at[kMatrix ? i : v] * tap[i].at[v];
-    }
   };
   const auto load_if = [&](bool is_inside, int position) {
     Vector<T, n> vector{};
@@ -130,10 +129,9 @@ __device__ __forceinline__ void add_row(
       inputs[r] = load_if(meets[r], i);
     }
 #pragma unroll
-    for (int r = 0; r < kOutputs; r++) {
+    for (int r = 0; r < kOutputs; r++)
       if (meets[r])
         add(sums[r], as_float(inputs[r]), taps[0]);
-    }
   } else {
     constexpr int kFirst = Taps::first_input(), kLast = Taps::last_input(kOutputs), kBatch = 6;
     const int origin = Taps::origin(a, w, part), first = part * Taps::kTaps;
@@ -232,10 +230,9 @@ __global__ void __launch_bounds__(kThreads) depthwise_nxc_kernel(
 // The vectors of a block's channels: the fewest lanes without channels, then the widest.
 int choose_lanes(int64_t vectors) {
   int best = 32;
-  for (const int lanes : {16, 8}) {
+  for (const int lanes : {16, 8})
     if (round_up(vectors, lanes) < round_up(vectors, best))
       best = lanes;
-  }
   return best;
 }
 
@@ -275,10 +272,9 @@ template <class T>
 bool has_vectors(const DepthwiseGather& p) {
   if (p.channels % kVector != 0 || !is_aligned(p.in, kVector * sizeof(T)))
     return false;
-  for (const int a : {0, 2, 3, 4}) {
+  for (const int a : {0, 2, 3, 4})
     if (p.in_stride[a] % kVector != 0)
       return false;
-  }
   return p.epilogue.can_move<T>(kVector, p.out_stride, p.residual_stride, /*axis=*/1);
 }
 

@@ -155,10 +155,9 @@ __global__ void __launch_bounds__(kThreads) depthwise_weights_nxc_kernel(
     for (int w = first; w < last; w += kOutputs) {
       Vector<T, n> outputs[kOutputs] = {};
 #pragma unroll
-      for (int r = 0; r < kOutputs; r++) {
+      for (int r = 0; r < kOutputs; r++)
         if (w + r < last)
           outputs[r] = load_vector<n>(y + (w + r) * p.dst_stride[4]);
-      }
       const auto add = [&](const Vector<T, n>& input, int r, int k) {
 #pragma unroll
         for (int v = 0; v < n; v++)
@@ -184,17 +183,15 @@ __global__ void __launch_bounds__(kThreads) depthwise_weights_nxc_kernel(
         const T* const at = x + origin * p.src_stride[4];
         Vector<T, n> inputs[kInputs] = {};
 #pragma unroll
-        for (int i = 0; i < kInputs; i++) {
+        for (int i = 0; i < kInputs; i++)
           if (inside(p, 2, origin + i))
             inputs[i] = load_vector<n>(at + i * p.src_stride[4]);
-        }
 #pragma unroll
         for (int r = 0; r < kOutputs; r++) {
 #pragma unroll
-          for (int k = 0; k < kTaps; k++) {
+          for (int k = 0; k < kTaps; k++)
             if (w + r < last)
               add(inputs[r * kStride + k], r, k);
-          }
         }
       }
     }

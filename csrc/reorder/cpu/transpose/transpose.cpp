@@ -49,10 +49,9 @@ void transpose_elements(
     const Columns& columns,
     int64_t first_column,
     int64_t last_column) {
-  for (int64_t c = first_column; c < last_column; c++) {
+  for (int64_t c = first_column; c < last_column; c++)
     for (int64_t r = first_row; r < last_row; r++)
       std::memcpy(columns[c] + r * kSize, rows[r] + c * kSize, kSize);
-  }
 }
 
 #if defined(__SSE2__)
@@ -134,10 +133,9 @@ inline void transpose_tile(
     x[i] = load_register<kLanes>(rows, row + i, n, column * kSize);
   transpose_lanes<kSize>(x, y);
 #pragma GCC unroll 16
-  for (int i = 0; i < n; i++) {
+  for (int i = 0; i < n; i++)
     if (i < count)
       store(x[i], columns[column + i] + row * kSize, is_streamed);
-  }
 }
 
 // Whole columns of tiles, from `row` on; the last one overlaps the one before it.
@@ -149,13 +147,12 @@ void transpose_rows(const Matrix& m, Rows rows, Columns columns, int64_t row) {
     transpose_tile<kSize, kLanes>(rows, row, columns, c, n);
   if (count % n == 0)
     return;
-  if (count > n) {
+  if (count > n)
     transpose_tile<kSize, kLanes>(rows, row, columns, count - n, n);
-  } else if (m.may_overread) {
+  else if (m.may_overread)
     transpose_tile<kSize, kLanes>(rows, row, columns, 0, count);
-  } else {
+  else
     transpose_elements<kSize>(rows, row, row + kLanes * n, columns, 0, count);
-  }
 }
 
 // Rows that are a cache line in dst, from `row` on. The pieces of a line are stored one after the
@@ -178,13 +175,12 @@ void transpose_from(const Matrix& m, const Rows& rows, const Columns& columns, i
   constexpr int64_t n = 16 / kSize;
   for (; row + kLanes * n <= m.rows; row += kLanes * n)
     transpose_rows<kSize, kLanes>(m, rows, columns, row);
-  if constexpr (kLanes > 1) {
+  if constexpr (kLanes > 1)
     transpose_from<kSize, kLanes / 2>(m, rows, columns, row);
-  } else if (row < m.rows && m.rows >= n) {
+  else if (row < m.rows && m.rows >= n)
     transpose_rows<kSize, 1>(m, rows, columns, m.rows - n);
-  } else {
+  else
     transpose_elements<kSize>(rows, row, m.rows, columns, 0, m.columns);
-  }
 }
 
 // Fewer rows than fill a lane, to columns that follow each other without a gap: what is stored

@@ -84,10 +84,9 @@ void choose_rows_and_columns(const Box& box, TransposePlan& plan) {
 // Only the outermost axes of the rows and of the columns are cut, so that the offsets in a smaller
 // tile are the first ones of those in a whole tile. `budget`: groups in a tile.
 void choose_extents(const Box& box, int64_t budget, TransposePlan& plan) {
-  for (const AxisList* list : {&plan.rows, &plan.columns}) {
+  for (const AxisList* list : {&plan.rows, &plan.columns})
     for (const size_t axis : *list)
       plan.extents[axis] = box.axes[axis].extent;
-  }
   const auto cut = [&](const AxisList& list, int64_t limit) {
     int64_t& outermost = plan.extents[list.back()];
     const int64_t inner = product(list, plan.extents) / outermost;
@@ -149,10 +148,9 @@ std::vector<int64_t> offsets(const AxisList& list, const Extents& extents, const
   result.reserve(product(list, extents));
   for (const size_t axis : list) {
     const size_t count = result.size();
-    for (int64_t i = 1; i < extents[axis]; i++) {
+    for (int64_t i = 1; i < extents[axis]; i++)
       for (size_t k = 0; k < count; k++)
         result.push_back(result[k] + i * stride[axis]);
-    }
   }
   return result;
 }
