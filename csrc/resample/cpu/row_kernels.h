@@ -312,9 +312,15 @@ void sum_pixels(const Row& pixels, const RowPart<WeightOf<E>>& part) {
 // ---- few or many channels ----
 
 template <class E, class U>
+C10_NOINLINE void sum_pixels_of_line(const E* line, const RowPart<WeightOf<E>>& part) {
+  sum_pixels<E, U>(Line<E>{line}, part);
+}
+
+// Rows may be short: this does no more than call the one or the other.
+template <class E, class U>
 void apply_taps(const void* line, const RowPart<WeightOf<E>>& part) {
   const auto* const row = static_cast<const E*>(line);
-  part.taps != nullptr ? gather_line<E, U>(row, part) : sum_pixels<E, U>(Line<E>{row}, part);
+  part.taps != nullptr ? gather_line<E, U>(row, part) : sum_pixels_of_line<E, U>(row, part);
 }
 
 // Two rows of an image that are added up on the way, with two taps: bilinear.
