@@ -81,22 +81,6 @@ inline Activation activation_of(const char* op, std::optional<std::string_view> 
                    << *name << "\"");
 }
 
-// `what` and `argument` name the list: "the spatial sizes of " "src", or "" "strides".
-inline void check_within(
-    const char* op,
-    const char* what,
-    const char* argument,
-    c10::SymIntArrayRef list,
-    int64_t least,
-    int64_t most) {
-  for (const auto& value : list) {
-    TORCH_CHECK_VALUE(
-        holds(value.sym_ge(least)) && holds(value.sym_le(most)),
-        Expected(op) << "every entry of " << what << argument << " to be from " << least << " to "
-                     << most << ", got " << list);
-  }
-}
-
 enum class AutoPad { none, same_upper, same_lower };
 
 } // namespace conv_detail

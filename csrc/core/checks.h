@@ -11,6 +11,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -54,13 +56,21 @@ void check_length(const char* op, const char* argument, const List& list, size_t
                    << "), got " << list.size() << ": " << list);
 }
 
-inline void
-check_at_least(const char* op, const char* argument, c10::SymIntArrayRef list, int64_t least) {
+// ValueError unless every entry is in [least, most]. `what` and `argument` name the list: "the
+// spatial sizes of " "src", or "" "strides".
+inline void check_within(
+    const char* op,
+    const char* what,
+    const char* argument,
+    c10::SymIntArrayRef list,
+    int64_t least,
+    std::optional<int64_t> most = std::nullopt) {
   for (const auto& value : list) {
     TORCH_CHECK_VALUE(
-        holds(value.sym_ge(least)),
-        Expected(op) << "every entry of " << argument << " to be at least " << least << ", got "
-                     << list);
+        holds(value.sym_ge(least)) && (!most || holds(value.sym_le(*most))),
+        Expected(op) << "every entry of " << what << argument << " to be "
+                     << (most ? "from " : "at least ") << least
+                     << (most ? " to " + std::to_string(*most) : "") << ", got " << list);
   }
 }
 
@@ -90,13 +100,10 @@ inline bool is_channels_innermost(const char* op, std::string_view data_format) 
 // ValueError unless `name` is one of the names of a primitive's kernels and families of kernels.
 template <size_t n>
 void check_algorithm(const char* op, std::string_view name, const std::string_view (&known)[n]) {
-  if (std::find(known, known + n, name) != known + n)
-    return;
-  std::string names;
-  for (const std::string_view each : known)
-    names.append(names.empty() ? "\"" : ", \"").append(each).append("\"");
   TORCH_CHECK_VALUE(
-      false, Expected(op) << "algorithm to be one of " << names << ", got \"" << name << "\"");
+      std::find(known, known + n, name) != known + n,
+      Expected(op) << "algorithm to be one of " << listed(known, std::identity()) << ", got \""
+                   << name << "\"");
 }
 
 } // namespace torch_dnnl

@@ -5,6 +5,8 @@
 
 #include <ostream>
 #include <sstream>
+#include <string>
+#include <string_view>
 
 namespace torch_dnnl {
 
@@ -26,5 +28,15 @@ class Expected {
  private:
   std::ostringstream message_;
 };
+
+// The names of what a message lists: `"a", "b"`. name(item) is empty where it is left out.
+template <class List, class Name>
+std::string listed(const List& list, const Name& name, const char* quote = "\"") {
+  std::string names;
+  for (const auto& item : list)
+    if (const std::string_view text = name(item); !text.empty())
+      names.append(names.empty() ? "" : ", ").append(quote).append(text).append(quote);
+  return names;
+}
 
 } // namespace torch_dnnl

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <string>
 #include <string_view>
 
 #include "core/expected.h"
@@ -46,17 +45,8 @@ const Kernel<Problem>& choose(const Kernel<Problem> (&kernels)[n], const Problem
   });
 }
 
-// The quoted names of the rows that a message lists.
-template <class Problem, size_t n, class IsListed>
-std::string quoted_names(const Kernel<Problem> (&kernels)[n], const IsListed& is_listed) {
-  std::string names;
-  for (const Kernel<Problem>& kernel : kernels)
-    if (is_listed(kernel))
-      names.append(names.empty() ? "\"" : ", \"").append(kernel.name).append("\"");
-  return names;
-}
-
-// The row of a name that a caller asks for. `op` is the operator, for messages.
+// The row of a name that a caller asks for, or the chosen one for "auto". `op` is the operator, for
+// messages.
 template <class Problem, size_t n>
 const Kernel<Problem>& kernel_named(
     const Kernel<Problem> (&kernels)[n],
@@ -64,17 +54,21 @@ const Kernel<Problem>& kernel_named(
     const char* op,
     const Problem& p) {
   using Row = const Kernel<Problem>&;
+  if (name == "auto")
+    return choose(kernels, p);
   const auto found =
       std::find_if(kernels, kernels + n, [&](Row kernel) { return name == kernel.name; });
   TORCH_CHECK_VALUE(
       found != kernels + n,
       Expected(op) << "algorithm to be a kernel of this device, one of "
-                   << quoted_names(kernels, [](Row) { return true; }) << ", got \"" << name
+                   << listed(kernels, [](Row kernel) { return kernel.name; }) << ", got \"" << name
                    << "\"");
   TORCH_CHECK_NOT_IMPLEMENTED(
       found->supports(p),
       Expected(op) << "algorithm to be a kernel that supports this call, one of "
-                   << quoted_names(kernels, [&](Row kernel) { return kernel.supports(p); })
+                   << listed(
+                          kernels,
+                          [&](Row kernel) { return kernel.supports(p) ? kernel.name : ""; })
                    << ", got \"" << name << "\"");
   return *found;
 }

@@ -155,7 +155,7 @@ inline void read_layouts(ReorderArguments& call) {
         static_cast<int64_t>(options.size->size()) == rank,
         Expected(names.op) << "size to have one entry for each of " << rank << " dimensions, got "
                            << *options.size);
-    check_at_least(names.op, "size", *options.size, 0);
+    check_within(names.op, "", "size", *options.size, 0);
     call.size.append(options.size->begin(), options.size->end());
   } else if (blocked) {
     call.size = padded_sizes(*src_format, src.sym_sizes());

@@ -72,10 +72,7 @@ struct ReorderOnDevice {
   template <class Problem, size_t n>
   static void
   compute(const Kernel<Problem> (&kernels)[n], const Problem& p, const ReorderOptions& options) {
-    const std::string_view algorithm = options.algorithm;
-    run(algorithm == "auto" ? choose(kernels, p)
-                            : kernel_named(kernels, algorithm, options.names.op, p),
-        p);
+    run(kernel_named(kernels, options.algorithm, options.names.op, p), p);
   }
 };
 

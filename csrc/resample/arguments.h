@@ -69,14 +69,11 @@ T choose(
   for (const auto& [choice, value] : choices)
     if (choice == name)
       return value;
-  std::string known;
-  for (const auto& [choice, value] : choices) {
-    known += known.empty() ? "\"" : ", \"";
-    known += choice;
-    known += '"';
-  }
   TORCH_CHECK_VALUE(
-      false, Expected(op) << argument << " to be one of " << known << ", got \"" << name << "\"");
+      false,
+      Expected(op) << argument << " to be one of "
+                   << listed(choices, [](const auto& choice) { return choice.first; }) << ", got \""
+                   << name << "\"");
 }
 
 inline constexpr std::pair<std::string_view, Filter> filters[] = {
@@ -109,6 +106,15 @@ inline constexpr std::pair<std::string_view, NearestMode> nearest_modes[] = {
     {"ceil", NearestMode::ceil},
 };
 
+// linear, cubic, lanczos3 or lanczos5
+inline std::string antialiased_filters() {
+  const auto name = [](const auto& filter) {
+    return filter_support(filter.second) > 0 ? filter.first : "";
+  };
+  std::string names = listed(filters, name, /*quote=*/"");
+  return names.replace(names.rfind(", "), 2, " or ");
+}
+
 // The attributes that are not of one axis alone: `argument(name)` is one of the operator's. Factors
 // and the region are checked, too.
 template <class F>
@@ -134,7 +140,7 @@ AxisSpec check_options(
       Expected(op) << "cubic_coeff_a to be finite, in float32 too, got " << spec.cubic_coeff_a);
   TORCH_CHECK_NOT_IMPLEMENTED(
       !spec.antialias || filter_support(spec.filter) > 0,
-      Expected(op) << "mode to be linear, cubic, lanczos3 or lanczos5 with antialias=True, got \""
+      Expected(op) << "mode to be " << antialiased_filters() << " with antialias=True, got \""
                    << mode_name << "\"");
   if (!factors.empty()) {
     check_length(op, "scale_factor", factors, spatial);
@@ -255,7 +261,7 @@ inline ResampleArguments parse_resample(c10::ArrayRef<c10::IValue> args, bool tr
       call.size.push_back(resample_detail::scaled_size(op, src_size[d], call.factors[d]));
   const c10::SymIntArrayRef size_of_result = call.size;
   check_length(op, size_name, size_of_result, spatial);
-  check_at_least(op, size_name, size_of_result, 1);
+  check_within(op, "", size_name, size_of_result, 1);
   const auto is_taken = [&](c10::ScalarType type) {
     return transposed ? contains(FloatingTypes{}, type) : contains(ImageTypes{}, type);
   };

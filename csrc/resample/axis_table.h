@@ -5,8 +5,10 @@
 // computed here, in integer and float64 arithmetic, by one function that runs
 // on the host (where tables are cached) and on the device. Products are rounded
 // before anything is added (mul), so that both find the same taps: a kernel is
-// chosen by the host's table and may run with the device's. A new mode is a new
-// case in `tap_weight` or `source_coordinate` and nothing else.
+// chosen by the host's table and may run with the device's. A new filter is a
+// value of `Filter` with a case in `tap_weight` and one in `filter_support`; a
+// new coordinate rule is a value of `Coordinates` with a case in
+// `source_coordinate`.
 //
 // Sources: oneDNN Resampling (half_pixel, round half up), ONNX Resize
 // (coordinate rules, cubic coefficients, antialias, exclude_outside), ATen
@@ -246,7 +248,8 @@ TORCH_DNNL_HD inline double tap_weight(const AxisSpec& a, double t) {
   }
 }
 
-TORCH_DNNL_HD inline int64_t filter_support(Filter filter) {
+// The distance from which on a filter is 0.
+TORCH_DNNL_HD inline double filter_support(Filter filter) {
   switch (filter) {
     case Filter::linear:
       return 1;
@@ -275,7 +278,7 @@ inline double least_size_to_antialias(double factor) {
 // An upper bound of the number of taps of a filter: the indices strictly inside
 // (x - support, x + support).
 inline double filter_taps(const AxisSpec& a) {
-  return std::ceil(2 * static_cast<double>(filter_support(a.filter)) * filter_stretch(a));
+  return std::ceil(2 * filter_support(a.filter) * filter_stretch(a));
 }
 
 // An upper bound of the number of taps in a row.
@@ -330,7 +333,7 @@ build_row(const AxisSpec& a, int64_t o, const Set& set, double* taps = nullptr) 
 
   const Position x = source_coordinate(a, o);
   const double stretch = filter_stretch(a);
-  const double support = mul(static_cast<double>(filter_support(a.filter)), stretch);
+  const double support = mul(filter_support(a.filter), stretch);
   // The taps strictly inside the support, relative to x.floor.
   int64_t low = static_cast<int64_t>(std::floor(x.fraction - support)) + 1;
   int64_t high = static_cast<int64_t>(std::ceil(x.fraction + support)) - 1;

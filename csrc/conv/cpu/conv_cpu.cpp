@@ -56,8 +56,6 @@ void run_pixel_lanes_or_next(const ConvProblem& p) {
 
 // The kernel of a family, or of the name that is asked for.
 const Kernel<ConvProblem>& kernel_of(std::string_view algorithm, const ConvProblem& p) {
-  if (algorithm == "auto")
-    return choose(kernels, p);
   if (algorithm == "direct") {
     return choose(kernels, p, [](const auto& kernel, const ConvProblem& q) {
       return !is_winograd(kernel) && kernel.prefers(q);

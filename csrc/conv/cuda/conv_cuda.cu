@@ -11,7 +11,7 @@
 #include "conv/cuda/depthwise/depthwise.h"
 #include "conv/cuda/reference.h"
 #include "conv/on_device.h"
-#include "core/cuda/key.h"
+#include "core/cuda/launch.h"
 #include "core/torch/run_kernel.h"
 
 namespace torch_dnnl {
@@ -28,20 +28,15 @@ constexpr Kernel<ConvProblem> kernels[] = {
     {"reference", always, always, cuda::run_reference},
 };
 
-// No kernel here is Winograd's: every family means the device's own choice.
-const Kernel<ConvProblem>& kernel_of(std::string_view algorithm, const ConvProblem& p) {
-  if (algorithm == "auto" || algorithm == "direct" || algorithm == "winograd")
-    return choose(kernels, p);
-  return kernel_named(kernels, algorithm, name_of(p.pass), p);
-}
-
 struct Cuda {
   static void fused_backward(const FusedBackward& call) {
     fused_backward_at_once<Cuda>(call);
   }
 
   static void compute(const ConvProblem& p, std::string_view algorithm) {
-    run(kernel_of(algorithm, p), p);
+    // No kernel here is Winograd's: every family means the device's own choice.
+    const bool is_family = algorithm == "direct" || algorithm == "winograd";
+    run(kernel_named(kernels, is_family ? "auto" : algorithm, name_of(p.pass), p), p);
   }
   static void compute(
       const ActivationGradient& p,

@@ -4,15 +4,19 @@
 // compiles them for the device. With TORCH_DNNL_CUDA_ON_HOST a plain C++ compiler compiles the
 // same sources against tests/cuda_on_host/cuda_on_host.h, which runs a kernel on the CPU, so that
 // every kernel is tested (under AddressSanitizer and ThreadSanitizer too) on machines without a
-// GPU. A kernel registered under the dispatch key TORCH_DNNL_CUDA_KEY (key.h) works in both.
+// GPU. A kernel registered under TORCH_DNNL_CUDA_KEY works in both.
 #pragma once
 
+// The device that kernels are registered for: torch's dispatch key and its name. On the host, the
+// tests put these kernels in the place of the CPU's.
 #ifdef TORCH_DNNL_CUDA_ON_HOST
 #include "cuda_on_host.h"
+#define TORCH_DNNL_CUDA_KEY CPU
+#define TORCH_DNNL_CUDA_NAME "cpu"
 #else
 #include <cuda_runtime.h>
-
-#include "core/cuda/launch_kernel.h"
+#define TORCH_DNNL_CUDA_KEY CUDA
+#define TORCH_DNNL_CUDA_NAME "cuda"
 #endif
 
 #include <algorithm>
@@ -21,7 +25,7 @@
 #include <limits>
 #include <utility>
 
-#include "core/cuda/key.h"
+#include "core/cuda/runtime.h"
 #include "core/math.h"
 
 namespace torch_dnnl::cuda {

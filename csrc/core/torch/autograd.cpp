@@ -1,7 +1,6 @@
 #include "core/torch/autograd.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/clone.h>
 #include <torch/csrc/autograd/function.h>
@@ -379,18 +378,6 @@ torch::CppFunction batched_by(Decomposition decomposition) {
 
 torch::CppFunction differentiable(Derivatives derivatives) {
   return boxed(AutogradKernel{derivatives});
-}
-
-Operator::Operator(const char* name)
-    : handle_(c10::Dispatcher::singleton().findSchemaOrThrow(name, "")) {}
-
-Stack Operator::outputs(Stack args) const {
-  handle_.callBoxed(args);
-  return args;
-}
-
-Tensor Operator::operator()(Stack args) const {
-  return std::move(outputs(std::move(args)).front()).toTensor();
 }
 
 } // namespace torch_dnnl

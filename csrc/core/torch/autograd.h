@@ -11,6 +11,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 
 #include <algorithm>
 #include <utility>
@@ -73,18 +74,6 @@ using Decomposition = Stack (*)(const Stack& args);
 torch::CppFunction differentiable_by(Decomposition decomposition);
 torch::CppFunction batched_by(Decomposition decomposition);
 
-// Calls an operator of this library through the dispatcher.
-class Operator {
- public:
-  explicit Operator(const char* name);
-  // The first output; all of them.
-  at::Tensor operator()(Stack args) const;
-  Stack outputs(Stack args) const;
-
- private:
-  c10::OperatorHandle handle_;
-};
-
 template <size_t n>
 struct OperatorName {
   char text[n];
@@ -93,19 +82,17 @@ struct OperatorName {
   }
 };
 
-// Functions that call one operator, which is looked up once: the first output; all of them.
+// Calls an operator of this library through the dispatcher, where it is looked up once. All of its
+// outputs; the first one.
 template <OperatorName name>
-const Operator& operator_of() {
-  static const Operator op(name.text);
-  return op;
+Stack call_outputs(Stack args) {
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name.text, "");
+  op.callBoxed(args);
+  return args;
 }
 template <OperatorName name>
 at::Tensor call(Stack args) {
-  return operator_of<name>()(std::move(args));
-}
-template <OperatorName name>
-Stack call_outputs(Stack args) {
-  return operator_of<name>().outputs(std::move(args));
+  return std::move(call_outputs<name>(std::move(args)).front()).toTensor();
 }
 
 } // namespace torch_dnnl

@@ -37,8 +37,7 @@ struct Cpu {
     return supports_rows(p);
   }
   static void compute(const ResampleProblem& p, std::string_view algorithm) {
-    run(algorithm == "auto" ? choose(kernels, p) : kernel_named(kernels, algorithm, name_of(p), p),
-        p);
+    run(kernel_named(kernels, algorithm, name_of(p), p), p);
   }
 };
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "core/cuda/scratch.h"
+#include "core/cuda/runtime.h"
 #include "core/math.h"
 #include "resample/cuda/kernel_arguments.h"
 #include "resample/problem.h"

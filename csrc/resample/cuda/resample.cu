@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "core/cuda/key.h"
+#include "core/cuda/launch.h"
 #include "core/torch/run_kernel.h"
 #include "resample/cuda/kernels.h"
 #include "resample/on_device.h"
@@ -95,9 +95,7 @@ struct Cuda {
   }
   static void compute(const ResampleProblem& problem, std::string_view algorithm) {
     const PlannedProblem p = planned(problem);
-    run(algorithm == "auto" ? choose(kernels, p)
-                            : kernel_named(kernels, algorithm, name_of(problem), p),
-        p);
+    run(kernel_named(kernels, algorithm, name_of(problem), p), p);
   }
 };
 

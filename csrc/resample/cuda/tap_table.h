@@ -168,17 +168,14 @@ struct BuildTapTables {
     const TapSource& source = sources[i];
     const auto record = [&](int64_t row) { return source.table.record(tables, row); };
     const int32_t slots = source.table.slots;
-    if (source.transposed) {
-      const Range row = build_row(source.spec, o, [&](int64_t index, int64_t, double weight) {
-        weights_of<W>(record(index))[o % slots] = static_cast<W>(weight);
-      });
+    const Range row = build_row(source.spec, o, [&](int64_t index, int64_t, double weight) {
+      const int64_t reader = source.transposed ? index : o, read = source.transposed ? o : index;
+      weights_of<W>(record(reader))[read % slots] = static_cast<W>(weight);
+    });
+    if (source.transposed)
       write_bounds(source, o, row);
-    } else {
-      const Range row = build_row(source.spec, o, [&](int64_t index, int64_t, double weight) {
-        weights_of<W>(record(o))[index % slots] = static_cast<W>(weight);
-      });
+    else
       *record(o) = {static_cast<int32_t>(row.begin), static_cast<int32_t>(row.end)};
-    }
   }
 
   // Rows are in order, so input i is read from the first output that ends beyond it to the last one

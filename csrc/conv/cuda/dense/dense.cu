@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "conv/cuda/dense/types.h"
-#include "core/cuda/scratch.h"
+#include "core/cuda/runtime.h"
 #include "core/cuda/vector.h"
 #include "core/dispatch.h"
 

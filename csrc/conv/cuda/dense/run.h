@@ -11,7 +11,7 @@
 
 #include "conv/cuda/dense/kernels.h"
 #include "conv/cuda/dense/types.h"
-#include "core/cuda/scratch.h"
+#include "core/cuda/runtime.h"
 
 namespace torch_dnnl::cuda {
 

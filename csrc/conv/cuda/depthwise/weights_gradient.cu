@@ -12,7 +12,7 @@
 
 #include "conv/cuda/depthwise/gather.h"
 #include "core/cuda/launch.h"
-#include "core/cuda/scratch.h"
+#include "core/cuda/runtime.h"
 #include "core/dispatch.h"
 
 namespace torch_dnnl::cuda {

@@ -1,8 +1,13 @@
-// Launching CUDA kernels: the one file that meets torch's streams and CUDA's errors.
-#ifndef TORCH_DNNL_CUDA_ON_HOST
+// Launching CUDA kernels, and memory for them: the one file that meets torch's streams, torch's
+// allocators and CUDA's errors.
+#include "core/cuda/runtime.h"
 
-#include "core/cuda/launch_kernel.h"
+#ifdef TORCH_DNNL_CUDA_ON_HOST
+#include <c10/core/Allocator.h>
 
+#include <cstring>
+#else
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
@@ -10,8 +15,29 @@
 #include <map>
 #include <mutex>
 #include <utility>
+#endif
 
 namespace torch_dnnl::cuda {
+namespace {
+
+c10::Allocator& allocator() {
+#ifdef TORCH_DNNL_CUDA_ON_HOST
+  return *c10::GetAllocator(c10::DeviceType::CPU);
+#else
+  return *c10::cuda::CUDACachingAllocator::get();
+#endif
+}
+
+} // namespace
+
+Scratch::Scratch(size_t bytes)
+    : memory_(allocator().raw_allocate(bytes), allocator().raw_deleter()) {
+#ifdef TORCH_DNNL_CUDA_ON_HOST
+  std::memset(data(), 0xff, bytes);
+#endif
+}
+
+#ifndef TORCH_DNNL_CUDA_ON_HOST
 namespace {
 
 // Lets a kernel have so much dynamic shared memory on the current device. The driver is asked once
@@ -47,7 +73,6 @@ void launch_kernel(
   config.stream = c10::cuda::getCurrentCUDAStream();
   C10_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel, arguments));
 }
+#endif
 
 } // namespace torch_dnnl::cuda
-
-#endif
