@@ -12,8 +12,7 @@
 #include <random>
 #include <vector>
 
-#include "conv/cuda/dense/dense.h"
-#include "conv/cuda/depthwise/depthwise.h"
+#include "conv/cuda/kernels.h"
 #include "core/kernel_list.h"
 #include "reorder/cuda/kernels.h"
 #include "resample/cuda/kernels.h"
