@@ -536,14 +536,14 @@ def layer_passes(
 
     yield Case(
         f"{name} data gradient",
-        lambda grad, w: data(grad, w, spatial, **given, **choice.options()),
+        lambda grad, w: data(grad, w, spatial, **given, **choice.options),
         lambda grad, w: torchs(grad, x, w, 0),
         (grad, w),
         operations,
     )
     yield Case(
         f"{name} weights gradient",
-        lambda grad, x: weights(grad, x, kernel, **given, **choice.options()),
+        lambda grad, x: weights(grad, x, kernel, **given, **choice.options),
         lambda grad, x: torchs(grad, x, w, 1),
         (grad, x),
         operations,

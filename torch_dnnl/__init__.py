@@ -35,9 +35,9 @@ def _cpu_level() -> str:
     usable = [level for level in built if level in _LEVELS[: top + 1]]
     if not usable:
         raise ImportError(
-            f"torch_dnnl was built for {' and '.join(built)}, and ATen uses {_LEVELS[top]} here (what "
-            "the machine has, or ATEN_CPU_CAPABILITY): build torch_dnnl on this machine, or for all "
-            "of TORCH_DNNL_CPU=default,avx2,avx512"
+            f"torch_dnnl was built for {' and '.join(built)}, and ATen uses {_LEVELS[top]} here "
+            "(what the machine has, or ATEN_CPU_CAPABILITY): build torch_dnnl on this machine, "
+            "or for all of TORCH_DNNL_CPU=default,avx2,avx512"
         )
     return usable[-1]
 

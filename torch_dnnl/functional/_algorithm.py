@@ -15,19 +15,24 @@ def kernels(family: str, device: str) -> list[str]:
     return list(names()) if names is not None else []
 
 
+def _options(algorithm: str) -> dict[str, str]:
+    """The operators' own default is left out: the fewer arguments, the quicker the call."""
+    return {} if algorithm == "auto" else {"algorithm": algorithm}
+
+
 class Choice(threading.local):
     """What a context manager chose for a family of operators, in this thread."""
 
     def __init__(self, function: str, known: tuple[str, ...]) -> None:
         """`function`: the context manager; `known`: what it may choose."""
         self.function, self.known = function, known
-        # An attribute of the class, a compiled function would not see being replaced.
-        self.algorithm = "auto"
+        # What to pass to an operator. An attribute of the class, a compiled function would not see
+        # being replaced.
+        self.options = _options("auto")
 
-    def options(self, algorithm: str | None = None) -> dict[str, str]:
+    def options_with(self, algorithm: str | None) -> dict[str, str]:
         """What to pass to an operator; `algorithm`: the choice of this call."""
-        name = self.algorithm if algorithm is None else algorithm
-        return {} if name == "auto" else {"algorithm": name}
+        return self.options if algorithm is None else _options(algorithm)
 
     @contextmanager
     def within(self, algorithm: str) -> Iterator[None]:
@@ -40,12 +45,12 @@ class Choice(threading.local):
             raise ValueError(
                 f"{self.function}: expected algorithm to be one of {self.known}, got {algorithm!r}"
             )
-        before = self.algorithm
-        self.algorithm = algorithm
+        before = self.options
+        self.options = _options(algorithm)
         try:
             yield
         finally:
-            self.algorithm = before
+            self.options = before
 
 
 def _names(family: str, *groups: str) -> tuple[str, ...]:

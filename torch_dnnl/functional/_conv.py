@@ -165,7 +165,7 @@ def _conv(
         src = input if batched else input.unsqueeze(0)
         dst = _convolution(
             *(src, weight, bias, strides, begin, end, dilations, auto_pad, groups, "NCX", "OIX"),
-            **_algorithm.convolution.options(),
+            **_algorithm.convolution.options,
         )
         return dst if batched else dst.squeeze(0)  # type: ignore[no-any-return]
     except Exception as error:
@@ -337,7 +337,7 @@ def convolution(
             data_format,
             weights_format,
         )
-        options = _algorithm.convolution.options(algorithm)
+        options = _algorithm.convolution.options_with(algorithm)
         if activation is None and residual is None:
             return _convolution(*args, **options)  # type: ignore[no-any-return]
         dst, _ = _convolution_fused(*args, **options, residual=residual, activation=activation)

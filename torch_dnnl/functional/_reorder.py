@@ -111,25 +111,23 @@ def reorder(
     Definition: the oneDNN Reorder primitive and its memory format tags.
     """
     # Every argument of an operator takes its time, even a default.
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = reorder_choice.options  # copied where there are more
     has_bool = type(beta) is bool or type(round_before_zero_point) is not bool
     if not (scale is dst_scale is src_zero_point is dst_zero_point is None):
         has_bool |= bool in map(type, (scale, dst_scale, src_zero_point, dst_zero_point))
-        options = _given(
+        options = options | _given(
             scale=scale,
             dst_scale=dst_scale,
             src_zero_point=src_zero_point,
             dst_zero_point=dst_zero_point,
         )
     if accumulate is not None:
-        options["accumulate"] = accumulate
+        options = options | {"accumulate": accumulate}
     try:
         if beta != 1.0:
-            options["beta"] = beta
+            options = options | {"beta": beta}
         if round_before_zero_point:
-            options["round_before_zero_point"] = round_before_zero_point
-        if reorder_choice.algorithm != "auto":
-            options["algorithm"] = reorder_choice.algorithm
+            options = options | {"round_before_zero_point": round_before_zero_point}
         if has_bool or not (dtype is None or isinstance(dtype, torch.dtype)):
             raise TypeError  # explained below; the schema takes ints and bools as other numbers
         dst: Tensor = _reorder(src, dst_format, src_format, size, dtype, **options)
@@ -311,7 +309,7 @@ def fake_reorder(
         _layout_of(src) if layout is None or is_blocked else layout,
         **_given(dst_scale=dst_scale, dst_zero_point=dst_zero_point),
         round_before_zero_point=round_before_zero_point,
-        algorithm=reorder_choice.algorithm,
+        **reorder_choice.options,
     )[0]
     if result.dtype != own_dtype:
         result = result.to(own_dtype)

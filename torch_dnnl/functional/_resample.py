@@ -215,13 +215,13 @@ def interpolate(
                     input = input.contiguous().flatten().view(input.shape)
             elif rank == 3:  # torch takes it for an image
                 image: Tensor = _resample(
-                    input.unsqueeze(2), (1, *sizes), (), *attributes, **_chosen.options()
+                    input.unsqueeze(2), (1, *sizes), (), *attributes, **_chosen.options
                 )
                 return image.squeeze(2)
         if mode in ("bicubic", "lanczos") and input.dtype == torch.uint8:
             sizes = sizes or _scaled(input.shape[2:], factors)
             return _axis_by_axis(input, sizes, factors, attributes)
-        result: Tensor = _resample(input, sizes, factors, *attributes, **_chosen.options())
+        result: Tensor = _resample(input, sizes, factors, *attributes, **_chosen.options)
         return result
     except Exception as error:
         _explain_interpolate(
@@ -248,7 +248,7 @@ def _axis_by_axis(
         size[axis] = sizes[axis]
         if factors:
             factor[axis] = factors[axis]
-        input = _resample(input, size, factor if factors else (), *attributes, **_chosen.options())
+        input = _resample(input, size, factor if factors else (), *attributes, **_chosen.options)
     return input
 
 
@@ -448,7 +448,7 @@ def resample(
             extrapolation_value,
             data_format,
             dtype,
-            **_chosen.options(),
+            **_chosen.options,
         )
     except Exception:
         check_types(

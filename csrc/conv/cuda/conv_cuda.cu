@@ -7,9 +7,7 @@
 #include <vector>
 
 #include "conv/cuda/choose.h"
-#include "conv/cuda/dense/dense.h"
-#include "conv/cuda/depthwise/depthwise.h"
-#include "conv/cuda/reference.h"
+#include "conv/cuda/kernels.h"
 #include "conv/on_device.h"
 #include "core/cuda/launch.h"
 #include "core/torch/run_kernel.h"

@@ -1,7 +1,7 @@
 // Convolution by its definition, and the gradients of its activations: a thread per element.
-#include "conv/cuda/reference.h"
-
 #include "conv/reference.h"
+
+#include "conv/cuda/kernels.h"
 #include "core/cuda/launch.h"
 
 namespace torch_dnnl::cuda {

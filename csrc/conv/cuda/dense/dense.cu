@@ -1,11 +1,10 @@
 // Dense convolution: which problems it takes, and how they become matrix products.
-#include "conv/cuda/dense/dense.h"
-
 #include <algorithm>
 #include <numeric>
 #include <optional>
 
 #include "conv/cuda/dense/types.h"
+#include "conv/cuda/kernels.h"
 #include "core/cuda/runtime.h"
 #include "core/cuda/vector.h"
 #include "core/dispatch.h"

@@ -1,10 +1,18 @@
-// Which problems the depthwise kernels take, and which of them takes a problem.
-#include "conv/cuda/depthwise/depthwise.h"
-
+// Depthwise convolution on CUDA, and grouped convolution with few channels in a group. These are
+// too few products for matrices, so the aim is to read and write memory once: a thread keeps the
+// sums of neighbouring outputs in registers, and each input that it loads goes into all of them
+// that it belongs to.
+//
+//   depthwise.cu         which problems these kernels take, and which of them takes a problem
+//   gather.h             results and data gradients as one problem; the taps of a row
+//   nxc.cu               the kernel for channels innermost
+//   ncx.cu               the kernel for every other layout
+//   weights_gradient.cu  the gradient of the weights
 #include <algorithm>
 
 #include "conv/cuda/depthwise/gather.h"
 #include "conv/cuda/depthwise/weights_gradient.h"
+#include "conv/cuda/kernels.h"
 
 namespace torch_dnnl::cuda {
 namespace {
