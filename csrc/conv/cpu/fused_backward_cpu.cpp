@@ -143,7 +143,7 @@ FusedBackwardSizes sizes_of(const FusedBackward& call, const RowsOfSrc& rows) {
 
 // The call of some of the groups.
 FusedBackward of_groups(const FusedBackward& call, Range groups) {
-  const int64_t all = call.args.groups.expect_int(), count = groups.end - groups.begin;
+  const int64_t all = call.args.groups.expect_int(), count = groups.count();
   const auto narrow = [&](const Tensor& tensor, int64_t dim) {
     const int64_t channels = tensor.size(dim) / all;
     return tensor.narrow(dim, groups.begin * channels, count * channels);
@@ -231,81 +231,79 @@ class WeightsSum {
 };
 
 // Computes all parts of a call.
-class Parts {
- public:
-  Parts(
-      const FusedBackward& call,
-      size_t axis,
-      const RowsOfSrc& rows_of_src,
-      const FusedBackwardSizes& sizes,
-      const FusedBackwardSchedule& schedule,
-      void (*compute)(const ConvProblem&, std::string_view))
-      : call_(call),
-        axis_(axis),
-        rows_of_src_(rows_of_src),
-        sizes_(sizes),
-        schedule_(schedule),
-        compute_(compute) {}
+struct Parts {
+  const FusedBackward& call;
+  size_t axis; // of rows
+  const RowsOfSrc& rows_of_src;
+  const FusedBackwardSizes& sizes;
+  const FusedBackwardSchedule& schedule;
+  void (*compute)(const ConvProblem&, std::string_view);
+
+  const ConvArguments& args = call.args;
+  int64_t row_dim = args.image_at.spatial + static_cast<int64_t>(axis);
+  WeightsSum weights_sum{
+      call.weights_grad,
+      /*has_parts=*/schedule.images < sizes.images || schedule.rows < sizes.rows};
+  ReusedMemory h_memory{call.grad.options()};
+  ReusedMemory wide_src{weights_sum.options()}, wide_h{weights_sum.options()};
+  Tensor sums; // the gradient of the bias
 
   void run() {
-    if (call_.bias)
-      sums_ = at::zeros(call_.bias_grad.sizes(), call_.bias_grad.options().dtype(at::kDouble));
-    if (!call_.residual)
-      memory_of_h(schedule_.images, std::min(schedule_.rows + sizes_.halo, sizes_.rows));
-    for (int64_t n = 0; n < sizes_.images; n += schedule_.images) {
-      for (int64_t row = 0; row < sizes_.rows; row += schedule_.rows) {
+    if (call.bias)
+      sums = at::zeros(call.bias_grad.sizes(), call.bias_grad.options().dtype(at::kDouble));
+    if (!call.residual)
+      memory_of_h(schedule.images, std::min(schedule.rows + sizes.halo, sizes.rows));
+    for (int64_t n = 0; n < sizes.images; n += schedule.images) {
+      for (int64_t row = 0; row < sizes.rows; row += schedule.rows) {
         compute_part(
-            {n, std::min(n + schedule_.images, sizes_.images)},
-            {row, std::min(row + schedule_.rows, sizes_.rows)});
+            {n, std::min(n + schedule.images, sizes.images)},
+            {row, std::min(row + schedule.rows, sizes.rows)});
       }
     }
-    if (call_.src.has_value())
-      weights_sum_.finish();
-    if (call_.bias)
-      call_.bias_grad.copy_(sums_);
+    if (call.src.has_value())
+      weights_sum.finish();
+    if (call.bias)
+      call.bias_grad.copy_(sums);
   }
 
- private:
   void compute_part(Range images, Range rows) {
     const auto of_part = [&](const Tensor& image, Range of_rows) {
-      return image.narrow(0, images.begin, images.end - images.begin)
-          .narrow(row_dim_, of_rows.begin, of_rows.end - of_rows.begin);
+      return image.narrow(0, images.begin, images.count())
+          .narrow(row_dim, of_rows.begin, of_rows.count());
     };
     // With the rows before it that meet the same rows of src.
-    const Range with_halo{std::max<int64_t>(rows.begin - sizes_.halo, 0), rows.end};
-    const Tensor h = call_.residual
-        ? of_part(call_.residual_grad, with_halo)
-        : memory_of_h(images.end - images.begin, with_halo.end - with_halo.begin);
-    const auto compute_h = [&](Range of_rows, const Tensor& sums) {
-      const Tensor result =
-          h.narrow(row_dim_, of_rows.begin - with_halo.begin, of_rows.end - of_rows.begin);
+    const Range with_halo{std::max<int64_t>(rows.begin - sizes.halo, 0), rows.end};
+    const Tensor h = call.residual ? of_part(call.residual_grad, with_halo)
+                                   : memory_of_h(images.count(), with_halo.count());
+    const auto compute_h = [&](Range of_rows, double* of_bias) {
+      const Tensor result = h.narrow(row_dim, of_rows.begin - with_halo.begin, of_rows.count());
       activation_gradient(
           activation_gradient_problem(
-              args_, of_part(call_.grad, of_rows), of_part(call_.value, of_rows), result),
-          sums.defined() ? sums.mutable_data_ptr<double>() : nullptr);
+              args, of_part(call.grad, of_rows), of_part(call.value, of_rows), result),
+          of_bias);
       return result;
     };
-    if (with_halo.begin < rows.begin && !call_.residual) // else they are there
-      compute_h({with_halo.begin, rows.begin}, /*sums=*/{});
-    const Tensor own = compute_h(rows, sums_);
+    if (with_halo.begin < rows.begin && !call.residual) // else they are there
+      compute_h({with_halo.begin, rows.begin}, nullptr);
+    const Tensor own = compute_h(rows, call.bias ? sums.mutable_data_ptr<double>() : nullptr);
 
-    const Range completed = rows_of_src_.completed_by(rows), met = rows_of_src_.met_by(rows);
-    if (call_.weights.has_value() && completed.end > completed.begin) {
+    const Range completed = rows_of_src.completed_by(rows), met = rows_of_src.met_by(rows);
+    if (call.weights.has_value() && completed.count() > 0) {
       compute_gradient(
           ConvPass::backward_data,
-          of_part(call_.src_grad, completed),
-          *call_.weights,
+          of_part(call.src_grad, completed),
+          *call.weights,
           h,
-          completed.begin - with_halo.begin * rows_of_src_.stride);
+          completed.begin - with_halo.begin * rows_of_src.stride);
     }
-    if (call_.src.has_value() && met.end > met.begin) { // else these rows meet pads only
-      weights_sum_.add([&](const Tensor& summand) {
+    if (call.src.has_value() && met.count() > 0) { // else these rows meet pads only
+      weights_sum.add([&](const Tensor& summand) {
         compute_gradient(
             ConvPass::backward_weights,
-            in_type_of(summand, of_part(*call_.src, met), wide_src_),
+            in_type_of(summand, of_part(*call.src, met), wide_src),
             summand,
-            in_type_of(summand, own, wide_h_),
-            met.begin - rows.begin * rows_of_src_.stride);
+            in_type_of(summand, own, wide_h),
+            met.begin - rows.begin * rows_of_src.stride);
       });
     }
   }
@@ -319,9 +317,9 @@ class Parts {
       int64_t first) const {
     if ((pass == ConvPass::backward_data ? src : weights).numel() == 0)
       return;
-    auto p = conv_problem(args_, pass, src, weights, h);
-    p.pad[3 - args_.spatial() + axis_] = rows_of_src_.pad + first;
-    compute_(p, args_.algorithm);
+    auto p = conv_problem(args, pass, src, weights, h);
+    p.pad[3 - args.spatial() + axis] = rows_of_src.pad + first;
+    compute(p, args.algorithm);
   }
 
   static Tensor in_type_of(const Tensor& like, const Tensor& part, ReusedMemory& memory) {
@@ -333,28 +331,14 @@ class Parts {
 
   // In the format of the value.
   Tensor memory_of_h(int64_t images, int64_t rows) {
-    auto sizes = call_.grad.sizes().vec();
-    sizes[0] = images;
-    sizes[row_dim_] = rows;
-    if (args_.is_nxc() || call_.value.suggest_memory_format() == at::MemoryFormat::Contiguous)
-      return h_memory_.as(sizes, c10::contiguous_strides(sizes));
-    std::rotate(sizes.begin() + 1, sizes.begin() + 2, sizes.end()); // channels last
-    return h_memory_.as(sizes, c10::contiguous_strides(sizes)).movedim(-1, 1);
+    auto shape = call.grad.sizes().vec();
+    shape[0] = images;
+    shape[row_dim] = rows;
+    if (args.is_nxc() || call.value.suggest_memory_format() == at::MemoryFormat::Contiguous)
+      return h_memory.as(shape, c10::contiguous_strides(shape));
+    std::rotate(shape.begin() + 1, shape.begin() + 2, shape.end()); // channels last
+    return h_memory.as(shape, c10::contiguous_strides(shape)).movedim(-1, 1);
   }
-
-  const FusedBackward& call_;
-  const ConvArguments& args_ = call_.args;
-  const size_t axis_;
-  const int64_t row_dim_ = args_.image_at.spatial + static_cast<int64_t>(axis_);
-  const RowsOfSrc& rows_of_src_;
-  const FusedBackwardSizes& sizes_;
-  const FusedBackwardSchedule& schedule_;
-  void (*const compute_)(const ConvProblem&, std::string_view);
-  const bool has_parts_ = schedule_.images < sizes_.images || schedule_.rows < sizes_.rows;
-  WeightsSum weights_sum_{call_.weights_grad, has_parts_};
-  ReusedMemory h_memory_{call_.grad.options()};
-  ReusedMemory wide_src_{weights_sum_.options()}, wide_h_{weights_sum_.options()};
-  Tensor sums_;
 };
 
 } // namespace
@@ -366,12 +350,13 @@ void fused_backward_in_parts(
   const RowsOfSrc rows = rows_of_src(call, axis);
   const FusedBackwardSizes sizes = sizes_of(call, rows);
   const FusedBackwardSchedule schedule = fused_backward_schedule(sizes);
+  const auto run = [&](const FusedBackward& some) {
+    Parts{some, axis, rows, sizes, schedule, compute}.run();
+  };
   if (schedule.groups == sizes.groups)
-    return Parts(call, axis, rows, sizes, schedule, compute).run();
-  for (int64_t g = 0; g < sizes.groups; g += schedule.groups) {
-    const auto part = of_groups(call, {g, std::min(g + schedule.groups, sizes.groups)});
-    Parts(part, axis, rows, sizes, schedule, compute).run();
-  }
+    return run(call);
+  for (int64_t g = 0; g < sizes.groups; g += schedule.groups)
+    run(of_groups(call, {g, std::min(g + schedule.groups, sizes.groups)}));
 }
 
 } // namespace torch_dnnl

@@ -18,18 +18,16 @@ namespace {
 constexpr int64_t kManyPanels = 4;
 
 struct Tile {
-  int64_t group, panel, panels, row, rows, x, width;
+  int64_t group;
+  Range panels, rows, pixels; // pixels: of each row
 };
 
 Tile tile_of(const BlockedShape& s, const BlockedTiles& t, int64_t task) {
   Digits digits{task};
   Tile tile;
-  tile.x = digits.next(t.width_tiles) * t.width;
-  tile.width = std::min(t.width, s.row_pixels - tile.x);
-  tile.row = digits.next(t.row_tiles) * t.rows;
-  tile.rows = std::min(t.rows, s.rows - tile.row);
-  tile.panel = digits.next(t.panel_tiles) * t.panels;
-  tile.panels = std::min(t.panels, s.steps.panels.count - tile.panel);
+  tile.pixels = nth_range(digits.next(t.width_tiles), t.width, s.row_pixels);
+  tile.rows = nth_range(digits.next(t.row_tiles), t.rows, s.rows);
+  tile.panels = nth_range(digits.next(t.panel_tiles), t.panels, s.steps.panels.count);
   tile.group = digits.rest;
   return tile;
 }
@@ -90,20 +88,20 @@ class Blocked : GatherImages {
       for (int64_t task = begin; task < end; task++) {
         const Tile tile = tile_of(shape_, tiles_, tasks.begin + task);
         C* sums = waiting == nullptr ? own.data() : waiting + task * sums_of_task();
-        const int64_t panel_size = tile.rows * tile.width * panels_.width;
+        const int64_t panel_size = tile.rows.count() * tile.pixels.count() * panels_.width;
         if (steps.begin == 0)
           initialise(tile, sums, panel_size);
         for (int64_t step = steps.begin; step < steps.end; step++)
           add(tile, step, sums, panel_size, inputs.data());
         if (steps.end == weights_.steps().count)
-          store(tile, sums, panel_size);
+          store(tile, sums);
       }
     });
   }
 
   void initialise(const Tile& tile, C* sums, int64_t panel_size) const {
-    for (int64_t i = 0; i < tile.panels; i++) {
-      const C* bias = bias_.at(tile.group, (tile.panel + i) * panels_.width);
+    for (int64_t panel = tile.panels.begin; panel < tile.panels.end; panel++) {
+      const C* bias = bias_.at(tile.group, panel * panels_.width);
       for (int64_t at = 0; at < panel_size; at += panels_.width)
         sums = std::copy_n(bias, panels_.width, sums);
     }
@@ -115,13 +113,13 @@ class Blocked : GatherImages {
     const int64_t kw = digits.next(p.kernel[2]), kh = digits.next(p.kernel[1]);
     const int64_t kd = digits.next(p.kernel[0]), channel = digits.rest * kDirectDepth;
     const int64_t block = std::min(kDirectDepth, in_channels - channel);
-    const Segment w = segment(2, kw, tile.x, tile.x + tile.width);
+    const Segment w = segment(2, kw, tile.pixels.begin, tile.pixels.end);
     if (w.count <= 0)
       return;
     InputRow<C> rows[kPixels];
     int64_t count = 0;
-    for (int64_t row = 0; row < tile.rows; row++) {
-      const auto [n, d, h] = row_at(tile.row + row);
+    for (int64_t row = 0; row < tile.rows.count(); row++) {
+      const auto [n, d, h] = row_at(tile.rows.begin + row);
       const Segment sd = segment(0, kd, d, d + 1), sh = segment(1, kh, h, h + 1);
       if (sd.count <= 0 || sh.count <= 0)
         continue;
@@ -130,13 +128,12 @@ class Blocked : GatherImages {
       const ImageRun<const T> run{from, block, w.count, in_stride[1], w.in_step * in_stride[4]};
       C* to = widened + count * w.count * block;
       rows[count++] = {
-          tile.panels < kManyPanels ? load_block(run, to) : copy_block(run, to),
-          (row * tile.width + w.out - tile.x) * panels_.width};
+          tile.panels.count() < kManyPanels ? load_block(run, to) : copy_block(run, to),
+          (row * tile.pixels.count() + w.out - tile.pixels.begin) * panels_.width};
     }
     const int64_t to_step = w.out_step * panels_.width;
     // Weights stay in the first-level cache for all rows.
-    for (int64_t i = 0; i < tile.panels; i++) {
-      const int64_t panel = tile.panel + i;
+    for (int64_t panel = tile.panels.begin; panel < tile.panels.end; panel++, sums += panel_size) {
       const C* weights = weights_.at(tile.group, panel, step);
       for (int64_t row = 0; row < count; row++) {
         const auto& [a, sums_at] = rows[row];
@@ -146,20 +143,21 @@ class Blocked : GatherImages {
             block,
             {{a.data, a.pixel_stride, a.channel_stride},
              {weights, panels_.width},
-             {sums + i * panel_size + sums_at, to_step}});
+             {sums + sums_at, to_step}});
       }
     }
   }
 
-  void store(const Tile& tile, const C* sums, int64_t panel_size) const {
-    for (int64_t i = 0; i < tile.panels; i++) {
-      const int64_t panel = tile.panel + i, channels = panels_.size(panel);
+  void store(const Tile& tile, const C* sums) const {
+    const int64_t first = tile.pixels.begin, pixels = tile.pixels.count();
+    for (int64_t panel = tile.panels.begin; panel < tile.panels.end; panel++) {
       const int64_t channel = tile.group * panels_.channels + panel * panels_.width;
-      for (int64_t row = 0; row < tile.rows; row++) {
-        const auto [n, d, h] = row_at(tile.row + row);
-        const C* of_row = sums + i * panel_size + row * tile.width * panels_.width;
+      const int64_t channels = panels_.size(panel);
+      for (int64_t row = tile.rows.begin; row < tile.rows.end; row++) {
+        const auto [n, d, h] = row_at(row);
         epilogue_.store_pixels(
-            of_row, kLanes<C>, panels_.width, {n, channel, d, h, tile.x, channels, tile.width});
+            sums, kLanes<C>, panels_.width, {n, channel, d, h, first, channels, pixels});
+        sums += pixels * panels_.width;
       }
     }
   }

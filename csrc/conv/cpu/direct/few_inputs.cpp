@@ -64,20 +64,18 @@ FewInputsPlan plan_few_inputs(const ConvProblem& p, const Panels& panels, int64_
 }
 
 struct Tile {
-  int64_t n, group, panel, panels, d, h, rows, x, width;
+  int64_t n, group, d;
+  Range panels, rows, pixels; // pixels: of each row
 };
 
 Tile tile_of(const ConvProblem& p, const FewInputsPlan& plan, int64_t panels, int64_t task) {
-  const int64_t *out = p.dst_size, band_rows = plan.copies.band_rows;
+  const int64_t* out = p.dst_size;
   Digits digits{task};
   Tile tile;
-  tile.x = digits.next(plan.width_tiles) * plan.tile_width;
-  tile.width = std::min(plan.tile_width, out[2] - tile.x);
-  tile.h = digits.next(plan.bands) * band_rows;
-  tile.rows = std::min(band_rows, out[1] - tile.h);
+  tile.pixels = nth_range(digits.next(plan.width_tiles), plan.tile_width, out[2]);
+  tile.rows = nth_range(digits.next(plan.bands), plan.copies.band_rows, out[1]);
   tile.d = digits.next(out[0]);
-  tile.panel = digits.next(plan.panel_tasks) * plan.panels_per_task;
-  tile.panels = std::min(plan.panels_per_task, panels - tile.panel);
+  tile.panels = nth_range(digits.next(plan.panel_tasks), plan.panels_per_task, panels);
   tile.group = digits.next(p.groups);
   tile.n = digits.rest;
   return tile;
@@ -112,23 +110,25 @@ class FewInputs : GatherImages {
     const int64_t taps = plan_.copies.taps, product_taps = plan_.copies.product_taps;
     for (int64_t first = 0; first < taps; first += product_taps) {
       const int64_t end = std::min(first + product_taps, taps);
-      copies_.copy(image, tile.d, tile.h, tile.x, first, end - first, copies);
-      for (int64_t i = 0; i < tile.panels; i++) {
-        for (int64_t row = 0; row < tile.rows; row++) {
-          const int64_t panel = tile.panel + i;
-          const C* inputs = copies + row * plan_.copies.result_row_step;
+      copies_.copy(image, tile.d, tile.rows.begin, tile.pixels.begin, first, end - first, copies);
+      C* to = sums;
+      for (int64_t panel = tile.panels.begin; panel < tile.panels.end; panel++) {
+        const C* inputs = copies;
+        for (int64_t row = tile.rows.begin; row < tile.rows.end; row++) {
+          const OutputRun run = run_of(tile, panel, row);
           if (product_taps == taps && is_direct(tile, panel)) {
-            C* out = reinterpret_cast<C*>(epilogue_.output(run_of(tile, panel, row)));
+            C* out = reinterpret_cast<C*>(epilogue_.output(run));
             const int64_t out_row = p.dst_stride[plan_.lanes_are_pixels ? 1 : 4];
             multiply(tile, panel, {0, taps}, inputs, out, out_row);
-            continue;
+          } else {
+            const int64_t to_row = plan_.lanes_are_pixels ? plan_.tile_width : panels_.width;
+            multiply(tile, panel, {first, end}, inputs, to, to_row);
+            if (end == taps)
+              store(to, run);
           }
-          C* to = sums + i * sums_size();
-          const int64_t to_row = plan_.lanes_are_pixels ? plan_.tile_width : panels_.width;
-          multiply(tile, panel, {first, end}, inputs, to, to_row);
-          if (end == taps)
-            store(to, run_of(tile, panel, row));
+          inputs += plan_.copies.result_row_step;
         }
+        to += sums_size();
       }
     }
   }
@@ -136,13 +136,14 @@ class FewInputs : GatherImages {
   // Whether sums are written where results are: they need no epilogue, and are whole vectors.
   bool is_direct(const Tile& tile, int64_t panel) const {
     return std::is_same_v<T, C> && epilogue_.is_empty() &&
-        (plan_.lanes_are_pixels ? tile.width % kLanes<C> == 0
+        (plan_.lanes_are_pixels ? tile.pixels.count() % kLanes<C> == 0
                                 : p.dst_stride[1] == 1 && panels_.size(panel) % kLanes<C> == 0);
   }
 
   OutputRun run_of(const Tile& tile, int64_t panel, int64_t row) const {
     const int64_t channel = tile.group * p.oc + panel * panels_.width;
-    return {tile.n, channel, tile.d, tile.h + row, tile.x, panels_.size(panel), tile.width};
+    const Range& pixels = tile.pixels;
+    return {tile.n, channel, tile.d, row, pixels.begin, panels_.size(panel), pixels.count()};
   }
 
   // The sums of some taps, which begin at the bias, or where they are.
@@ -156,7 +157,7 @@ class FewInputs : GatherImages {
     if (!plan_.lanes_are_pixels) {
       const int64_t start_row = is_first ? 0 : sums_row;
       return torch_dnnl::multiply<C, Strided, Listed, Strided>(
-          tile.width,
+          tile.pixels.count(),
           panels_.vectors(panel),
           depth,
           {{inputs, {plan_.copies.result_pixel_step}, terms},
@@ -165,10 +166,10 @@ class FewInputs : GatherImages {
            {sums, sums_row}});
     }
     const int64_t start_row = is_first ? bias_.channel_step() : sums_row;
-    for (int64_t x = 0; x < tile.width; x += kPanel<C>) {
+    for (int64_t x = 0; x < tile.pixels.count(); x += kPanel<C>) {
       torch_dnnl::multiply<C, Strided, Strided, Listed>(
           panels_.size(panel),
-          ceil_div(std::min(kPanel<C>, tile.width - x), kLanes<C>),
+          ceil_div(std::min(kPanel<C>, tile.pixels.count() - x), kLanes<C>),
           depth,
           {{weights, {1}, {panels_.width}},
            {inputs + x, terms},

@@ -81,8 +81,7 @@ class FewOutputs : GatherImages {
       for (int64_t task = begin; task < end; task++) {
         Digits digits{task};
         Tile tile;
-        tile.x = digits.next(plan_.tiles) * kTileWidth;
-        tile.width = std::min(kTileWidth, out_size[2] - tile.x);
+        tile.pixels = nth_range(digits.next(plan_.tiles), kTileWidth, out_size[2]);
         tile.h = digits.next(out_size[1]);
         tile.d = digits.next(out_size[0]);
         tile.group = digits.next(p.groups);
@@ -95,7 +94,8 @@ class FewOutputs : GatherImages {
 
  private:
   struct Tile {
-    int64_t n, group, d, h, x, width;
+    int64_t n, group, d, h;
+    Range pixels; // of the row
   };
   struct Workspace {
     Scratch<C> sums;     // [output pixel][output channel]
@@ -103,13 +103,13 @@ class FewOutputs : GatherImages {
     Scratch<C> widened;
   };
 
-  // The input pixels that outputs [x, x + width) of a row may need.
-  Range inputs_of(int64_t x, int64_t width) const {
+  // The input pixels that some outputs of a row may need.
+  Range inputs_of(Range out) const {
     const int64_t reach = (p.kernel[2] - 1) * p.dilation[2], pad = p.pad[2];
-    int64_t first = x - pad, end = x + width + reach - pad;
+    int64_t first = out.begin - pad, end = out.end + reach - pad;
     if (backward_data) {
-      first = ceil_div(std::max<int64_t>(x + pad - reach, 0), p.stride[2]);
-      end = (x + width - 1 + pad) / p.stride[2] + 1;
+      first = ceil_div(std::max<int64_t>(out.begin + pad - reach, 0), p.stride[2]);
+      end = (out.end - 1 + pad) / p.stride[2] + 1;
     }
     first = std::max<int64_t>(first, 0);
     return {first, std::max(std::min(end, in_size[2]), first)};
@@ -118,10 +118,10 @@ class FewOutputs : GatherImages {
   void compute(const Tile& tile, const Workspace& own) const {
     for (int64_t c = 0; c < out_channels; c++) {
       const C value = *bias_.at(tile.group, c);
-      for (int64_t x = 0; x < tile.width; x++)
+      for (int64_t x = 0; x < tile.pixels.count(); x++)
         own.sums.data()[x * out_channels + c] = value;
     }
-    const Range inputs = inputs_of(tile.x, tile.width);
+    const Range inputs = inputs_of(tile.pixels);
     const T* image = input<T>(tile.n, tile.group);
     for (int64_t row = 0; row < plan_.tap_rows; row++) {
       const Segment d = segment(0, row / p.kernel[1], tile.d, tile.d + 1);
@@ -137,14 +137,14 @@ class FewOutputs : GatherImages {
 
   void store(const Tile& tile, const Workspace& own) const {
     const C* sums = own.sums.data();
-    const int64_t channel = tile.group * out_channels;
-    OutputRun run{tile.n, channel, tile.d, tile.h, tile.x, out_channels, tile.width};
+    const int64_t channel = tile.group * out_channels, pixels = tile.pixels.count();
+    OutputRun run{tile.n, channel, tile.d, tile.h, tile.pixels.begin, out_channels, pixels};
     if (epilogue_.is_empty())
       return epilogue_.store_pixels(sums, kLanes<C>, out_channels, run);
     run.channels = 1;
     for (int64_t c = 0; c < out_channels; c++, run.channel++) {
       C* line = own.products.data(); // which are no longer needed
-      for (int64_t x = 0; x < tile.width; x++)
+      for (int64_t x = 0; x < pixels; x++)
         line[x] = sums[x * out_channels + c];
       epilogue_.store_line(line, run);
     }
@@ -177,12 +177,13 @@ class FewOutputs : GatherImages {
 
   // Each output gets what belongs to it in the order of input pixels, whatever the tiles are.
   void add(const Tile& tile, Range inputs, const C* products, C* sums) const {
+    const int64_t first = tile.pixels.begin, width = tile.pixels.count();
     const int64_t step = backward_data ? p.dilation[2] : -p.dilation[2];
     for (int64_t x = inputs.begin; x < inputs.end; x++, products += plan_.columns) {
-      int64_t out = (backward_data ? x * p.stride[2] - p.pad[2] : x + p.pad[2]) - tile.x;
+      int64_t out = (backward_data ? x * p.stride[2] - p.pad[2] : x + p.pad[2]) - first;
       const C* product = products;
       for (int64_t tap = 0; tap < p.kernel[2]; tap++, out += step, product += out_channels) {
-        if (out < 0 || out >= tile.width)
+        if (out < 0 || out >= width)
           continue;
         for (int64_t c = 0; c < out_channels; c++)
           sums[out * out_channels + c] += product[c];

@@ -86,16 +86,16 @@ WeightsGradientPlan plan_weights_gradient(const ConvProblem& p, const Panels& pa
 
 // What a task, or one task for each chunk, computes.
 struct Output {
-  int64_t group, panel, channel, channels, tap, taps;
+  int64_t group, panel;
+  Range channels, taps;
 };
 
 Output output_of(const ConvProblem& p, const WeightsGradientPlan& plan, int64_t panels, int64_t i) {
   Digits digits{i};
   Output output;
-  output.tap = digits.next(ceil_div(plan.taps, plan.task_taps)) * plan.task_taps;
-  output.taps = std::min(plan.task_taps, plan.taps - output.tap);
-  output.channel = digits.next(ceil_div(p.ic, plan.block)) * plan.block;
-  output.channels = std::min(plan.block, p.ic - output.channel);
+  const int64_t tap_tasks = ceil_div(plan.taps, plan.task_taps);
+  output.taps = nth_range(digits.next(tap_tasks), plan.task_taps, plan.taps);
+  output.channels = nth_range(digits.next(ceil_div(p.ic, plan.block)), plan.block, p.ic);
   output.panel = digits.next(panels);
   output.group = digits.rest;
   return output;
@@ -103,16 +103,15 @@ Output output_of(const ConvProblem& p, const WeightsGradientPlan& plan, int64_t 
 
 // Pixels of some rows of dst.
 struct Tile {
-  int64_t n, d, h, rows, x, width;
+  int64_t n, d;
+  Range rows, pixels; // pixels: of each row
 };
 
 Tile tile_of(const ConvProblem& p, const WeightsGradientPlan& plan, int64_t index) {
   Digits digits{index};
   Tile tile;
-  tile.x = digits.next(plan.width_tiles) * plan.tile_width;
-  tile.width = std::min(plan.tile_width, p.dst_size[2] - tile.x);
-  tile.h = digits.next(plan.row_tiles) * plan.tile_rows;
-  tile.rows = std::min(plan.tile_rows, p.dst_size[1] - tile.h);
+  tile.pixels = nth_range(digits.next(plan.width_tiles), plan.tile_width, p.dst_size[2]);
+  tile.rows = nth_range(digits.next(plan.row_tiles), plan.tile_rows, p.dst_size[1]);
   tile.d = digits.next(p.dst_size[0]);
   tile.n = digits.rest;
   return tile;
@@ -138,9 +137,9 @@ Grads<C> load_grads(
     if (stride[1] == 1 && channels % kLanes<C> == 0)
       return {from, stride[3], stride[4]};
   }
-  const int64_t row = tile.width * width;
-  const bool is_joined = stride[3] == tile.width * stride[4];
-  const int64_t lines = is_joined ? 1 : tile.rows, pixels = tile.rows * tile.width / lines;
+  const int64_t rows = tile.rows.count(), columns = tile.pixels.count(), row = columns * width;
+  const bool is_joined = stride[3] == columns * stride[4];
+  const int64_t lines = is_joined ? 1 : rows, pixels = rows * columns / lines;
   for (int64_t line = 0; line < lines; line++) {
     load_pixels<C, T>(
         {from + line * stride[3], channels, pixels, stride[1], stride[4]},
@@ -158,14 +157,14 @@ void store(
     const C* sums) {
   const int64_t* ws = p.weights_stride;
   T* const first = static_cast<T*>(p.out) + o.group * p.weights_group +
-      o.panel * panels.width * ws[0] + o.channel * ws[1];
-  for (int64_t t = 0; t < o.taps; t++) {
-    Digits digits{o.tap + t};
+      o.panel * panels.width * ws[0] + o.channels.begin * ws[1];
+  for (int64_t t = 0; t < o.taps.count(); t++) {
+    Digits digits{o.taps.begin + t};
     const int64_t kw = digits.next(p.kernel[2]), kh = digits.next(p.kernel[1]);
     T* to = first + digits.rest * ws[2] + kh * ws[3] + kw * ws[4];
     store_pixels(
         LaneRun<const C>{sums + t * block * panels.width, kLanes<C>, panels.width},
-        ImageRun<T>{to, panels.size(o.panel), o.channels, ws[0], ws[1]});
+        ImageRun<T>{to, panels.size(o.panel), o.channels.count(), ws[0], ws[1]});
   }
 }
 
@@ -204,23 +203,25 @@ class WeightsGradient {
 
   void accumulate(const Output& o, int64_t chunk, C* sums, C* buffer, C* inputs) const {
     std::fill(sums, sums + plan_.task_size, C(0));
-    const int64_t oc = o.group * p_.oc + o.panel * panels_.width, ic = o.group * p_.ic + o.channel;
+    const int64_t oc = o.group * p_.oc + o.panel * panels_.width;
+    const int64_t ic = o.group * p_.ic + o.channels.begin;
     const int64_t *xs = p_.src_stride, *ys = p_.dst_stride;
     for (int64_t i = plan_.tiles * chunk / plan_.chunks;
          i < plan_.tiles * (chunk + 1) / plan_.chunks;
          i++) {
       const Tile tile = tile_of(p_, plan_, i);
+      const int64_t h = tile.rows.begin, x = tile.pixels.begin;
       const Grads<C> grads = load_grads(
           ys,
-          static_cast<const T*>(p_.dst) + tile.n * ys[0] + oc * ys[1] + tile.d * ys[2] +
-              tile.h * ys[3] + tile.x * ys[4],
+          static_cast<const T*>(p_.dst) + tile.n * ys[0] + oc * ys[1] + tile.d * ys[2] + h * ys[3] +
+              x * ys[4],
           tile,
           panels_.size(o.panel),
           panels_.width,
           buffer);
       const T* image = static_cast<const T*>(p_.src) + tile.n * xs[0] + ic * xs[1];
       if (copies_) {
-        copies_->copy(image, tile.d, tile.h, tile.x, o.tap, o.taps, inputs);
+        copies_->copy(image, tile.d, h, x, o.taps.begin, o.taps.count(), inputs);
         multiply_all(o, tile, inputs, grads, sums);
       } else {
         multiply_taps(o, tile, image, inputs, grads, sums);
@@ -233,9 +234,9 @@ class WeightsGradient {
   multiply_all(const Output& o, const Tile& tile, const C* copies, const Grads<C>& grads, C* sums)
       const {
     multiply<C, Listed, Listed, Strided>(
-        o.taps * o.channels,
+        o.taps.count() * o.channels.count(),
         panels_.vectors(o.panel),
-        tile.rows * tile.width,
+        tile.rows.count() * tile.pixels.count(),
         {{copies, plan_.copies->terms.data(), plan_.pixels.data()},
          {grads.data, {grads.pixel}},
          {sums, panels_.width, kLanes<C>},
@@ -253,31 +254,32 @@ class WeightsGradient {
     const int64_t* xs = p_.src_stride;
     const GatherImages images{p_};
     int64_t image_at[kTilePixels], grads_at[kTilePixels];
-    for (int64_t t = 0; t < o.taps; t++) {
-      Digits digits{o.tap + t};
+    const int64_t channels = o.channels.count();
+    for (int64_t t = 0; t < o.taps.count(); t++) {
+      Digits digits{o.taps.begin + t};
       const int64_t kw = digits.next(p_.kernel[2]), kh = digits.next(p_.kernel[1]);
       const Segment d = images.segment(0, digits.rest, tile.d, tile.d + 1);
-      const Segment h = images.segment(1, kh, tile.h, tile.h + tile.rows);
-      const Segment w = images.segment(2, kw, tile.x, tile.x + tile.width);
+      const Segment h = images.segment(1, kh, tile.rows.begin, tile.rows.end);
+      const Segment w = images.segment(2, kw, tile.pixels.begin, tile.pixels.end);
       if (d.count <= 0 || h.count <= 0 || w.count <= 0)
         continue;
       const T* first = image + d.in * xs[2] + h.in * xs[3] + w.in * xs[4];
       Block<C> a{};
       for (int64_t row = 0, i = 0; row < h.count; row++) {
         const ImageRun<const T> run{
-            first + row * h.in_step * xs[3], o.channels, w.count, xs[1], w.in_step * xs[4]};
-        const Block<C> line = load_block(run, widened + row * w.count * o.channels);
+            first + row * h.in_step * xs[3], channels, w.count, xs[1], w.in_step * xs[4]};
+        const Block<C> line = load_block(run, widened + row * w.count * channels);
         if (row == 0)
           a = line;
-        const int64_t grads_row = (h.out - tile.h + row) * grads.row;
+        const int64_t grads_row = (h.out - tile.rows.begin + row) * grads.row;
         for (int64_t x = 0; x < w.count; x++, i++) {
           image_at[i] = line.data - a.data + x * line.pixel_stride;
-          grads_at[i] = grads_row + (w.out - tile.x + x) * grads.pixel;
+          grads_at[i] = grads_row + (w.out - tile.pixels.begin + x) * grads.pixel;
         }
       }
       C* const of_tap = sums + t * plan_.block * panels_.width;
       multiply<C, Strided, Listed, Listed>(
-          o.channels,
+          channels,
           panels_.vectors(o.panel),
           h.count * w.count,
           {{a.data, {a.channel_stride}, image_at},

@@ -16,11 +16,6 @@ struct GemmBlock {
   Range rows, columns;
 };
 
-// [i * size, (i + 1) * size), but not beyond the end.
-inline Range nth_range(int64_t i, int64_t size, int64_t end) {
-  return {i * size, std::min((i + 1) * size, end)};
-}
-
 inline GemmBlock
 gemm_block(const GemmView& v, const GemmBlocking& b, int64_t group, int64_t row, int64_t column) {
   return {

@@ -54,6 +54,12 @@ Block<C> load_block(const ImageRun<const T>& from, C* buffer) {
     return copy_block(from, buffer);
 }
 
+// The part `i` of what is cut into parts of this size: [i * size, (i + 1) * size), but not beyond
+// the end.
+inline Range nth_range(int64_t i, int64_t size, int64_t end) {
+  return {i * size, std::min((i + 1) * size, end)};
+}
+
 // How the channels that a product computes are cut into panels of whole vectors.
 struct Panels {
   int64_t channels, lanes;
