@@ -108,7 +108,8 @@ struct Parser {
         Expected(op)
             << argument
             << " to be a oneDNN format tag such as \"nhwc\", \"acdb\" or \"aBcd16b\", got \"" << tag
-            << "\": " << reason...);
+            << "\": ",
+        reason...);
   }
 
   template <class... Reason>
