@@ -10,11 +10,30 @@
 #include <string_view>
 #include <utility>
 
-#include "conv/algorithms.h"
 #include "conv/problem.h"
 #include "core/checks.h"
 
 namespace torch_dnnl {
+
+// What `algorithm` may be.
+inline constexpr std::string_view kConvAlgorithms[] = {
+    // Families: the device's own choice; without Winograd; Winograd wherever that is possible.
+    "auto",
+    "direct",
+    "winograd",
+    // The kernels of all devices.
+    "reference",
+    "pixel_lanes",
+    "channel_lanes",
+    "gemm",
+    "few_outputs",
+    "winograd_2x2",
+    "winograd_4x4",
+    "few_inputs",
+    "blocked",
+    "depthwise",
+    "dense",
+};
 
 // The attributes of all operators, as they are passed. An empty list stands for strides and
 // dilations of 1, for pads_begin of 0 and for pads_end as pads_begin.

@@ -12,11 +12,18 @@
 #include "core/dispatch.h"
 #include "core/math.h"
 #include "core/numeric.h"
-#include "reorder/algorithms.h"
 #include "reorder/format.h"
 #include "reorder/problem.h"
 
 namespace torch_dnnl {
+
+// What `algorithm` may be.
+inline constexpr std::string_view kReorderAlgorithms[] = {
+    "auto", // the device's own choice
+    // The kernels of all devices.
+    "boxes",
+    "reference",
+};
 
 // A scale or zero point: a tensor or, if there is none, a number.
 struct ReorderOperand {

@@ -15,10 +15,21 @@
 
 #include "core/checks.h"
 #include "core/dispatch.h"
-#include "resample/algorithms.h"
 #include "resample/axis_table.h"
 
 namespace torch_dnnl {
+
+// What `algorithm` may be.
+inline constexpr std::string_view kResampleAlgorithms[] = {
+    "auto", // the device's own choice
+    // The kernels of all devices.
+    "reference",
+    "rows",
+    "copy",
+    "sliding_window",
+    "sum_rows",
+    "sum_pixels",
+};
 
 // The arguments of resample and, but for extrapolation_value, of resample_backward, in the order of
 // their schemas.
