@@ -231,14 +231,16 @@ void reorder(
     Tensor src(size, src_order, 1), dst(size, order, 1), accumulate(size, order, 1);
     Tensor scale({2, 3, 17, 1}, order, 1), dst_scale(size, {0, 1, 3, 2}, 1);
     ReorderProblem p{};
-    p.src_dtype = p.dst_dtype = p.accumulate_dtype = c10::kFloat;
+    p.src_dtype = p.dst_dtype = c10::kFloat;
     p.compute_dtype = operands ? c10::kFloat : c10::kLong;
     p.src = src.fill().data(), p.dst = dst.data();
-    const Tensor* arrays[boxes::kArrays] = {&src, &dst};
+    const Tensor* arrays[boxes::kArrays] = {};
+    arrays[boxes::kSrc] = &src, arrays[boxes::kDst] = &dst;
     if (operands) {
-      p.accumulate = accumulate.fill().data(), p.beta = 0.5;
-      p.scale = {true, scale.fill().data(), c10::kFloat};
-      p.dst_scale = {true, dst_scale.fill().data(), c10::kFloat};
+      p.operand[boxes::kAccumulate] = {true, c10::kFloat, accumulate.fill().data()};
+      p.operand[boxes::kScale] = {true, c10::kFloat, scale.fill().data()};
+      p.operand[boxes::kDstScale] = {true, c10::kFloat, dst_scale.fill().data()};
+      p.beta = 0.5;
       arrays[boxes::kAccumulate] = &accumulate;
       arrays[boxes::kScale] = &scale, arrays[boxes::kDstScale] = &dst_scale;
     }
@@ -263,14 +265,15 @@ std::vector<float> fake_reorder() {
   std::vector<uint8_t> mask(elements / 8 + 1, 0xff);
   FakeReorderProblem p{};
   ReorderProblem& r = p.reorder;
-  r.dims = r.src_digits = r.dst_digits = 4;
+  r.dims = r.src_layout.digits = r.dst_layout.digits = 4;
   for (int a = 0; a < 4; a++) {
     r.size[a] = size[a];
-    r.src_digit[a] = r.dst_digit[a] = {a, size[a], 1, src.stride()[a]};
+    r.src_layout.digit[a] = r.dst_layout.digit[a] = {a, size[a], 1, src.stride()[a]};
   }
   r.src_dtype = r.dst_dtype = r.compute_dtype = c10::kFloat;
   r.src = src.fill().data(), r.dst = values.data();
-  r.dst_scale = {true, nullptr, c10::kFloat, /*number=*/0.0125}; // nothing saturates
+  r.operand[boxes::kDstScale] = {
+      true, c10::kFloat, nullptr, /*number=*/0.0125}; // nothing saturates
   p.dtype = c10::kChar;
   p.rows = 1, p.row_bytes = elements / 8 + 1, p.row_elements = elements;
   p.mask = mask.data();
