@@ -236,13 +236,12 @@ void reorder(
     const Tensor* arrays[boxes::kArrays] = {};
     arrays[boxes::kSrc] = &src, arrays[boxes::kDst] = &dst;
     if (operands) {
+      p.operand[boxes::kAccumulate] = {true, c10::kFloat, accumulate.fill().data()};
+      p.operand[boxes::kScale] = {true, c10::kFloat, scale.fill().data()};
+      p.operand[boxes::kDstScale] = {true, c10::kFloat, dst_scale.fill().data()};
       p.beta = 0.5;
       arrays[boxes::kAccumulate] = &accumulate;
       arrays[boxes::kScale] = &scale, arrays[boxes::kDstScale] = &dst_scale;
-      for (Tensor* tensor : {&accumulate, &scale, &dst_scale})
-        tensor->fill();
-      for (const int array : {boxes::kAccumulate, boxes::kScale, boxes::kDstScale})
-        p.operand[array] = {true, c10::kFloat, arrays[array]->data()};
     }
     boxes::Box box;
     for (size_t a = 0; a < size.size(); a++) {
@@ -272,7 +271,7 @@ std::vector<float> fake_reorder() {
   }
   r.src_dtype = r.dst_dtype = r.compute_dtype = c10::kFloat;
   r.src = src.fill().data(), r.dst = values.data();
-  r.operand[reorder_arrays::kDstScale] = {
+  r.operand[boxes::kDstScale] = {
       true, c10::kFloat, nullptr, /*number=*/0.0125}; // nothing saturates
   p.dtype = c10::kChar;
   p.rows = 1, p.row_bytes = elements / 8 + 1, p.row_elements = elements;
