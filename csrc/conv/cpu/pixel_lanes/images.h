@@ -26,35 +26,37 @@ struct PlaneRows {
 
 // Rows of whole vectors, with zeros behind the last column.
 template <class T, class C>
-[[gnu::noinline]] void load_dense(PlaneRows<T, C> o) {
+[[gnu::noinline]] void load_dense(const PlaneRows<T, C>& o) {
   constexpr int64_t n = kLanes<C>, ahead = kPrefetched / sizeof(T);
-  const int64_t whole = o.columns / n * n, rest = o.columns - whole;
-  for (int64_t y = 0; y < o.rows; y++, o.from += o.from_step, o.to += o.to_step) {
+  auto [from, from_step, rows, columns, to, to_step] = o; // in registers
+  const int64_t whole = columns / n * n, rest = columns - whole;
+  for (int64_t y = 0; y < rows; y++, from += from_step, to += to_step) {
     for (int64_t x = 0; x < whole; x += n) {
-      __builtin_prefetch(o.from + x + ahead);
-      load_lanes<C>(o.from + x).store(o.to + x);
+      __builtin_prefetch(from + x + ahead);
+      load_lanes<C>(from + x).store(to + x);
     }
     if (rest > 0) {
-      __builtin_prefetch(o.from + whole + ahead);
-      load_lanes<C>(o.from + whole, rest).store(o.to + whole);
+      __builtin_prefetch(from + whole + ahead);
+      load_lanes<C>(from + whole, rest).store(to + whole);
     }
   }
 }
 
 // The same for columns of even number, and for the others `odd` behind them.
 template <class T, class C>
-[[gnu::noinline]] void load_pairs(PlaneRows<T, C> o, int64_t odd) {
+[[gnu::noinline]] void load_pairs(const PlaneRows<T, C>& o, int64_t odd) {
   constexpr int64_t n = kLanes<C>, ahead = kPrefetched / sizeof(T);
-  const auto load = [&](int64_t x) {
-    __builtin_prefetch(o.from + x + ahead);
-    return x + n <= o.columns ? load_lanes<C>(o.from + x)
-                              : load_lanes<C>(o.from + x, std::max<int64_t>(o.columns - x, 0));
-  };
-  for (int64_t y = 0; y < o.rows; y++, o.from += o.from_step, o.to += o.to_step) {
-    for (int64_t x = 0; x < o.columns; x += 2 * n) {
+  auto [from, from_step, rows, columns, to, to_step] = o;
+  for (int64_t y = 0; y < rows; y++, from += from_step, to += to_step) {
+    const auto load = [from = from, columns = columns](int64_t x) {
+      __builtin_prefetch(from + x + ahead);
+      return x + n <= columns ? load_lanes<C>(from + x)
+                              : load_lanes<C>(from + x, std::max<int64_t>(columns - x, 0));
+    };
+    for (int64_t x = 0; x < columns; x += 2 * n) {
       const auto [first, second] = at::vec::deinterleave2(load(x), load(x + n));
-      first.store(o.to + x / 2);
-      second.store(o.to + x / 2 + odd);
+      first.store(to + x / 2);
+      second.store(to + x / 2 + odd);
     }
   }
 }
@@ -62,10 +64,11 @@ template <class T, class C>
 // Columns that are `step` apart, and nothing behind the last one. The compiler knows which vectors
 // they are in, if it knows the step.
 template <class T, class C, class Step>
-[[gnu::noinline]] void load_strided(PlaneRows<T, C> o, Step step) {
-  for (int64_t y = 0; y < o.rows; y++, o.from += o.from_step, o.to += o.to_step)
-    for (int64_t x = 0; x < o.columns; x++)
-      o.to[x] = static_cast<C>(o.from[x * step]);
+[[gnu::noinline]] void load_strided(const PlaneRows<T, C>& o, Step step) {
+  auto [from, from_step, rows, columns, to, to_step] = o;
+  for (int64_t y = 0; y < rows; y++, from += from_step, to += to_step)
+    for (int64_t x = 0; x < columns; x++)
+      to[x] = static_cast<C>(from[x * step]);
 }
 
 template <class T, class C>
