@@ -136,7 +136,7 @@ void gather_taps(
     Vector<C> sums[outputs];
 #pragma GCC unroll kUnrolled
     for (size_t p = 0; p < outputs; p++)
-      sums[p] = load_vector(bias);
+      sums[p] = load_vector(bias + v * vectors.bias_step);
     for_each_run(b, o, [&](auto taps, auto... run) __attribute__((always_inline)) {
       gather_run<taps(), stride, C>(b, run..., sums);
     });
@@ -147,7 +147,6 @@ void gather_taps(
     }
     o.pixel_shift += kLanes<C>;
     o.weight_shift += vectors.weight_step;
-    bias += vectors.bias_step;
     out += vectors.out_step;
   }
 }
