@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 from oracles import conv as oracle
+from threads import same_on_threads
 
 import torch_dnnl.functional as D
 
@@ -104,16 +105,7 @@ def test_threads_change_no_bit(dtype):
         assert torch.equal(grad, torch.full_like(bias, 90))
         yield grad
 
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        alone = list(results())
-        for count in (2, 3):
-            torch.set_num_threads(count)
-            for a, b in zip(alone, results()):
-                assert torch.equal(a, b)
-    finally:
-        torch.set_num_threads(threads)
+    same_on_threads(results)
 
 
 def test_more_than_2_to_the_31_elements():

@@ -6,6 +6,7 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
+from threads import same_on_threads
 
 import torch_dnnl
 import torch_dnnl.functional as D
@@ -161,21 +162,15 @@ def test_wide_layers_in_parts(data_format, shape, groups, oc):
     to_data = [0, 2, 3, 1] if data_format == "NXC" else [0, 1, 2, 3]
     x, g = (t.detach().permute(to_data).contiguous() for t in (src, upstream))
     attributes = ([1, 1], [1, 1], [1, 1], [1, 1], "none", groups, data_format, "OIX", "winograd")
-    before, results = torch.get_num_threads(), []
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            y = torch.ops.torch_dnnl.convolution(x, weights, None, *attributes)
-            back = torch.ops.torch_dnnl.convolution_backward_data(
-                g, weights, list(shape[2:]), *attributes
-            )
-            results.append((y, back))
-    finally:
-        torch.set_num_threads(before)
-    for y, back in results:
-        assert error(y, result.detach().double().permute(to_data)) < 5e-6
-        assert error(back, grad.double().permute(to_data)) < 5e-6
-        assert torch.equal(y, results[0][0]) and torch.equal(back, results[0][1])
+    ops = torch.ops.torch_dnnl
+    y, back = same_on_threads(
+        lambda: (
+            ops.convolution(x, weights, None, *attributes),
+            ops.convolution_backward_data(g, weights, list(shape[2:]), *attributes),
+        )
+    )
+    assert error(y, result.detach().double().permute(to_data)) < 5e-6
+    assert error(back, grad.double().permute(to_data)) < 5e-6
 
 
 @pytest.mark.usefixtures("poison")
@@ -373,16 +368,13 @@ def test_automatic_choice_for_weights_gradients(n, ic, oc, size, name):
 def test_threads_do_not_change_results():
     src, weight = torch.randn(3, 40, 30, 30), torch.randn(70, 40, 3, 3, requires_grad=True)
     upstream = torch.randn(3, 70, 30, 30)
-    before = torch.get_num_threads()
-    for layout in (torch.contiguous_format, torch.channels_last):
-        results = []
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
+
+    def results():
+        for layout in (torch.contiguous_format, torch.channels_last):
             result = D.conv2d(src.to(memory_format=layout), weight, padding=1)
-            results.append((result, *torch.autograd.grad(result, weight, upstream)))
-        for result, grad in results[1:]:
-            assert torch.equal(result, results[0][0]) and torch.equal(grad, results[0][1])
-    torch.set_num_threads(before)
+            yield from (result, *torch.autograd.grad(result, weight, upstream))
+
+    same_on_threads(results)
 
 
 def test_derivatives_follow_the_choice():

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from op_db import FLOATING, assert_matches
 from oracles.conv import ACTIVATIONS
+from threads import same_on_threads
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -159,7 +160,6 @@ def test_matches_oracle(name, dtype, activation):
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_value_decides_alone(name):
     """The same bits at every position and from any number of threads; NaN stays where it is."""
-    threads = torch.get_num_threads()
     for activation, dtype in itertools.product(ACTIVATIONS, (torch.float32, torch.bfloat16)):
         (src, weights, bias, residual), attributes = problem(name, dtype)
         src.zero_()
@@ -171,16 +171,15 @@ def test_value_decides_alone(name):
         residual = torch.randn_like(residual)
         residual.view(-1)[3::7] = torch.nan
         residual.view(-1)[5::7] = torch.inf
-        results = []
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            results.append(convolution(src, weights, bias, residual, activation, attributes))
-        torch.set_num_threads(threads)
+
+        def results(args=(src, weights, bias, residual, activation, attributes)):
+            result = convolution(*args)
+            return result.nan_to_num(), result.isnan(), result.isinf()
+
+        _, is_nan, is_inf = same_on_threads(results)
         expected = ACTIVATIONS[activation](residual.double())
-        assert torch.equal(results[0].isnan(), expected.isnan())
-        assert torch.equal(results[0].isinf(), expected.isinf())
-        for other in results[1:]:
-            assert torch.equal(results[0].nan_to_num(), other.nan_to_num())
+        assert torch.equal(is_nan, expected.isnan())
+        assert torch.equal(is_inf, expected.isinf())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=by_dtype)

@@ -1,6 +1,7 @@
 """The gradients of a convolution that ends in an activation, in one operator: in parts, from
 gradients of any strides, in any combination, and the memory that they take."""
 
+import functools
 import itertools
 
 import pytest
@@ -9,6 +10,7 @@ from op_db import assert_matches
 from oracles.conv import ACTIVATIONS
 from test_conv_epilogue import OF_RESULT, by_dtype
 from test_conv_memory import peak_of
+from threads import same_on_threads
 
 OPS = torch.ops.torch_dnnl
 FUNCTIONS = {name: f for name, f in ACTIVATIONS.items() if name is not None}
@@ -263,19 +265,10 @@ def test_nan():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=by_dtype)
 def test_threads_change_no_bit(dtype, layout):
     """Sums of the bias and of parts included."""
-    threads = torch.get_num_threads()
     for sizes in ((3, 9, 21, 1, (61, 67), (3, 3)), (1, 33, 33, 33, (231, 217), (3, 3))):
         src, weights, attributes, value = problem(*sizes, layout, dtype)
-        grad = torch.randn_like(value)
-        results = []
-        try:
-            for count in (1, 2, 3, 7):
-                torch.set_num_threads(count)
-                results.append(gradients(grad, value, "gelu", src, weights, attributes))
-        finally:
-            torch.set_num_threads(threads)
-        for other in results[1:]:
-            assert all(torch.equal(a, b) for a, b in zip(results[0], other))
+        arguments = (torch.randn_like(value), value, "gelu", src, weights, attributes)
+        same_on_threads(functools.partial(gradients, *arguments), counts=(1, 2, 3, 7))
 
 
 def test_no_images():

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from oracles import conv as oracle
+from threads import same_on_threads
 from torch import Tensor
 
 import torch_dnnl
@@ -406,16 +407,7 @@ def test_kernels_and_threads_change_no_bit(channels_last):
             yield OPS.convolution_backward_data(y, w, size, *attributes)
             yield OPS.convolution_backward_weights(y, x, kernel, *attributes)
 
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        alone = list(results())
-        for count in (2, 3):
-            torch.set_num_threads(count)
-            for a, b in zip(alone, results()):
-                assert torch.equal(a, b)
-    finally:
-        torch.set_num_threads(threads)
+    same_on_threads(results)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -478,17 +470,13 @@ def test_few_channels_of_the_result(dtype):
 
 def test_few_channels_in_any_number_of_threads():
     src, weight = torch.randn(2, 24, 5, 1100), torch.randn(24, 3, 1, 7)
-    before = torch.get_num_threads()
-    results = []
-    for threads in (1, 2, 3):
-        torch.set_num_threads(threads)
-        results.append(
-            torch.ops.torch_dnnl.convolution_backward_data(
+    same_on_threads(
+        lambda: [
+            OPS.convolution_backward_data(
                 src, weight, (5, 1106), data_format="NCX", weights_format="OIX"
             )
-        )
-    torch.set_num_threads(before)
-    assert all(torch.equal(result, results[0]) for result in results)
+        ]
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from threads import threads
 
 
 def peak_of(call):
@@ -73,27 +74,22 @@ def test_memory_is_inputs_output_and_scratch(
 )
 def test_memory_of_wide_layers_is_bounded(data_format, n, ic, oc, groups):
     """Winograd's scratch, in both directions."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)  # each has scratch of its own
     x, g = (
         torch.randn((n, c, 28, 28) if data_format == "NCX" else (n, 28, 28, c)) for c in (ic, oc)
     )
     w = torch.randn(oc, ic // groups, 3, 3)
     attributes = ([1, 1], [1, 1], [1, 1], [1, 1], "none", groups, data_format, "OIX")
     ops = torch.ops.torch_dnnl
-    try:
-        for op, arguments in (
-            (ops.convolution, (x, w, None, *attributes)),
-            (ops.convolution_backward_data, (g, w, [28, 28], *attributes)),
-        ):
+    for op, arguments in (
+        (ops.convolution, (x, w, None, *attributes)),
+        (ops.convolution_backward_data, (g, w, [28, 28], *attributes)),
+    ):
+        with threads(2):  # each has scratch of its own
             expected = op(*arguments, "direct")
-            call = functools.partial(op, *arguments, "winograd")
-            result, peak = peak_of(call)
-            # 8 MB of inputs; for each thread 2 MB of products, 0.6 of kernels and its own heap.
-            assert peak <= result.nbytes + (16 << 20)
-            assert (result - expected).norm() < 5e-6 * expected.norm()
-    finally:
-        torch.set_num_threads(threads)
+            result, peak = peak_of(functools.partial(op, *arguments, "winograd"))
+        # 8 MB of inputs; for each thread 2 MB of products, 0.6 of kernels and its own heap.
+        assert peak <= result.nbytes + (16 << 20)
+        assert (result - expected).norm() < 5e-6 * expected.norm()
 
 
 @pytest.mark.parametrize("data_format", ["NCX", "NXC"])

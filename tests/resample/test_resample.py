@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from op_db import INTEGERS, TOLERANCE, assert_matches
 from oracles.resample import resample as oracle
+from threads import threads
 
 import torch_dnnl.functional as D
 
@@ -230,12 +231,8 @@ def test_results_larger_than_caches(memory_format, mode):
 def test_threads_share_repeated_rows(factor, dtype):
     """Rows that repeat the one above are copied, if the same thread has made that one."""
     x = (torch.randn(2, 3, 37, 45) * 40 + 128).to(dtype)
-    threads = torch.get_num_threads()
-    try:
-        for layout in (x, x.contiguous(memory_format=torch.channels_last)):
-            expected = x.repeat_interleave(factor, 2).repeat_interleave(factor, 3)
-            for count in (1, 2, 5):
-                torch.set_num_threads(count)
+    for layout in (x, x.contiguous(memory_format=torch.channels_last)):
+        expected = x.repeat_interleave(factor, 2).repeat_interleave(factor, 3)
+        for count in (1, 2, 5):
+            with threads(count):
                 assert torch.equal(D.interpolate(layout, scale_factor=factor), expected)
-    finally:
-        torch.set_num_threads(threads)
