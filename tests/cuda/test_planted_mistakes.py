@@ -222,7 +222,7 @@ CUT_OFFSETS = {
         "depthwise, rows innermost",
     ),
     "convolution, weights": (
-        mistake_in(WEIGHTS, "[o * layout.stride[0]", "[int(o * layout.stride[0])"),
+        mistake_in(WEIGHTS, "[o * stride[0]", "[int(o * stride[0])"),
         "depthwise, channels innermost",
     ),
     "convolution, dense": (
