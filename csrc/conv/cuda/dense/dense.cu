@@ -3,9 +3,9 @@
 #include <numeric>
 #include <optional>
 
-#include "conv/cuda/dense/types.h"
+#include "conv/cuda/dense/problem.h"
 #include "conv/cuda/kernels.h"
-#include "core/cuda/runtime.h"
+#include "core/cuda/launch.h"
 #include "core/cuda/vector.h"
 #include "core/dispatch.h"
 
@@ -89,8 +89,7 @@ DenseProblem make_problem(const ConvProblem& p) {
 template <class T>
 struct PackWeights {
   DenseProblem p;
-  int64_t channel_stride,
-      row_stride; // in the weights as they are, of gathered and straight channel
+  int64_t channel_stride, row_stride; // in the weights as they are: gathered, straight channel
   T* packed;
 
   TORCH_DNNL_HD void operator()(int64_t i) const {
