@@ -1,7 +1,8 @@
-// The switches from a run-time type to a compile-time type outside kernels.
+// The switches from a run-time type or value to one of compile time, outside kernels.
 #pragma once
 
 #include <c10/core/ScalarType.h>
+#include <c10/macros/Macros.h>
 #include <c10/util/Exception.h>
 
 #include <cstddef>
@@ -35,16 +36,18 @@ void dispatch(TypeList<T...>, c10::ScalarType type, F&& f) {
 // not ask for their type.
 template <class F>
 void dispatch_bytes(size_t bytes, F&& f) {
-  switch (bytes) {
-    case 1:
-      return f(std::type_identity<uint8_t>{});
-    case 2:
-      return f(std::type_identity<uint16_t>{});
-    case 4:
-      return f(std::type_identity<uint32_t>{});
-    default:
-      return f(std::type_identity<uint64_t>{});
-  }
+  bytes == 1       ? f(std::type_identity<uint8_t>{})
+      : bytes == 2 ? f(std::type_identity<uint16_t>{})
+      : bytes == 4 ? f(std::type_identity<uint32_t>{})
+                   : f(std::type_identity<uint64_t>{});
+}
+
+// f(std::integral_constant of that one of kValues that equals `value`, or of kOther)
+template <auto kOther, auto... kValues, class F>
+C10_ALWAYS_INLINE void with_constant(decltype(kOther) value, const F& f) {
+  const auto is_taken = [&](auto constant) { return value == constant && (f(constant), true); };
+  if (!(is_taken(std::integral_constant<decltype(kValues), kValues>{}) || ...))
+    f(std::integral_constant<decltype(kOther), kOther>{});
 }
 
 } // namespace torch_dnnl

@@ -37,16 +37,8 @@ choose(const Kernel<Problem> (&kernels)[n], const Problem& p, const Prefers& pre
   return kernels[row];
 }
 
-// By the rows' own rules.
-template <class Problem, size_t n>
-const Kernel<Problem>& choose(const Kernel<Problem> (&kernels)[n], const Problem& p) {
-  return choose(kernels, p, [](const Kernel<Problem>& kernel, const Problem& q) {
-    return kernel.prefers(q);
-  });
-}
-
-// The row of a name that a caller asks for, or the chosen one for "auto". `op` is the operator, for
-// messages.
+// The row of a name that a caller asks for; for "auto" the one that the rows' own rules choose.
+// `op` is the operator, for messages.
 template <class Problem, size_t n>
 const Kernel<Problem>& kernel_named(
     const Kernel<Problem> (&kernels)[n],
@@ -55,7 +47,7 @@ const Kernel<Problem>& kernel_named(
     const Problem& p) {
   using Row = const Kernel<Problem>&;
   if (name == "auto")
-    return choose(kernels, p);
+    return choose(kernels, p, [](Row kernel, const Problem& q) { return kernel.prefers(q); });
   const auto found =
       std::find_if(kernels, kernels + n, [&](Row kernel) { return name == kernel.name; });
   TORCH_CHECK_VALUE(

@@ -17,8 +17,9 @@ TORCH_DNNL_HD inline int64_t round_up(int64_t n, int64_t step) {
 }
 
 // Of three axes: D, H, W.
-TORCH_DNNL_HD inline int64_t product(const int64_t* size) {
-  return size[0] * size[1] * size[2];
+template <class Int>
+TORCH_DNNL_HD inline int64_t product(const Int* size) {
+  return static_cast<int64_t>(size[0]) * size[1] * size[2];
 }
 
 // Half-open: [begin, end).

@@ -199,20 +199,10 @@ TORCH_DNNL_HD inline int64_t nearest_index(const AxisSpec& a, int64_t o) {
       break;
   }
   const Position x = source_coordinate(a, o);
-  bool up = false;
-  switch (a.nearest_mode) {
-    case NearestMode::round_prefer_ceil:
-      up = x.fraction >= 0.5;
-      break;
-    case NearestMode::round_prefer_floor:
-      up = x.fraction > 0.5;
-      break;
-    case NearestMode::ceil:
-      up = x.fraction > 0;
-      break;
-    case NearestMode::floor:
-      break;
-  }
+  const bool up = a.nearest_mode == NearestMode::round_prefer_ceil ? x.fraction >= 0.5
+      : a.nearest_mode == NearestMode::round_prefer_floor          ? x.fraction > 0.5
+      : a.nearest_mode == NearestMode::ceil                        ? x.fraction > 0
+                                                                   : false;
   return x.floor + up;
 }
 
@@ -250,18 +240,11 @@ TORCH_DNNL_HD inline double tap_weight(const AxisSpec& a, double t) {
 
 // The distance from which on a filter is 0.
 TORCH_DNNL_HD inline double filter_support(Filter filter) {
-  switch (filter) {
-    case Filter::linear:
-      return 1;
-    case Filter::cubic:
-      return 2;
-    case Filter::lanczos3:
-      return 3;
-    case Filter::lanczos5:
-      return 5;
-    default:
-      return 0;
-  }
+  return filter == Filter::linear  ? 1
+      : filter == Filter::cubic    ? 2
+      : filter == Filter::lanczos3 ? 3
+      : filter == Filter::lanczos5 ? 5
+                                   : 0;
 }
 
 // By how much antialiasing widens the filter.

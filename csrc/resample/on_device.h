@@ -11,15 +11,6 @@ namespace torch_dnnl {
 // How many elements a copy takes in the time of fetching one element of the result one by one.
 constexpr int64_t kCopiedPerFetched = 64;
 
-// `src` with dense rows in the layout of `dst`, for kernels that need them. It is copied, unless it
-// is so much larger than the result (an expanded one may have any size) that the copy would take
-// longer than the rest.
-inline at::Tensor with_dense_rows(const at::Tensor& src, const at::Tensor& dst, bool nxc) {
-  if (src.numel() / kCopiedPerFetched > dst.numel())
-    return src;
-  return src.contiguous(nxc ? at::MemoryFormat::Contiguous : dst.suggest_memory_format());
-}
-
 // What a device registers: allocate the output and let Device::compute a problem that is not empty,
 // by the algorithm that is asked for.
 template <class Device>
@@ -31,8 +22,11 @@ struct ResampleOnDevice {
       return dst;
     ResampleProblem p = resample_problem(src, dst, call);
     at::Tensor image = src; // lives as long as it is read
-    if (call.algorithm != "reference" && !Device::has_dense_rows(p)) {
-      image = with_dense_rows(src, dst, call.nxc);
+    // An image may be so much larger than the result (an expanded one may have any size) that a
+    // copy would take longer than the rest.
+    const bool may_copy = src.numel() / kCopiedPerFetched <= dst.numel();
+    if (call.algorithm != "reference" && may_copy && !Device::has_dense_rows(p)) {
+      image = src.contiguous(call.nxc ? at::MemoryFormat::Contiguous : dst.suggest_memory_format());
       p = resample_problem(image, dst, call);
     }
     Device::compute(p, call.algorithm);

@@ -12,17 +12,12 @@ using at::Tensor;
 using namespace resample_arg;
 
 template <bool transposed>
-Tensor call_resample(Stack args) {
-  if constexpr (transposed)
-    return call<"torch_dnnl::resample_backward">(std::move(args));
-  return call<"torch_dnnl::resample">(std::move(args));
-}
-
-template <bool transposed>
 Tensor call_with_image(const Tensor& new_image, const Stack& saved) {
   Stack args = saved;
   args[image] = new_image;
-  return call_resample<transposed>(std::move(args));
+  if constexpr (transposed)
+    return call<"torch_dnnl::resample_backward">(std::move(args));
+  return call<"torch_dnnl::resample">(std::move(args));
 }
 
 // The gradient: a call of the adjoint, whose image will be the gradient of the output.

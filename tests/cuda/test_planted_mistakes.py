@@ -21,7 +21,7 @@ RACE = r"ThreadSanitizer: data race(.*\n){1,12}.*"  # and the file
 
 WINDOW, SUM_ROWS = "resample/cuda/sliding_window.cu", "resample/cuda/sum_rows.cu"
 PIXELS, PACKS = "resample/cuda/sum_pixels.cu", "reorder/cuda/straight.cu"
-COLUMNS = "resample/cuda/columns.h"
+COLUMNS = "resample/cuda/kernel_arguments.h"
 TILES, FAKE = "reorder/cuda/transpose.cu", "reorder/cuda/fake_reorder.cu"
 DENSE, DENSE_KERNELS = "conv/cuda/dense/bfloat16.cu", "conv/cuda/dense/kernels.h"
 NXC, NCX = "conv/cuda/depthwise/nxc.cu", "conv/cuda/depthwise/ncx.cu"
@@ -222,7 +222,7 @@ CUT_OFFSETS = {
         "depthwise, rows innermost",
     ),
     "convolution, weights": (
-        mistake_in(WEIGHTS, "[o * layout.stride[0]", "[int(o * layout.stride[0])"),
+        mistake_in(WEIGHTS, "[o * stride[0]", "[int(o * stride[0])"),
         "depthwise, channels innermost",
     ),
     "convolution, dense": (

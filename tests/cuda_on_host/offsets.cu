@@ -6,8 +6,7 @@
 #include <random>
 
 #include "conv/cuda/dense/problem.h"
-#include "conv/cuda/depthwise/gather.h"
-#include "conv/cuda/depthwise/weights_gradient.h"
+#include "conv/cuda/depthwise/depthwise.h"
 #include "core/cuda/divide.h"
 #include "reorder/cuda/rows.h"
 #include "resample/cuda/kernel_arguments.h"

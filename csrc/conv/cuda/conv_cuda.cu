@@ -1,15 +1,15 @@
-// Convolution on CUDA: the kernels, in order of preference. What each can compute is said by the
-// kernel (supports), when it is chosen by choose.h (prefers).
+// Convolution on CUDA: the kernels, in order of preference, and when each of them is chosen
+// (prefers). What it can compute is said by the kernel (supports).
 #include <ATen/Context.h>
 #include <torch/library.h>
 
 #include <string_view>
 #include <vector>
 
-#include "conv/cuda/choose.h"
 #include "conv/cuda/kernels.h"
 #include "conv/on_device.h"
 #include "core/cuda/launch.h"
+#include "core/math.h"
 #include "core/torch/run_kernel.h"
 
 namespace torch_dnnl {
@@ -20,9 +20,25 @@ bool cuda::allows_tf32() {
 
 namespace {
 
+// More products of a tap are worth a matrix product.
+bool prefers_depthwise(const ConvProblem& p) {
+  constexpr int64_t few = 64;
+  return p.ic * p.oc <= few;
+}
+
+// Whether tiles are filled well enough: the product's columns are computed 64 at a time, and what
+// is summed is padded to 16 bytes. A thread per element takes about `times` as long for a product.
+bool prefers_dense(const ConvProblem& p) {
+  constexpr int64_t columns = 64, bytes = 16, times = 32;
+  const bool is_data = p.pass == ConvPass::backward_data;
+  const int64_t outputs = is_data ? p.ic : p.oc, inputs = is_data ? p.oc : p.ic;
+  const auto element = static_cast<int64_t>(c10::elementSize(p.dtype));
+  return round_up(outputs, columns) * round_up(inputs, bytes / element) <= times * p.ic * p.oc;
+}
+
 constexpr Kernel<ConvProblem> kernels[] = {
-    {"depthwise", cuda::supports_depthwise, cuda::prefers_depthwise, cuda::run_depthwise},
-    {"dense", cuda::supports_dense, cuda::prefers_dense, cuda::run_dense},
+    {"depthwise", cuda::supports_depthwise, prefers_depthwise, cuda::run_depthwise},
+    {"dense", cuda::supports_dense, prefers_dense, cuda::run_dense},
     {"reference", always, always, cuda::run_reference},
 };
 

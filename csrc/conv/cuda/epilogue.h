@@ -15,6 +15,16 @@ __device__ __attribute__((noinline)) C activated(Activation activation, C x) {
   return with_activation(activation, [&](auto tag) { return activate<decltype(tag)::value>(x); });
 }
 
+// Whether runs of `n` elements along an axis that begin at multiples of its other strides can be
+// moved as one.
+template <class T>
+bool can_move_runs(const void* data, const int64_t* stride, int n, int axis) {
+  for (int a = 0; a < 5; a++)
+    if (a == axis ? stride[a] != 1 : stride[a] % n != 0)
+      return false;
+  return is_aligned(data, n * sizeof(T));
+}
+
 // What outputs consist of beside sums; all tensors have the type of the kernel.
 struct Epilogue {
   void *out, *preactivation;
@@ -25,17 +35,11 @@ struct Epilogue {
     return {p.out, p.preactivation, p.residual, p.activation};
   }
 
-  // Whether runs of `n` elements that begin at multiples of the given strides but the one of their
-  // own axis can be moved as one.
+  // See can_move_runs.
   template <class T>
   bool can_move(int n, const int64_t* stride, const int64_t* residual_stride, int axis) const {
     const auto fits = [&](const void* data, const int64_t* strides) {
-      if (data == nullptr)
-        return true;
-      for (int a = 0; a < 5; a++)
-        if (a == axis ? strides[a] != 1 : strides[a] % n != 0)
-          return false;
-      return is_aligned(data, n * sizeof(T));
+      return data == nullptr || can_move_runs<T>(data, strides, n, axis);
     };
     return fits(out, stride) && fits(preactivation, stride) && fits(residual, residual_stride);
   }

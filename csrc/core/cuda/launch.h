@@ -1,4 +1,4 @@
-// Launching CUDA kernels.
+// Launching CUDA kernels, and memory for them.
 //
 // Kernels are written in CUDA C++ in */cuda/*.cu and launched with the functions below. nvcc
 // compiles them for the device. With TORCH_DNNL_CUDA_ON_HOST a plain C++ compiler compiles the
@@ -23,12 +23,38 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <utility>
 
-#include "core/cuda/runtime.h"
 #include "core/math.h"
 
 namespace torch_dnnl::cuda {
+
+// Memory of the current device from torch's allocator, for what one kernel leaves to the next;
+// later kernels of the current stream may have it once it is given back. On the host it is filled
+// with 0xff bytes: NaN in every floating type.
+class Scratch {
+ public:
+  explicit Scratch(size_t bytes);
+
+  void* data() const {
+    return memory_.get();
+  }
+
+ private:
+  std::unique_ptr<void, void (*)(void*)> memory_;
+};
+
+#ifndef TORCH_DNNL_CUDA_ON_HOST
+// Launches a kernel, given the addresses of its arguments. A function of its own, as torch's
+// headers of streams take nvcc longer than most kernels.
+void launch_kernel(
+    const void* kernel,
+    dim3 grid,
+    dim3 block,
+    size_t shared_bytes,
+    void** arguments);
+#endif
 
 // Runs kernel(args...) on the current stream of the current device. `shared_bytes` is the size of
 // what dynamic_shared() returns in the kernel.

@@ -1,6 +1,6 @@
 // Launching CUDA kernels, and memory for them: the one file that meets torch's streams, torch's
 // allocators and CUDA's errors.
-#include "core/cuda/runtime.h"
+#include "core/cuda/launch.h"
 
 #ifdef TORCH_DNNL_CUDA_ON_HOST
 #include <c10/core/Allocator.h>

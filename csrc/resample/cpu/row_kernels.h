@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "core/dispatch.h"
 #include "resample/cpu/row_passes.h"
 
 namespace torch_dnnl {
@@ -41,14 +42,6 @@ C10_ALWAYS_INLINE void for_each_vector(int64_t n, const F& f) {
     f(i);
   if (i < n)
     f(i, n - i);
-}
-
-// f(std::integral_constant of that one of kValues that equals `value`, or of kOther)
-template <auto kOther, auto... kValues, class F>
-C10_ALWAYS_INLINE void with_constant(decltype(kOther) value, const F& f) {
-  const auto is_taken = [&](auto constant) { return value == constant && (f(constant), true); };
-  if (!(is_taken(std::integral_constant<decltype(kValues), kValues>{}) || ...))
-    f(std::integral_constant<decltype(kOther), kOther>{});
 }
 
 // ---- to[i] (+)= sum over the rows of weight * row[i] ----
@@ -139,15 +132,8 @@ struct Line {
 // ---- few channels: to[i] = sum over the taps of element begin + i ----
 
 template <Window kWindow, class E>
-using WindowOf = std::conditional_t<
-    kWindow == Window::bytes,
-    ByteWindow,
-    LanesWindow<
-        kWindow == Window::shared_1       ? 1
-            : kWindow == Window::shared_2 ? 2
-            : kWindow == Window::none     ? 0
-                                          : 4,
-        E>>;
+using WindowOf =
+    std::conditional_t<kWindow == Window::bytes, ByteWindow, LanesWindow<vectors_of(kWindow), E>>;
 
 // kTaps 0: as many as there are.
 template <Window kWindow, int kTaps, class E, class U, class Row>

@@ -49,13 +49,6 @@ void copy_row(const char* from, char* to, int64_t bytes) {
   }
 }
 
-// n elements of `bytes` each.
-void fill(char* dst, int64_t n, int64_t bytes, uint64_t value) {
-  dispatch_bytes(bytes, [&]<class E>(std::type_identity<E>) {
-    std::fill_n(reinterpret_cast<E*>(dst), n, static_cast<E>(value)); // its first bytes
-  });
-}
-
 template <class T>
 using Vectors = std::vector<T, VectorAllocator<T>>;
 
@@ -69,7 +62,10 @@ class RowMaker {
   RowMaker(const RowPlan<C>& plan, const RowPasses<C>& passes) : plan(plan), passes(passes) {}
 
   void fill_piece(char* dst, const RowPiece& piece) const {
-    fill(dst, piece.size * plan.channels, plan.dst_steps.element, plan.empty_in_dst);
+    dispatch_bytes(plan.dst_steps.element, [&]<class E>(std::type_identity<E>) {
+      const auto value = static_cast<E>(plan.empty_in_dst); // its first bytes
+      std::fill_n(reinterpret_cast<E*>(dst), piece.size * plan.channels, value);
+    });
   }
 
   // A source row, or a part of it: as it is, unless windows would reach beyond the image.

@@ -48,6 +48,12 @@ enum class Window : int8_t {
   none,
 };
 
+// Of how many vectors it is; of bytes or none: 0.
+constexpr int vectors_of(Window window) {
+  using enum Window;
+  return window == shared_1 ? 1 : window == shared_2 ? 2 : window <= own_4 ? 4 : 0;
+}
+
 // Whether rows of an image can be added up on the way into such a window.
 inline bool can_gather_rows(Window window) {
   return window == Window::shared_1 || window == Window::shared_2;
@@ -116,12 +122,9 @@ struct Taps {
 
  private:
   void set_window(bool aligned) {
-    for (const auto& [kind, vectors] :
-         {std::pair{Window::shared_1, 1},
-          {Window::shared_2, 2},
-          {Window::shared_4, 4},
-          {Window::own_4, 4}}) {
-      if (set_bases(kind == Window::own_4 ? 1 : width, vectors * kBlock, aligned)) {
+    using enum Window;
+    for (const Window kind : {shared_1, shared_2, shared_4, own_4}) {
+      if (set_bases(kind == own_4 ? 1 : width, vectors_of(kind) * kBlock, aligned)) {
         window = kind;
         return;
       }

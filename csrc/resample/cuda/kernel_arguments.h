@@ -1,4 +1,5 @@
-// What the fast CUDA kernels share: their argument, where a thread works, and how it reads a row.
+// What the fast CUDA kernels share: their argument, where a thread works, how it reads a row, and
+// how it makes rows of dst of rows of src.
 #pragma once
 
 #include <cstdint>
@@ -142,6 +143,88 @@ struct Columns {
     return (empty >> (kPixels ? 0 : v) & 1) != 0;
   }
 };
+
+// The running sums of kernels.h, in the registers of a thread.
+template <class W, int kSums, int kVector>
+class RunningSums {
+ public:
+  __device__ __forceinline__ RunningSums(const KernelArguments<W>& args, const Place& at)
+      : next_(args.tables.row(args.tables.h, at.begin).first),
+        rows_(args.tables, args.tables.h, at.begin),
+        readers_(args.tables, args.tables.h_transpose, next_) {}
+
+  // Completes row y of dst, the one after the last: adds the rows of src that it reads beside those
+  // added before. `weigh(row, sum)` adds a row, weighed along D and W.
+  template <class F>
+  __device__ __forceinline__ void complete(int32_t y, W (&completed)[kVector], F&& weigh) {
+    const int32_t end = rows_.next().end();
+    for (; next_ < end; next_++) {
+      const Taps<W> readers = readers_.next();
+      W row[kVector] = {};
+      weigh(next_, row);
+#pragma unroll
+      for (int i = 0; i < kSums; i++) {
+        if (y + i < readers.first || y + i >= readers.end())
+          continue;
+        const W weight = readers.weights[(y + i) & (kSums - 1)];
+#pragma unroll
+        for (int v = 0; v < kVector; v++)
+          sum_[i][v] += weight * row[v];
+      }
+    }
+#pragma unroll
+    for (int v = 0; v < kVector; v++) {
+      completed[v] = sum_[0][v];
+#pragma unroll
+      for (int i = 1; i < kSums; i++)
+        sum_[i - 1][v] = sum_[i][v];
+      sum_[kSums - 1][v] = 0;
+    }
+  }
+
+ private:
+  W sum_[kSums][kVector] = {}; // of the rows of dst from the next one to be complete on
+  int32_t next_;               // row of src
+  TapRows<W> rows_, readers_;
+};
+
+// The kernel of threads that walk down a column of dst: of the sliding window, and of running sums
+// of pixels.
+// Columns: what a thread reads in a row of src. Rows: how rows of dst are made of rows of src.
+template <class T, int kThreads, int kVector, class Columns, class Rows>
+__global__ void __launch_bounds__(kThreads)
+    column_kernel(const __grid_constant__ KernelArguments<compute_t<T>> args) {
+  using W = compute_t<T>;
+  const uint32_t worker = blockIdx.x * kThreads + threadIdx.x;
+  if (worker >= args.workers)
+    return;
+  const Place at = place(args, worker);
+  const Columns columns(args, at.column);
+  const TapLoop<W> planes = args.tables.loop(args.tables.d, at.d);
+  const T* src = static_cast<const T*>(args.src) + at.src + planes.first * args.src_stride[2];
+  T* dst = static_cast<T*>(args.dst) + at.dst + at.column * kVector;
+
+  Rows rows(args, at);
+  for (int32_t y = at.begin; y < at.end; y++) {
+    W sum[kVector];
+    rows.complete(y, sum, [&](int32_t row, W(&row_sum)[kVector]) {
+      const T* line = src + row * args.src_stride[3]; // of the first plane
+      planes.for_each([&](int32_t, W weight) {
+        columns.add(line, weight, row_sum);
+        line += args.src_stride[2];
+      });
+    });
+    Vector<T, kVector> out;
+#pragma unroll
+    for (int v = 0; v < kVector; v++)
+      out.at[v] = result<T>(sum[v]);
+    if (args.has_empty_rows) {
+      const bool all = planes.count == 0 || args.tables.row(args.tables.h, y).count == 0;
+      fill_empty(args, columns, all, out);
+    }
+    store_vector<kVector>(dst + y * args.dst_stride[3], out);
+  }
+}
 
 // The types whose sums are kept in W and that kernels are compiled for.
 template <class W>

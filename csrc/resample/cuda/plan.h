@@ -5,7 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "core/cuda/runtime.h"
 #include "core/math.h"
 #include "resample/cuda/kernel_arguments.h"
 #include "resample/problem.h"
@@ -183,42 +182,31 @@ void write_records(const HostTable<W>& host, const TapTable& table, unsigned cha
 template <class W>
 std::optional<Scratch>
 make_tables(const ResamplePlan<W>& plan, const Slots& slots, TapTables<W>& tables) {
-  const bool transposed = plan.problem.transposed;
-  const struct {
-    TapTable* table;
-    int axis;
-    int64_t slots;
-    SharedTable<W> host;
-    bool transposed;
-  } wanted[] = {
-      {&tables.d, 0, plan.tables[0]->width, plan.tables[0], transposed},
-      {&tables.h, 1, slots.h, plan.tables[1], transposed},
-      {&tables.w, 2, slots.w, plan.tables[2], transposed},
-      {&tables.h_transpose,
-       1,
-       slots.h_transpose,
-       slots.h_transpose > 0 ? readers_of(plan) : nullptr,
-       !transposed}};
   BuildTapTables<W> build;
-  const HostTable<W>* hosts[BuildTapTables<W>::kMost];
+  SharedTable<W> hosts[BuildTapTables<W>::kMost];
   int64_t bytes = 0;
-  for (const auto& n : wanted) {
-    *n.table = {};
-    if (n.host == nullptr || n.host->identity)
-      continue;
+  const auto add = [&](int axis, const SharedTable<W>& host, bool transposed, int64_t slots) {
+    if (host->identity)
+      return TapTable{};
     int i = 0;
-    while (i < build.count && (hosts[i] != n.host.get() || build.sources[i].table.slots != n.slots))
+    while (i < build.count && (hosts[i] != host || build.sources[i].table.slots != slots))
       i++;
     if (i == build.count) {
-      const TapTable table{bytes, TapTable::bytes_of<W>(n.slots), static_cast<int32_t>(n.slots)};
-      bytes += n.host->start.size() * table.record_bytes;
-      build.sources[i] = {plan.problem.axes[n.axis], n.transposed, table};
+      const TapTable table{bytes, TapTable::bytes_of<W>(slots), static_cast<int32_t>(slots)};
+      bytes += host->start.size() * table.record_bytes;
+      build.sources[i] = {plan.problem.axes[axis], transposed, table};
       build.rows += build.sources[i].spec.out;
-      hosts[i] = n.host.get();
+      hosts[i] = host;
       build.count++;
     }
-    *n.table = build.sources[i].table;
-  }
+    return build.sources[i].table;
+  };
+  const bool transposed = plan.problem.transposed;
+  tables.d = add(0, plan.tables[0], transposed, plan.tables[0]->width);
+  tables.h = add(1, plan.tables[1], transposed, slots.h);
+  tables.w = add(2, plan.tables[2], transposed, slots.w);
+  if (slots.h_transpose > 0)
+    tables.h_transpose = add(1, readers_of(plan), !transposed, slots.h_transpose);
   if (bytes <= static_cast<int64_t>(kArgumentTableBytes)) {
     for (int i = 0; i < build.count; i++)
       write_records(*hosts[i], build.sources[i].table, tables.arguments);

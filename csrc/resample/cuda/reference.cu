@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "core/cuda/launch.h"
-#include "core/cuda/runtime.h"
 #include "core/dispatch.h"
 #include "resample/cuda/kernels.h"
 #include "resample/host_table.h"

@@ -1,6 +1,5 @@
 // The kernels for few taps, and for one that is copied.
 #include "core/dispatch.h"
-#include "resample/cuda/columns.h"
 #include "resample/cuda/kernels.h"
 
 namespace torch_dnnl::cuda {

@@ -1,7 +1,5 @@
 // The kernel of running sums for any layout; see kernels.h.
-#include "resample/cuda/columns.h"
 #include "resample/cuda/kernels.h"
-#include "resample/cuda/running_sums.h"
 
 namespace torch_dnnl::cuda {
 namespace {

@@ -5,7 +5,6 @@
 // axis. Two buffers by turns: the barrier before a row is read is also the one that lets the buffer
 // of the row before be overwritten by the next but one.
 #include "resample/cuda/kernels.h"
-#include "resample/cuda/running_sums.h"
 
 namespace torch_dnnl::cuda {
 namespace {

@@ -37,9 +37,8 @@ struct TapTable {
 
   template <class W>
   static int32_t bytes_of(int64_t slots) {
-    const int64_t bytes = sizeof(TapRecord) + slots * sizeof(W);
     return static_cast<int32_t>(
-        (bytes + alignof(TapRecord) - 1) / alignof(TapRecord) * alignof(TapRecord));
+        round_up(sizeof(TapRecord) + slots * sizeof(W), alignof(TapRecord)));
   }
 
   TORCH_DNNL_HD TapRecord* record(unsigned char* tables, int64_t row) const {

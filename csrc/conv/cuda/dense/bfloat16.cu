@@ -3,10 +3,6 @@
 
 namespace torch_dnnl::cuda {
 
-template <>
-void run_dense_product<c10::BFloat16, true>(const DenseProblem& p, bool vectors) {
-  run_best_shape<c10::BFloat16, true, Shape<128, 128, 2>, Shape<256, 64, 4>, Shape<64, 64, 2>>(
-      p, vectors);
-}
+template void run_dense_product<c10::BFloat16, true>(const DenseProblem&, bool);
 
 } // namespace torch_dnnl::cuda

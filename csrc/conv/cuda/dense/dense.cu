@@ -3,9 +3,9 @@
 #include <numeric>
 #include <optional>
 
-#include "conv/cuda/dense/types.h"
+#include "conv/cuda/dense/problem.h"
 #include "conv/cuda/kernels.h"
-#include "core/cuda/runtime.h"
+#include "core/cuda/launch.h"
 #include "core/cuda/vector.h"
 #include "core/dispatch.h"
 
@@ -14,14 +14,15 @@ namespace {
 
 // Whether the image's channels are contiguous and begin at multiples of 16 bytes in every pixel and
 // group.
-bool has_chunks(const ImageView& image, int64_t n, int64_t chunk, size_t element) {
-  const auto is_whole = [&](int64_t size, int64_t stride) {
-    return size == 1 || stride % chunk == 0;
+template <class T>
+bool has_chunks(const ImageView& image, int64_t n) {
+  const auto is_whole = [](int64_t size, int64_t stride) {
+    return size == 1 || stride % kChunk<T> == 0;
   };
   const int64_t* stride = image.stride;
-  return stride[1] == 1 && image.channels % chunk == 0 && is_whole(n, stride[0]) &&
+  return stride[1] == 1 && image.channels % kChunk<T> == 0 && is_whole(n, stride[0]) &&
       is_whole(image.size[0], stride[2]) && is_whole(image.size[1], stride[3]) &&
-      is_whole(image.size[2], stride[4]) && is_aligned(image.data, chunk * element);
+      is_whole(image.size[2], stride[4]) && is_aligned(image.data, kWidestAccess);
 }
 
 ImageView
@@ -34,10 +35,6 @@ make_image(const void* data, const int64_t* stride, const int64_t* size, int64_t
 
 bool is_data(const ConvProblem& p) {
   return p.pass == ConvPass::backward_data;
-}
-
-int64_t straight_channels(const ConvProblem& p) {
-  return is_data(p) ? p.ic : p.oc;
 }
 
 // Whether positions, taps and channels are numbers of 32 bits and the grid is within its limits.
@@ -58,8 +55,9 @@ bool fits(const ConvProblem& p) {
   }
   constexpr int64_t kSmallestTile = 64;
   const int64_t rows = p.pass == ConvPass::backward_weights ? taps * (p.ic + 16) : pixels;
+  const int64_t columns = is_data(p) ? p.ic : p.oc;
   return std::max(p.ic, p.oc) <= kLimit && taps * (p.ic + 16) <= kLimit &&
-      ceil_div(rows, kSmallestTile) * ceil_div(straight_channels(p), kSmallestTile) <= kMaxGridX;
+      ceil_div(rows, kSmallestTile) * ceil_div(columns, kSmallestTile) <= kMaxGridX;
 }
 
 template <class T>
@@ -89,8 +87,7 @@ DenseProblem make_problem(const ConvProblem& p) {
 template <class T>
 struct PackWeights {
   DenseProblem p;
-  int64_t channel_stride,
-      row_stride; // in the weights as they are, of gathered and straight channel
+  int64_t channel_stride, row_stride; // in the weights as they are: gathered, straight channel
   T* packed;
 
   TORCH_DNNL_HD void operator()(int64_t i) const {
@@ -161,16 +158,14 @@ void run(const ConvProblem& p) {
   std::optional<Scratch> packed;
   if (p.pass != ConvPass::backward_weights)
     packed = place_weights<T>(d);
-  const auto whole = [&](const ImageView& image) {
-    return has_chunks(image, p.n, kChunk<T>, sizeof(T));
-  };
-  d.stores_whole = whole(d.straight);
+  d.stores_whole = has_chunks<T>(d.straight, p.n);
   if (p.preactivation != nullptr) // has the strides of dst
     d.stores_whole &= is_aligned(p.preactivation, kWidestAccess);
   if (p.residual != nullptr)
-    d.stores_whole &= whole(make_image(p.residual, p.residual_stride, p.dst_size, p.oc));
-  const bool vectors =
-      whole(d.gathered) && (p.pass != ConvPass::backward_weights || whole(d.straight));
+    d.stores_whole &=
+        has_chunks<T>(make_image(p.residual, p.residual_stride, p.dst_size, p.oc), p.n);
+  const bool vectors = has_chunks<T>(d.gathered, p.n) &&
+      (p.pass != ConvPass::backward_weights || has_chunks<T>(d.straight, p.n));
   if constexpr (std::is_same_v<T, float>) {
     if (allows_tf32())
       return run_dense_product<T, true>(d, vectors);

@@ -3,9 +3,6 @@
 
 namespace torch_dnnl::cuda {
 
-template <>
-void run_dense_product<double, false>(const DenseProblem& p, bool vectors) {
-  run_best_shape<double, false, Shape<64, 64, 2>>(p, vectors);
-}
+template void run_dense_product<double, false>(const DenseProblem&, bool);
 
 } // namespace torch_dnnl::cuda

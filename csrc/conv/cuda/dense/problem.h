@@ -253,4 +253,12 @@ struct Shift {
   }
 };
 
+constexpr int64_t kMaxGridX = std::numeric_limits<int32_t>::max(), kMaxGridZ = 65535;
+
+// Runs a problem whose weights are placed: run.h, compiled for each type in a file of its own. On
+// tensor cores, float32 is rounded to TF32. `vectors`: the images that are read have channels in
+// chunks of 16 bytes.
+template <class T, bool tensor_cores>
+void run_dense_product(const DenseProblem& p, bool vectors);
+
 } // namespace torch_dnnl::cuda

@@ -10,8 +10,6 @@
 #include <utility>
 
 #include "conv/cuda/dense/kernels.h"
-#include "conv/cuda/dense/types.h"
-#include "core/cuda/runtime.h"
 
 namespace torch_dnnl::cuda {
 
@@ -45,11 +43,6 @@ inline int64_t gathered_columns(const DenseProblem& p) {
   return product(p.conv.kernel) * p.padded_channels;
 }
 
-// The problems that a group consists of.
-inline int64_t residue_count(const DenseProblem& p) {
-  return int64_t(p.residues[0]) * p.residues[1] * p.residues[2];
-}
-
 // The pixels of the largest problem among those of all remainders.
 inline int64_t most_pixels(const DenseProblem& p) {
   int64_t pixels = p.conv.n;
@@ -64,14 +57,18 @@ DensePlan plan_gather(const DenseProblem& p) {
   plan.row_tiles = ceil_div(most_pixels(p), S::m);
   plan.column_tiles = ceil_div(p.straight.channels, S::n);
   plan.splits = 1;
-  const int64_t tiles = plan.row_tiles * plan.column_tiles * p.conv.groups * residue_count(p);
+  const int64_t tiles = plan.row_tiles * plan.column_tiles * p.conv.groups * product(p.residues);
   plan.cycles = ceil_div(tiles, kMultiprocessors) * stage_cycles<T, S, tensor_cores>();
   return plan;
 }
 
+// Chunks of elements pass through registers, of which large tiles of two images leave too few.
+template <class S>
+constexpr bool kWeightsByElements = S::m * S::n <= 64 * 64;
+
 // Splits make work for all multiprocessors; each one's sums are written and read once more.
 template <class T, class S, bool tensor_cores>
-DensePlan plan_weights(const DenseProblem& p) {
+DensePlan plan_weights(const DenseProblem& p, bool vectors) {
   using Sum = typename SumsOf<T, S, true, tensor_cores>::Sum;
   constexpr int64_t kBytesPerCycle = 2800; // of the whole memory
   constexpr int64_t kMostSplits = 512;
@@ -81,6 +78,8 @@ DensePlan plan_weights(const DenseProblem& p) {
   best.row_tiles = ceil_div(gathered_columns(p), S::m);
   best.column_tiles = ceil_div(p.straight.channels, S::n);
   best.cycles = std::numeric_limits<int64_t>::max();
+  if (!vectors && !kWeightsByElements<S>)
+    return best;
   const int64_t blocks = ceil_div(most_pixels(p), kDepth<T>);
   const int64_t bytes =
       gathered_columns(p) * p.straight.channels * p.conv.groups * int64_t(sizeof(Sum));
@@ -129,31 +128,6 @@ struct ReduceSplits {
   }
 };
 
-// Chunks of elements pass through registers, of which large tiles of two images leave too few.
-template <class S>
-constexpr bool kWeightsByElements = S::m * S::n <= 64 * 64;
-
-template <class T, class S, bool tensor_cores>
-DensePlan plan_shape(const DenseProblem& p, bool vectors) {
-  if (p.conv.pass != ConvPass::backward_weights)
-    return plan_gather<T, S, tensor_cores>(p);
-  if (!vectors && !kWeightsByElements<S>)
-    return {.cycles = std::numeric_limits<int64_t>::max()};
-  return plan_weights<T, S, tensor_cores>(p);
-}
-
-// Forward and data gradient.
-template <class T, class S, bool tensor_cores>
-void run_gather(const DenseProblem& p, dim3 grid, bool vectors) {
-  using Sums = SumsOf<T, S, false, tensor_cores>;
-  launch(
-      vectors ? dense_gather_kernel<T, S, Sums, true> : dense_gather_kernel<T, S, Sums, false>,
-      grid,
-      dim3(kDenseThreads),
-      kGatherBytes<T, S, Sums>,
-      p);
-}
-
 template <class T, class S, bool tensor_cores>
 void run_weights(DenseProblem p, dim3 grid, bool vectors) {
   using Sums = SumsOf<T, S, true, tensor_cores>;
@@ -179,21 +153,45 @@ void run_shape(DenseProblem p, const DensePlan& plan, bool vectors) {
   const dim3 grid(
       static_cast<unsigned>(plan.row_tiles * plan.column_tiles),
       1,
-      static_cast<unsigned>(p.conv.groups * residue_count(p) * plan.splits));
-  p.conv.pass == ConvPass::backward_weights ? run_weights<T, S, tensor_cores>(p, grid, vectors)
-                                            : run_gather<T, S, tensor_cores>(p, grid, vectors);
+      static_cast<unsigned>(p.conv.groups * product(p.residues) * plan.splits));
+  if (p.conv.pass == ConvPass::backward_weights)
+    return run_weights<T, S, tensor_cores>(p, grid, vectors);
+  using Sums = SumsOf<T, S, false, tensor_cores>;
+  launch(
+      vectors ? dense_gather_kernel<T, S, Sums, true> : dense_gather_kernel<T, S, Sums, false>,
+      grid,
+      dim3(kDenseThreads),
+      kGatherBytes<T, S, Sums>,
+      p);
 }
 
 // With the best of the shapes; the first of equals.
 template <class T, bool tensor_cores, class... S>
 void run_best_shape(const DenseProblem& p, bool vectors) {
-  const DensePlan plans[] = {plan_shape<T, S, tensor_cores>(p, vectors)...};
+  const bool is_gather = p.conv.pass != ConvPass::backward_weights;
+  const DensePlan plans[] = {
+      is_gather ? plan_gather<T, S, tensor_cores>(p)
+                : plan_weights<T, S, tensor_cores>(p, vectors)...};
   const auto* best = std::min_element(
       std::begin(plans), std::end(plans), [](const DensePlan& a, const DensePlan& b) {
         return a.cycles < b.cycles;
       });
   const DensePlan* of_shape = plans;
   ((of_shape++ == best ? run_shape<T, S, tensor_cores>(p, *best, vectors) : void()), ...);
+}
+
+template <class T, bool tensor_cores>
+void run_dense_product(const DenseProblem& p, bool vectors) {
+  using Largest = Shape<128, 128, 2>;
+  using Smallest = Shape<64, 64, 2>;
+  if constexpr (sizeof(T) == 2)
+    run_best_shape<T, true, Largest, Shape<256, 64, 4>, Smallest>(p, vectors);
+  else if constexpr (tensor_cores)
+    run_best_shape<T, true, Largest, Smallest>(p, vectors);
+  else if constexpr (std::is_same_v<T, float>)
+    run_best_shape<T, false, Shape<128, 64, 2>, Smallest>(p, vectors);
+  else
+    run_best_shape<T, false, Smallest>(p, vectors);
 }
 
 } // namespace torch_dnnl::cuda

@@ -4,14 +4,13 @@
 // that it belongs to.
 //
 //   depthwise.cu         which problems these kernels take, and which of them takes a problem
-//   gather.h             results and data gradients as one problem; the taps of a row
+//   depthwise.h          results and data gradients as one problem; the taps of a row
 //   nxc.cu               the kernel for channels innermost
 //   ncx.cu               the kernel for every other layout
 //   weights_gradient.cu  the gradient of the weights
 #include <algorithm>
 
-#include "conv/cuda/depthwise/gather.h"
-#include "conv/cuda/depthwise/weights_gradient.h"
+#include "conv/cuda/depthwise/depthwise.h"
 #include "conv/cuda/kernels.h"
 
 namespace torch_dnnl::cuda {

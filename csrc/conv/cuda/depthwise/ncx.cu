@@ -5,9 +5,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "conv/cuda/depthwise/gather.h"
+#include "conv/cuda/depthwise/depthwise.h"
 #include "core/cuda/launch.h"
-#include "core/dispatch.h"
 
 namespace torch_dnnl::cuda {
 namespace {
@@ -25,7 +24,7 @@ struct NcxPlan {
   int in_rows, pitch;        // of the tile of one plane
   int weights;               // of one plane, with those that do not exist
   int tiles_w, tiles_h;
-  int64_t plane_groups, blocks;
+  int64_t blocks;
 };
 
 template <class Taps>
@@ -59,11 +58,6 @@ struct Plane {
   int64_t n;
   int channel;
 
-  __device__ static Plane at(const DepthwiseGather& p, int64_t index) {
-    Digits digits{index};
-    const auto channel = static_cast<int>(digits.next(p.channels));
-    return {digits.rest, channel};
-  }
   __device__ Plane plus(int planes, int channels) const {
     const int c = channel + planes;
     return c < channels ? Plane{n, c} : Plane{n + c / channels, c % channels};
@@ -176,7 +170,9 @@ __global__ void __launch_bounds__(kThreads) depthwise_ncx_kernel(
     const int tile_w = static_cast<int>(digits.next(t.tiles_w)) * t.columns * kOutputs;
     const int tile_h = static_cast<int>(digits.next(t.tiles_h)) * t.rows * kRows;
     const auto od = static_cast<int>(digits.next(p.axis[0].out));
-    const Plane first_plane = Plane::at(p, digits.rest * t.planes);
+    Digits planes{digits.rest * t.planes};
+    const auto first_channel = static_cast<int>(planes.next(p.channels));
+    const Plane first_plane{planes.rest, first_channel};
     const Plane plane = first_plane.plus(in_block, p.channels);
     const int ow = tile_w + column * kOutputs, oh = tile_h + row * kRows;
     const bool active = in_block < t.planes && plane.n < p.n && ow < a.out && oh < p.axis[1].out;
@@ -269,8 +265,7 @@ NcxPlan plan_block(const DepthwiseGather& p, int columns, int rows, int planes) 
   t.weights = p.axis[1].taps * t.parts * Taps::kTaps;
   t.tiles_w = ceil_div(a.out, columns * kOutputs);
   t.tiles_h = ceil_div(p.axis[1].out, rows * kRows);
-  t.plane_groups = ceil_div(p.n * p.channels, planes);
-  t.blocks = t.plane_groups * p.axis[0].out * t.tiles_h * t.tiles_w;
+  t.blocks = ceil_div(p.n * p.channels, planes) * p.axis[0].out * t.tiles_h * t.tiles_w;
   return t;
 }
 
@@ -309,23 +304,19 @@ void run(const DepthwiseGather& p) {
       p.epilogue.can_move<T>(kOutputs, p.out_stride, p.residual_stride, /*axis=*/4));
 }
 
-// Calls f(taps) with the taps of the kernel's rows.
-template <class F>
-void with_taps(const DepthwiseGather& p, F&& f) {
-  with_row_taps(p.axis[2], /*dilates=*/false, f);
-}
-
 } // namespace
 
 bool supports_depthwise_ncx(const DepthwiseGather& p) {
   bool fits = false;
-  with_taps(p, [&](auto taps) { fits = plan_ncx<decltype(taps)>(p).has_value(); });
+  with_row_taps(p.axis[2], /*dilates=*/false, [&](auto taps) {
+    fits = plan_ncx<decltype(taps)>(p).has_value();
+  });
   return fits;
 }
 
 void depthwise_ncx(const DepthwiseGather& p, c10::ScalarType dtype) {
-  dispatch(DepthwiseTypes{}, dtype, [&](auto tag) {
-    with_taps(p, [&](auto taps) { run<typename decltype(tag)::type, decltype(taps)>(p); });
+  dispatch(DepthwiseTypes{}, dtype, [&]<class T>(std::type_identity<T>) {
+    with_row_taps(p.axis[2], /*dilates=*/false, [&](auto taps) { run<T, decltype(taps)>(p); });
   });
 }
 

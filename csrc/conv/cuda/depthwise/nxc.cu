@@ -8,10 +8,9 @@
 //
 // In bytes of the first-level cache, which are dear here, an output of 3x3 taps costs
 // 3 (kOutputs + 2) / kOutputs = 4 vectors of inputs and 9 / kOutputs = 1 of weights, not 9 and 9.
-#include "conv/cuda/depthwise/gather.h"
+#include "conv/cuda/depthwise/depthwise.h"
 
 #include "core/cuda/launch.h"
-#include "core/dispatch.h"
 
 namespace torch_dnnl::cuda {
 namespace {
@@ -270,12 +269,8 @@ void run(const DepthwiseGather& p) {
 // Whether vectors of channels can be loaded and stored.
 template <class T>
 bool has_vectors(const DepthwiseGather& p) {
-  if (p.channels % kVector != 0 || !is_aligned(p.in, kVector * sizeof(T)))
-    return false;
-  for (const int a : {0, 2, 3, 4})
-    if (p.in_stride[a] % kVector != 0)
-      return false;
-  return p.epilogue.can_move<T>(kVector, p.out_stride, p.residual_stride, /*axis=*/1);
+  return p.channels % kVector == 0 && can_move_runs<T>(p.in, p.in_stride, kVector, /*axis=*/1) &&
+      p.epilogue.can_move<T>(kVector, p.out_stride, p.residual_stride, /*axis=*/1);
 }
 
 } // namespace

@@ -8,12 +8,10 @@
 // along the rows of its slice. Otherwise the lanes of a warp have neighbouring outputs of one
 // channel and add up what each has found. Threads of one block read the same rows, from the
 // first-level cache all but the first.
-#include "conv/cuda/depthwise/weights_gradient.h"
+#include <algorithm>
 
-#include "conv/cuda/depthwise/gather.h"
+#include "conv/cuda/depthwise/depthwise.h"
 #include "core/cuda/launch.h"
-#include "core/cuda/runtime.h"
-#include "core/dispatch.h"
 
 namespace torch_dnnl::cuda {
 namespace {
@@ -27,29 +25,14 @@ constexpr int kBlocks = 1056; // that keep a large GPU busy: 8 for each of 132 m
 constexpr int kAdders = 16;   // threads that add the slices of one weight
 
 struct Slices {
-  int count;
   int64_t items, length; // of work: of all, and of a slice
-
-  // Slices that make about kBlocks blocks of `blocks` for one slice, none shorter than `least`.
-  static Slices of(int64_t items, int64_t blocks, int64_t least) {
-    const int64_t length = std::max(least, ceil_div(items, ceil_div(kBlocks, blocks)));
-    return {static_cast<int>(ceil_div(items, length)), items, length};
-  }
-};
-
-struct WeightsLayout {
-  int in_channels, kernel[3];
-  int64_t stride[5]; // O, I, D, H, W
 };
 
 // weights[o, i, k] = the sum over the slices of what they have at k and (o, i): kAdders threads add
 // each kAdders-th slice, and the first one what they have found, both in order.
 template <class T>
-__global__ void __launch_bounds__(kWarp* kAdders) add_slices_kernel(
-    const __grid_constant__ WeightsLayout layout,
-    int slices,
-    PartialSums sums,
-    T* weights) {
+__global__ void __launch_bounds__(kWarp* kAdders)
+    add_slices_kernel(const __grid_constant__ ConvProblem p, int slices, PartialSums sums) {
   __shared__ float shared[kAdders][kWarp];
   const int64_t elements = sums.elements();
   const int64_t step = static_cast<int64_t>(gridDim.x) * kWarp;
@@ -67,13 +50,14 @@ __global__ void __launch_bounds__(kWarp* kAdders) add_slices_kernel(
       for (int i = 1; i < kAdders; i++)
         sum += shared[i][threadIdx.x];
       const auto tap = static_cast<int>(index / sums.pairs);
-      const auto pair = static_cast<int>(index - tap * sums.pairs);
-      const int64_t o = pair / layout.in_channels, i = pair % layout.in_channels;
-      const int row = tap / layout.kernel[2], w = tap - row * layout.kernel[2];
-      const int d = row / layout.kernel[1], h = row - d * layout.kernel[1];
-      weights
-          [o * layout.stride[0] + i * layout.stride[1] + d * layout.stride[2] +
-           h * layout.stride[3] + w * layout.stride[4]] = convert<T>(sum);
+      const auto pair = static_cast<int>(index - tap * sums.pairs), ic = static_cast<int>(p.ic);
+      const int64_t o = pair / ic, i = pair % ic;
+      const auto height = static_cast<int>(p.kernel[1]), width = static_cast<int>(p.kernel[2]);
+      const int row = tap / width;
+      const int64_t* stride = p.weights_stride;
+      static_cast<T*>(p.out)
+          [o * stride[0] + i * stride[1] + row / height * stride[2] + row % height * stride[3] +
+           tap % width * stride[4]] = convert<T>(sum);
     }
     __syncthreads(); // what is shared may be overwritten
   }
@@ -279,31 +263,28 @@ int parts_of(const ConvProblem& p, int taps) {
   return static_cast<int>(p.kernel[0] * p.kernel[1] * ceil_div(p.kernel[2], taps));
 }
 
+// Runs a kernel that fills the sums of each slice, and adds these. `grid`: the blocks of one slice;
+// there are slices for about kBlocks, none of less than `least` items.
 template <class T>
-void add_slices(const ConvProblem& p, int slices, const PartialSums& sums) {
-  WeightsLayout layout{static_cast<int>(p.ic), {}, {}};
-  std::copy_n(p.kernel, 3, layout.kernel);
-  std::copy_n(p.weights_stride, 5, layout.stride);
-  constexpr int64_t kMaxGrid = 1 << 16;
-  launch(
-      add_slices_kernel<T>,
-      dim3(static_cast<unsigned>(std::min(kMaxGrid, ceil_div(sums.elements(), kWarp)))),
-      dim3(kWarp, kAdders),
-      0,
-      layout,
-      slices,
-      sums,
-      static_cast<T*>(p.out));
-}
-
-// Calls fill(sums), which has memory for the sums of each slice, and adds them.
-template <class T, class F>
-void through_slices(const ConvProblem& p, int slices, F&& fill) {
+void run(
+    const ConvProblem& p,
+    void (*kernel)(ConvProblem, Slices, int, PartialSums),
+    dim3 grid,
+    dim3 block,
+    int parts,
+    int64_t items,
+    int64_t least) {
+  const int64_t most_slices = ceil_div(kBlocks, int64_t(grid.x) * grid.y * grid.z);
+  const Slices slices{items, std::max(least, ceil_div(items, most_slices))};
+  const auto count = static_cast<int>(ceil_div(items, slices.length));
   PartialSums sums{product(p.kernel), pairs_of(p), nullptr};
-  const Scratch scratch(sums.offset(slices, 0) * sizeof(float));
+  const Scratch scratch(sums.offset(count, 0) * sizeof(float));
   sums.data = static_cast<float*>(scratch.data());
-  fill(sums);
-  add_slices<T>(p, slices, sums);
+  grid.x *= count;
+  launch(kernel, grid, block, 0, p, slices, parts, sums);
+  constexpr int64_t kMaxGrid = 1 << 16;
+  const dim3 adders(static_cast<unsigned>(std::min(kMaxGrid, ceil_div(sums.elements(), kWarp))));
+  launch(add_slices_kernel<T>, adders, dim3(kWarp, kAdders), 0, p, count, sums);
 }
 
 template <class T, int n, int kTaps, int kStride>
@@ -314,62 +295,31 @@ void run_nxc(const ConvProblem& p) {
   const dim3 block(lanes, std::min(parts, kThreads / lanes));
   const dim3 grid(1, ceil_div(vectors, lanes), ceil_div(parts, block.y));
   const int64_t items = p.n * p.dst_size[0] * p.dst_size[1] * ceil_div(p.dst_size[2], kSegment);
-  const auto slices = Slices::of(items, int64_t(grid.y) * grid.z, /*least=*/1);
-  through_slices<T>(p, slices.count, [&](const PartialSums& sums) {
-    launch(
-        depthwise_weights_nxc_kernel<T, n, kTaps, kStride>,
-        dim3(slices.count, grid.y, grid.z),
-        block,
-        0,
-        p,
-        slices,
-        parts,
-        sums);
-  });
+  const auto kernel = depthwise_weights_nxc_kernel<T, n, kTaps, kStride>;
+  run<T>(p, kernel, grid, block, parts, items, /*least=*/1);
 }
 
 template <class T, int kTaps>
 void run_ncx(const ConvProblem& p) {
-  const int parts = parts_of(p, kTaps), pairs = pairs_of(p);
+  const int parts = parts_of(p, kTaps);
   const dim3 block(kWarp, std::min(parts, kThreads / kWarp));
-  const int part_blocks = ceil_div(parts, block.y);
+  const dim3 grid(pairs_of(p), ceil_div(parts, block.y));
   const int64_t items = p.n * product(p.dst_size);
-  const auto slices = Slices::of(items, int64_t(pairs) * part_blocks, /*least=*/512);
-  through_slices<T>(p, slices.count, [&](const PartialSums& sums) {
-    launch(
-        depthwise_weights_ncx_kernel<T, kTaps>,
-        dim3(pairs * slices.count, part_blocks),
-        block,
-        0,
-        p,
-        slices,
-        parts,
-        sums);
-  });
+  run<T>(p, depthwise_weights_ncx_kernel<T, kTaps>, grid, block, parts, items, /*least=*/512);
 }
 
-// Whether both images are read in vectors of channels.
-template <class T>
-bool has_vectors(const ConvProblem& p) {
-  const auto fits = [](const void* data, const int64_t* stride) {
-    return is_aligned(data, kVector * sizeof(T)) && stride[0] % kVector == 0 &&
-        stride[2] % kVector == 0 && stride[3] % kVector == 0 && stride[4] % kVector == 0;
-  };
-  return p.ic == 1 && p.oc == 1 && p.groups % kVector == 0 && fits(p.src, p.src_stride) &&
-      fits(p.dst, p.dst_stride);
-}
-
+// With vectors of channels where both images are read in them.
 template <class T>
 void run_nxc(const ConvProblem& p) {
-  const auto taps = p.kernel[2], stride = p.dilation[2] == 1 ? p.stride[2] : 0;
-  if (!has_vectors<T>(p))
+  const bool has_vectors = p.ic == 1 && p.oc == 1 && p.groups % kVector == 0 &&
+      can_move_runs<T>(p.src, p.src_stride, kVector, /*axis=*/1) &&
+      can_move_runs<T>(p.dst, p.dst_stride, kVector, /*axis=*/1);
+  const auto taps = static_cast<int>(p.kernel[2]);
+  const int64_t stride = p.dilation[2] == 1 ? p.stride[2] : 0;
+  if (!has_vectors)
     return taps == 3 && stride == 1 ? run_nxc<T, 1, 3, 1>(p) : run_nxc<T, 1, 4, 0>(p);
-  if (stride == 1) {
-    return taps == 3 ? run_nxc<T, kVector, 3, 1>(p)
-        : taps == 5  ? run_nxc<T, kVector, 5, 1>(p)
-        : taps == 7  ? run_nxc<T, kVector, 7, 1>(p)
-                     : run_nxc<T, kVector, 4, 1>(p);
-  }
+  if (stride == 1)
+    return with_constant<4, 3, 5, 7>(taps, [&](auto kTaps) { run_nxc<T, kVector, kTaps, 1>(p); });
   if (stride == 2)
     return taps == 3 ? run_nxc<T, kVector, 3, 2>(p) : run_nxc<T, kVector, 4, 2>(p);
   run_nxc<T, kVector, 4, 0>(p);
@@ -377,11 +327,8 @@ void run_nxc(const ConvProblem& p) {
 
 template <class T>
 void run_ncx(const ConvProblem& p) {
-  const auto taps = p.kernel[2];
-  return taps == 3 ? run_ncx<T, 3>(p)
-      : taps == 5  ? run_ncx<T, 5>(p)
-      : taps == 7  ? run_ncx<T, 7>(p)
-                   : run_ncx<T, 4>(p);
+  with_constant<4, 3, 5, 7>(
+      static_cast<int>(p.kernel[2]), [&](auto kTaps) { run_ncx<T, kTaps>(p); });
 }
 
 } // namespace

@@ -1,6 +1,8 @@
-// Results and data gradients of a convolution with few channels in a group as one problem: an image
-// `out` gathers from an image `in`. A gradient is a result with mirrored taps along axes of stride
-// 1; along others an output meets every stride-th tap only.
+// What the kernels of convolution with few channels in a group share.
+//
+// Results and data gradients are one problem: an image `out` gathers from an image `in`. A gradient
+// is a result with mirrored taps along axes of stride 1; along others an output meets every
+// stride-th tap only.
 #pragma once
 
 #include "conv/cuda/epilogue.h"
@@ -126,16 +128,8 @@ struct GeneralTaps {
 template <class F>
 void with_row_taps(const GatherAxis& a, bool dilates, F&& f) {
   if (!a.transposed && a.stride == 1 && (dilates || a.dilation == 1)) {
-    switch (a.taps) {
-      case 3:
-        return f(RowTaps<3, 1, false, false>{});
-      case 5:
-        return f(RowTaps<5, 1, false, false>{});
-      case 7:
-        return f(RowTaps<7, 1, false, false>{});
-      default:
-        return f(RowTaps<4, 1, false, true>{});
-    }
+    return with_constant<4, 3, 5, 7>(
+        a.taps, [&](auto kTaps) { f(RowTaps<kTaps, 1, false, kTaps == 4>{}); });
   }
   if (a.stride == 2 && a.dilation == 1) {
     if (a.transposed)
@@ -155,5 +149,28 @@ void depthwise_nxc(const DepthwiseGather& p, c10::ScalarType dtype);
 // In every layout, if what a thread's outputs meet fits in shared memory.
 bool supports_depthwise_ncx(const DepthwiseGather& p);
 void depthwise_ncx(const DepthwiseGather& p, c10::ScalarType dtype);
+
+// ---- The gradient of the weights ----
+
+// The sums of each slice, [slice][tap][pair of channels].
+struct PartialSums {
+  int64_t taps, pairs;
+  float* data;
+
+  TORCH_DNNL_HD int64_t elements() const { // of a slice
+    return taps * pairs;
+  }
+  // Of the first pair.
+  TORCH_DNNL_HD int64_t offset(int64_t slice, int64_t tap) const {
+    return slice * elements() + tap * pairs;
+  }
+  TORCH_DNNL_HD float* at(int64_t slice, int64_t tap) const {
+    return data + offset(slice, tap);
+  }
+};
+
+// If the grid is within its limits.
+bool supports_depthwise_weights(const ConvProblem& p);
+void depthwise_weights(const ConvProblem& p);
 
 } // namespace torch_dnnl::cuda
