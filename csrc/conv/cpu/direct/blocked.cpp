@@ -5,7 +5,6 @@
 
 #include "conv/cpu/direct/blocked_tiles.h"
 #include "conv/cpu/direct/weights.h"
-#include "conv/cpu/shared/bias.h"
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/gather.h"
 #include "conv/cpu/shared/kernels.h"
@@ -141,8 +140,9 @@ class Blocked : GatherImages {
             w.count,
             panels_.vectors(panel),
             block,
-            {{a.data, a.pixel_stride, a.channel_stride},
-             {weights, panels_.width},
+            {{a.data, {a.pixel_stride}, {a.channel_stride}},
+             {weights, {panels_.width}},
+             {sums + sums_at, to_step, kLanes<C>},
              {sums + sums_at, to_step}});
       }
     }

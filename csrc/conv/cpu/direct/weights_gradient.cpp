@@ -233,7 +233,7 @@ class WeightsGradient {
   void
   multiply_all(const Output& o, const Tile& tile, const C* copies, const Grads<C>& grads, C* sums)
       const {
-    multiply<C, Listed, Listed, Strided>(
+    gemm<C, Listed, Listed, Strided>(
         o.taps.count() * o.channels.count(),
         panels_.vectors(o.panel),
         tile.rows.count() * tile.pixels.count(),
@@ -278,7 +278,7 @@ class WeightsGradient {
         }
       }
       C* const of_tap = sums + t * plan_.block * panels_.width;
-      multiply<C, Strided, Listed, Listed>(
+      gemm<C, Strided, Listed, Listed>(
           channels,
           panels_.vectors(o.panel),
           h.count * w.count,

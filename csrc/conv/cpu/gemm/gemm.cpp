@@ -7,7 +7,7 @@
 #include "conv/cpu/gemm/operand.h"
 #include "conv/cpu/gemm/output.h"
 #include "conv/cpu/gemm/view.h"
-#include "conv/cpu/shared/bias.h"
+#include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/kernels.h"
 #include "conv/cpu/shared/reduce.h"
 #include "core/dispatch.h"
@@ -131,7 +131,7 @@ class Gemm {
           start_vector = 0;
         }
         for (int64_t i = 0; i < rows; i += kGemmRows) {
-          torch_dnnl::multiply<C, Strided, Strided, Strided>(
+          gemm<C>(
               std::min<int64_t>(kGemmRows, rows - i),
               ceil_div(std::min(kPanel<C>, columns - j), kLanes<C>),
               step.count(),

@@ -155,14 +155,16 @@ class WeightsGradient {
       for (int64_t k = 0; k < kPositions; k++) {
         const float* rows = own.rows.data() + k * a.width;
         const float* columns = own.columns.data() + k * b.width;
+        float* to = sums + k * plan_.step;
         for (int64_t c = 0; c < channels; c += kPanel<float>) {
           gemm<float>(
               a.channels_from(o.row),
               ceil_div(std::min(kPanel<float>, channels - c), kLanes<float>),
               block.count(),
-              {{rows, 1, a.tile_step()},
-               {columns + c, b.tile_step()},
-               {sums + k * plan_.step + c, b.width}});
+              {{rows, {1}, {a.tile_step()}},
+               {columns + c, {b.tile_step()}},
+               {to + c, b.width, kLanes<float>},
+               {to + c, b.width}});
         }
       }
     }

@@ -12,7 +12,6 @@
 // threads take them.
 #include <algorithm>
 
-#include "conv/cpu/shared/bias.h"
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/gather.h"
 #include "conv/cpu/shared/kernels.h"
@@ -73,7 +72,10 @@ class TileBlocks : GatherImages {
             plan_.tiles_of(o.block),
             vectors,
             o.depth,
-            {{in, plan_.padded_in(), 1}, {u + c, width}, {to + c, width}});
+            {{in, {plan_.padded_in()}, {1}},
+             {u + c, {width}},
+             {to + c, width, kLanes<float>},
+             {to + c, width}});
       }
     }
   }
