@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "conv/cpu/direct/operands.h"
 #include "conv/cpu/direct/row_copies.h"
-#include "conv/cpu/direct/weights.h"
 #include "conv/cpu/shared/canonical.h"
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/gather.h"

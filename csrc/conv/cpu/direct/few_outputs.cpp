@@ -5,7 +5,7 @@
 // products are then added to the outputs where they belong, in a row that is in the cache.
 #include <algorithm>
 
-#include "conv/cpu/shared/blocks.h"
+#include "conv/cpu/direct/operands.h"
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/gather.h"
 #include "conv/cpu/shared/kernels.h"
