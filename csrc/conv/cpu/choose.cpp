@@ -26,6 +26,37 @@ double filled(int64_t n, int64_t lanes) {
   return 1.0 * n / round_up(n, lanes);
 }
 
+// Times of Winograd's algorithm and of the direct kernel, in products of two channels, of which the
+// definition has nine for each output.
+template <class F>
+int64_t time_of_tiles(const ConvProblem& p) {
+  constexpr int64_t kernels_in_tiles = 4; // to transform the kernels takes as long
+  return F::kPositions * (Tiles<F>(p.n, GatherImages{p}.out_size).count + kernels_in_tiles);
+}
+
+int64_t time_of_direct(const ConvProblem& p) {
+  constexpr int64_t of_pixel = 6;     // of those that meet data
+  constexpr int64_t of_weights = 100; // if the second-level cache does not hold them
+  constexpr int64_t cached_weights = int64_t(1) << 20;
+  const int64_t pixels = p.n * std::min(product(p.src_size), product(p.dst_size));
+  const bool are_cached = p.groups * channel_pairs(p) * 9 < cached_weights;
+  return of_pixel * pixels + (are_cached ? 0 : of_weights);
+}
+
+bool prefers_winograd(const ConvProblem& p) {
+  // What takes less than a tenth of a millisecond is computed with the smaller error of direct
+  // sums.
+  constexpr int64_t few = int64_t(1) << 22;
+  const int64_t products = p.n * p.groups * channel_pairs(p) * 9 * product(p.dst_size);
+  if (std::min(p.ic, p.oc) < 16 || products < few)
+    return false;
+  if (p.pass == ConvPass::backward_weights) {
+    // Of images of one row or column, a tile takes few of the products that it is made for.
+    return Tiles<F4x4>(p.n, p.dst_size).count >= 16 && std::min(p.dst_size[1], p.dst_size[2]) > 1;
+  }
+  return std::min(time_of_tiles<F2x2>(p), time_of_tiles<F4x4>(p)) <= time_of_direct(p);
+}
+
 } // namespace
 
 bool prefers_reference(const ConvProblem& p) {
@@ -101,54 +132,13 @@ bool prefers_gemm(const ConvProblem& p) {
 
 bool prefers_few_outputs(const ConvProblem& p) {
   constexpr int64_t most_channels = 4; // of the output
-  const bool forward = p.pass == ConvPass::forward;
-  return (forward ? p.oc : p.ic) <= most_channels && (forward ? p.ic : p.oc) >= kFullVector &&
+  const GatherImages images{p};
+  return images.out_channels <= most_channels && images.in_channels >= kFullVector &&
       p.kernel[2] > 1;
 }
 
-namespace {
-
-// Times of Winograd's algorithm and of the direct kernel, in products of two channels, of which the
-// definition has nine for each output.
-struct WinogradCosts {
-  static constexpr int64_t kernels_in_tiles = 4; // to transform the kernels takes as long
-  static constexpr int64_t direct_pixel = 6;     // of those that meet data
-  static constexpr int64_t direct_weights = 100; // if the second-level cache does not hold them
-  static constexpr int64_t cached_weights = int64_t(1) << 20;
-
-  template <class F>
-  static int64_t of_tiles(const ConvProblem& p) {
-    const int64_t* out = p.pass == ConvPass::backward_data ? p.src_size : p.dst_size;
-    return F::kPositions * (Tiles<F>(p.n, out).count + kernels_in_tiles);
-  }
-
-  static int64_t of_direct(const ConvProblem& p) {
-    const int64_t pixels = p.n * std::min(product(p.src_size), product(p.dst_size));
-    const bool are_cached = p.groups * channel_pairs(p) * 9 < cached_weights;
-    return direct_pixel * pixels + (are_cached ? 0 : direct_weights);
-  }
-};
-
-bool prefers_winograd(const ConvProblem& p) {
-  // What takes less than a tenth of a millisecond is computed with the smaller error of direct
-  // sums.
-  constexpr int64_t few = int64_t(1) << 22;
-  const int64_t products = p.n * p.groups * channel_pairs(p) * 9 * product(p.dst_size);
-  if (std::min(p.ic, p.oc) < 16 || products < few)
-    return false;
-  if (p.pass == ConvPass::backward_weights) {
-    // Of images of one row or column, a tile takes few of the products that it is made for.
-    return Tiles<F4x4>(p.n, p.dst_size).count >= 16 && std::min(p.dst_size[1], p.dst_size[2]) > 1;
-  }
-  return std::min(WinogradCosts::of_tiles<F2x2>(p), WinogradCosts::of_tiles<F4x4>(p)) <=
-      WinogradCosts::of_direct(p);
-}
-
-} // namespace
-
 bool prefers_tiles_2x2(const ConvProblem& p) {
-  return p.pass != ConvPass::backward_weights &&
-      WinogradCosts::of_tiles<F2x2>(p) <= WinogradCosts::of_tiles<F4x4>(p);
+  return p.pass != ConvPass::backward_weights && time_of_tiles<F2x2>(p) <= time_of_tiles<F4x4>(p);
 }
 
 bool prefers_winograd_2x2(const ConvProblem& p) {

@@ -12,7 +12,6 @@
 #include "conv/on_device.h"
 #include "conv/reference.h"
 #include "core/cpu/parallel.h"
-#include "core/cpu/scratch.h"
 #include "core/math.h"
 #include "core/torch/run_kernel.h"
 
@@ -56,42 +55,34 @@ void run_pixel_lanes_or_next(const ConvProblem& p) {
 
 // The kernel of a family, or of the name that is asked for.
 const Kernel<ConvProblem>& kernel_of(std::string_view algorithm, const ConvProblem& p) {
-  if (algorithm == "direct") {
-    return choose(kernels, p, [](const auto& kernel, const ConvProblem& q) {
-      return !is_winograd(kernel) && kernel.prefers(q);
-    });
-  }
-  if (algorithm == "winograd") {
-    return choose(kernels, p, [](const auto& kernel, const ConvProblem& q) {
-      return is_winograd(kernel) ? (kernel.run == run_winograd_2x2) == prefers_tiles_2x2(q)
-                                 : kernel.prefers(q);
-    });
-  }
-  return kernel_named(kernels, algorithm, name_of(p.pass), p);
-}
-
-void compute(const ConvProblem& p, std::string_view algorithm) {
-  const bool is_family = algorithm == "auto" || algorithm == "direct" || algorithm == "winograd";
-  // Sizes of 0, such as an empty batch, are for the reference alone, whatever is asked for.
-  const bool is_empty = p.n * p.groups * p.ic * p.oc * product(p.src_size) * product(p.kernel) *
-          product(p.dst_size) ==
-      0;
-  if (is_empty || algorithm == "reference" || (is_family && prefers_reference(p)))
-    return run(kernels[std::size(kernels) - 1], p);
-  // Winograd, if that is asked for, takes taps that only meet pads, too.
-  const ConvProblem q = algorithm.starts_with("winograd") ? p : canonical(p);
-  const Kernel<ConvProblem>& kernel = kernel_of(algorithm, q);
-  if (p.pass == ConvPass::backward_weights && product(q.kernel) < product(p.kernel))
-    std::memset(p.out, 0, output_elements(p) * c10::elementSize(p.dtype));
-  run(kernel, q);
+  if (algorithm != "direct" && algorithm != "winograd")
+    return kernel_named(kernels, algorithm, name_of(p.pass), p);
+  return choose(kernels, p, [&](const auto& kernel, const ConvProblem& q) {
+    if (!is_winograd(kernel))
+      return kernel.prefers(q);
+    const bool is_best_tile = (kernel.run == run_winograd_2x2) == prefers_tiles_2x2(q);
+    return algorithm == "winograd" && is_best_tile;
+  });
 }
 
 struct Cpu {
   static void compute(const ConvProblem& p, std::string_view algorithm) {
-    torch_dnnl::compute(p, algorithm);
+    const bool is_family = algorithm == "auto" || algorithm == "direct" || algorithm == "winograd";
+    // Sizes of 0, such as an empty batch, are for the reference alone, whatever is asked for.
+    const bool is_empty = p.n * p.groups * p.ic * p.oc * product(p.src_size) * product(p.kernel) *
+            product(p.dst_size) ==
+        0;
+    if (is_empty || algorithm == "reference" || (is_family && prefers_reference(p)))
+      return run(kernels[std::size(kernels) - 1], p);
+    // Winograd, if that is asked for, takes taps that only meet pads, too.
+    const ConvProblem q = algorithm.starts_with("winograd") ? p : canonical(p);
+    const Kernel<ConvProblem>& kernel = kernel_of(algorithm, q);
+    if (p.pass == ConvPass::backward_weights && product(q.kernel) < product(p.kernel))
+      std::memset(p.out, 0, output_elements(p) * c10::elementSize(p.dtype));
+    run(kernel, q);
   }
   static void fused_backward(const FusedBackward& call) {
-    fused_backward_in_parts(call, torch_dnnl::compute);
+    fused_backward_in_parts(call, compute);
   }
 };
 

@@ -5,7 +5,6 @@
 // Here are forward and backward data; weights_gradient.cpp has the other pass.
 #include "conv/cpu/channel_lanes/tap_kernels.h"
 #include "conv/cpu/channel_lanes/units.h"
-#include "conv/cpu/shared/bias.h"
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/kernels.h"
 #include "conv/reference.h"

@@ -9,9 +9,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "conv/cpu/direct/operands.h"
 #include "conv/cpu/direct/row_copies.h"
-#include "conv/cpu/direct/weights.h"
-#include "conv/cpu/shared/bias.h"
 #include "conv/cpu/shared/canonical.h"
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/gather.h"
@@ -156,7 +155,7 @@ class FewInputs : GatherImages {
     const bool is_first = taps.begin == 0;
     if (!plan_.lanes_are_pixels) {
       const int64_t start_row = is_first ? 0 : sums_row;
-      return torch_dnnl::multiply<C, Strided, Listed, Strided>(
+      return gemm<C, Strided, Listed, Strided>(
           tile.pixels.count(),
           panels_.vectors(panel),
           depth,
@@ -167,7 +166,7 @@ class FewInputs : GatherImages {
     }
     const int64_t start_row = is_first ? bias_.channel_step() : sums_row;
     for (int64_t x = 0; x < tile.pixels.count(); x += kPanel<C>) {
-      torch_dnnl::multiply<C, Strided, Strided, Listed>(
+      gemm<C, Strided, Strided, Listed>(
           panels_.size(panel),
           ceil_div(std::min(kPanel<C>, tile.pixels.count() - x), kLanes<C>),
           depth,

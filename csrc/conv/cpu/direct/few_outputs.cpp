@@ -5,8 +5,7 @@
 // products are then added to the outputs where they belong, in a row that is in the cache.
 #include <algorithm>
 
-#include "conv/cpu/shared/bias.h"
-#include "conv/cpu/shared/blocks.h"
+#include "conv/cpu/direct/operands.h"
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/gather.h"
 #include "conv/cpu/shared/kernels.h"
@@ -168,8 +167,9 @@ class FewOutputs : GatherImages {
             pixels,
             std::min(kPanel<C>, columns - column) / kLanes<C>,
             block,
-            {{a.data, a.pixel_stride, a.channel_stride},
-             {weights + channel * columns + column, columns},
+            {{a.data, {a.pixel_stride}, {a.channel_stride}},
+             {weights + channel * columns + column, {columns}},
+             {products + column, columns, kLanes<C>},
              {products + column, columns}});
       }
     }

@@ -25,8 +25,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "conv/cpu/shared/blocks.h"
 #include "conv/problem.h"
+#include "core/cpu/simd.h"
+#include "core/math.h"
 
 namespace torch_dnnl {
 
@@ -113,68 +114,64 @@ inline RowCopiesPlan plan_row_copies(
 
 // Makes the copies of a plan.
 template <class T>
-class RowCopies {
- public:
+struct RowCopies {
   using C = compute_t<T>;
-
-  RowCopies(const ConvProblem& p, const RowCopiesPlan& plan) : p_(p), plan_(plan) {}
+  const ConvProblem& p;
+  const RowCopiesPlan& plan;
 
   // What taps [first, first + taps) of a product meet, for results from pixel x of row (d, h) on:
   // for each tap along the first axis, for each row of the image that the band meets, for each tap
   // in a row that has its own copy.
   void copy(const T* image, int64_t d, int64_t h, int64_t x, int64_t first_tap, int64_t taps, C* to)
       const {
-    const int64_t first = first_tap / plan_.copy_taps, end = first + plan_.copies_for(taps);
-    for (int64_t i = first; i < end; i++, to += plan_.copy_size) {
-      const int64_t line = i / plan_.line_copies;
+    const int64_t first = first_tap / plan.copy_taps, end = first + plan.copies_for(taps);
+    for (int64_t i = first; i < end; i++, to += plan.copy_size) {
+      const int64_t line = i / plan.line_copies;
       const int64_t tap[3] = {
-          line / plan_.band_lines,
-          line % plan_.band_lines,
-          i % plan_.line_copies * plan_.copy_taps};
+          line / plan.band_lines, line % plan.band_lines, i % plan.line_copies * plan.copy_taps};
       const int64_t at[3] = {d, h, x};
       int64_t src[3];
       for (int a = 0; a < 3; a++)
-        src[a] = at[a] * p_.stride[a] + tap[a] * p_.dilation[a] - p_.pad[a];
+        src[a] = at[a] * p.stride[a] + tap[a] * p.dilation[a] - p.pad[a];
       const bool is_inside =
-          src[0] >= 0 && src[0] < p_.src_size[0] && src[1] >= 0 && src[1] < p_.src_size[1];
+          src[0] >= 0 && src[0] < p.src_size[0] && src[1] >= 0 && src[1] < p.src_size[1];
       if (is_inside)
-        copy_row(image + src[0] * p_.src_stride[2] + src[1] * p_.src_stride[3], src[2], to);
+        copy_row(image + src[0] * p.src_stride[2] + src[1] * p.src_stride[3], src[2], to);
       else
-        std::fill(to, to + plan_.copy_size, C(0));
+        std::fill(to, to + plan.copy_size, C(0));
     }
   }
 
  private:
   // Pixels of a row of the image from x on, and of its pads.
   void copy_row(const T* row, int64_t x, C* to) const {
-    const int64_t step = plan_.image_step * plan_.phases, from_step = step * p_.src_stride[4];
-    for (int64_t phase = 0; phase < plan_.phases;
-         phase++, x += plan_.image_step, to += plan_.phase_pixels) {
-      const Range inside = within(x, step, p_.src_size[2], plan_.phase_pixels);
-      const int64_t begin = std::min(inside.begin, plan_.phase_pixels),
+    const int64_t step = plan.image_step * plan.phases, from_step = step * p.src_stride[4];
+    for (int64_t phase = 0; phase < plan.phases;
+         phase++, x += plan.image_step, to += plan.phase_pixels) {
+      const Range inside = within(x, step, p.src_size[2], plan.phase_pixels);
+      const int64_t begin = std::min(inside.begin, plan.phase_pixels),
                     end = std::max(inside.end, begin);
-      const T* from = row + (x + begin * step) * p_.src_stride[4];
-      if (plan_.pixel_step != p_.ic) { // channels first
-        for (int64_t c = 0; c < p_.ic; c++)
-          copy_run(
-              from + c * p_.src_stride[1], from_step, {begin, end}, to + c * plan_.channel_step);
+      const T* from = row + (x + begin * step) * p.src_stride[4];
+      if (plan.pixel_step != p.ic) { // channels first
+        for (int64_t c = 0; c < p.ic; c++)
+          copy_run(from + c * p.src_stride[1], from_step, {begin, end}, to + c * plan.channel_step);
         continue;
       }
-      std::fill(to, to + begin * p_.ic, C(0));
-      std::fill(to + end * p_.ic, to + plan_.phase_pixels * p_.ic, C(0));
-      if (from_step == p_.ic) { // and so channels are next to each other
-        widen(from, (end - begin) * p_.ic, to + begin * p_.ic);
+      std::fill(to, to + begin * p.ic, C(0));
+      std::fill(to + end * p.ic, to + plan.phase_pixels * p.ic, C(0));
+      if (from_step == p.ic) { // and so channels are next to each other
+        widen(from, (end - begin) * p.ic, to + begin * p.ic);
         continue;
       }
       for (int64_t i = begin; i < end; i++, from += from_step)
-        widen(from, p_.ic, to + i * p_.ic);
+        widen(from, p.ic, to + i * p.ic);
     }
   }
 
   // The pixels of a phase: zeros, but for those inside.
   void copy_run(const T* from, int64_t from_step, Range inside, C* to) const {
     std::fill(to, to + inside.begin, C(0));
-    std::fill(to + inside.end, to + plan_.phase_pixels, C(0));
+    std::fill(to + inside.end, to + plan.phase_pixels, C(0));
     if (from_step == 1)
       return widen(from, inside.count(), to + inside.begin);
     int64_t i = inside.begin;
@@ -191,9 +188,6 @@ class RowCopies {
     for (; i < inside.end; i++, from += from_step)
       to[i] = static_cast<C>(*from);
   }
-
-  const ConvProblem& p_;
-  const RowCopiesPlan& plan_;
 };
 
 } // namespace torch_dnnl

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "conv/cpu/direct/operands.h"
 #include "conv/cpu/direct/row_copies.h"
 #include "conv/cpu/shared/canonical.h"
 #include "conv/cpu/shared/gather.h"
@@ -117,83 +118,26 @@ Tile tile_of(const ConvProblem& p, const WeightsGradientPlan& plan, int64_t inde
   return tile;
 }
 
-// Gradients of a tile's pixels: vectors of channels, and their distances.
-template <class C>
-struct Grads {
-  const C* data;
-  int64_t row, pixel;
-};
-
-// Vectors are whole: as they lie, or copied with zeros behind the last channel.
-template <class T, class C = compute_t<T>>
-Grads<C> load_grads(
-    const int64_t* stride,
-    const T* from,
-    const Tile& tile,
-    int64_t channels,
-    int64_t width,
-    C* to) {
-  if constexpr (std::is_same_v<T, C>) {
-    if (stride[1] == 1 && channels % kLanes<C> == 0)
-      return {from, stride[3], stride[4]};
-  }
-  const int64_t rows = tile.rows.count(), columns = tile.pixels.count(), row = columns * width;
-  const bool is_joined = stride[3] == columns * stride[4];
-  const int64_t lines = is_joined ? 1 : rows, pixels = rows * columns / lines;
-  for (int64_t line = 0; line < lines; line++) {
-    load_pixels<C, T>(
-        {from + line * stride[3], channels, pixels, stride[1], stride[4]},
-        {to + line * row, kLanes<C>, width});
-  }
-  return {to, row, width};
-}
-
-template <class T, class C = compute_t<T>>
-void store(
-    const ConvProblem& p,
-    const Panels& panels,
-    const Output& o,
-    int64_t block,
-    const C* sums) {
-  const int64_t* ws = p.weights_stride;
-  T* const first = static_cast<T*>(p.out) + o.group * p.weights_group +
-      o.panel * panels.width * ws[0] + o.channels.begin * ws[1];
-  for (int64_t t = 0; t < o.taps.count(); t++) {
-    Digits digits{o.taps.begin + t};
-    const int64_t kw = digits.next(p.kernel[2]), kh = digits.next(p.kernel[1]);
-    T* to = first + digits.rest * ws[2] + kh * ws[3] + kw * ws[4];
-    store_pixels(
-        LaneRun<const C>{sums + t * block * panels.width, kLanes<C>, panels.width},
-        ImageRun<T>{to, panels.size(o.panel), o.channels.count(), ws[0], ws[1]});
-  }
-}
-
 template <class T>
 class WeightsGradient {
   using C = compute_t<T>;
 
  public:
   WeightsGradient(const ConvProblem& p, const Panels& panels, const WeightsGradientPlan& plan)
-      : p_(p), panels_(panels), plan_(plan) {
-    if (plan.copies)
-      copies_.emplace(p, *plan.copies);
-  }
+      : p_(p), panels_(panels), plan_(plan) {}
 
   void run() const {
     const int64_t pixels = plan_.tile_rows * plan_.tile_width; // of a tile
     const int64_t widened = std::is_same_v<T, C> ? 0 : pixels * plan_.block;
     const int64_t inputs = plan_.copies ? plan_.copies->size() : widened;
+    const auto output = [&](int64_t i) { return output_of(p_, plan_, panels_.count, i); };
     sum_in_chunks<C>(
         {plan_.outputs, plan_.chunks, plan_.task_size, plan_.tiles * pixels * plan_.task_size},
         [&] { return Workspace{Scratch<C>(pixels * panels_.width), Scratch<C>(inputs)}; },
-        [&](const Workspace& own, int64_t index, int64_t chunk, C* sums) {
-          const Output output = output_of(p_, plan_, panels_.count, index);
-          accumulate(output, chunk, sums, own.grads.data(), own.inputs.data());
+        [&](const Workspace& own, int64_t i, int64_t chunk, C* sums) {
+          accumulate(output(i), chunk, sums, own.grads.data(), own.inputs.data());
         },
-        [&](int64_t index, const C* sums) {
-          const Output output = output_of(p_, plan_, panels_.count, index);
-          store<T>(p_, panels_, output, plan_.block, sums);
-        });
+        [&](int64_t i, const C* sums) { store(output(i), sums); });
   }
 
  private:
@@ -203,44 +147,57 @@ class WeightsGradient {
 
   void accumulate(const Output& o, int64_t chunk, C* sums, C* buffer, C* inputs) const {
     std::fill(sums, sums + plan_.task_size, C(0));
-    const int64_t oc = o.group * p_.oc + o.panel * panels_.width;
-    const int64_t ic = o.group * p_.ic + o.channels.begin;
-    const int64_t *xs = p_.src_stride, *ys = p_.dst_stride;
-    for (int64_t i = plan_.tiles * chunk / plan_.chunks;
-         i < plan_.tiles * (chunk + 1) / plan_.chunks;
-         i++) {
+    const int64_t* xs = p_.src_stride;
+    const int64_t end = plan_.tiles * (chunk + 1) / plan_.chunks;
+    for (int64_t i = plan_.tiles * chunk / plan_.chunks; i < end; i++) {
       const Tile tile = tile_of(p_, plan_, i);
-      const int64_t h = tile.rows.begin, x = tile.pixels.begin;
-      const Grads<C> grads = load_grads(
-          ys,
-          static_cast<const T*>(p_.dst) + tile.n * ys[0] + oc * ys[1] + tile.d * ys[2] + h * ys[3] +
-              x * ys[4],
-          tile,
-          panels_.size(o.panel),
-          panels_.width,
-          buffer);
-      const T* image = static_cast<const T*>(p_.src) + tile.n * xs[0] + ic * xs[1];
-      if (copies_) {
-        copies_->copy(image, tile.d, h, x, o.taps.begin, o.taps.count(), inputs);
-        multiply_all(o, tile, inputs, grads, sums);
+      const Grads grads = load_grads(o, tile, buffer);
+      const T* image = static_cast<const T*>(p_.src) + tile.n * xs[0] +
+          (o.group * p_.ic + o.channels.begin) * xs[1];
+      if (plan_.copies) {
+        const RowCopies<T> copies{p_, *plan_.copies};
+        const int64_t h = tile.rows.begin, x = tile.pixels.begin;
+        copies.copy(image, tile.d, h, x, o.taps.begin, o.taps.count(), inputs);
+        // A row of the product for each tap and channel.
+        gemm<C, Listed, Listed, Strided>(
+            o.taps.count() * o.channels.count(),
+            panels_.vectors(o.panel),
+            tile.rows.count() * tile.pixels.count(),
+            {{inputs, copies.plan.terms.data(), plan_.pixels.data()},
+             {grads.data, {grads.pixel}},
+             {sums, panels_.width, kLanes<C>},
+             {sums, panels_.width}});
       } else {
         multiply_taps(o, tile, image, inputs, grads, sums);
       }
     }
   }
 
-  // A row of the product for each tap and channel.
-  void
-  multiply_all(const Output& o, const Tile& tile, const C* copies, const Grads<C>& grads, C* sums)
-      const {
-    multiply<C, Listed, Listed, Strided>(
-        o.taps.count() * o.channels.count(),
-        panels_.vectors(o.panel),
-        tile.rows.count() * tile.pixels.count(),
-        {{copies, plan_.copies->terms.data(), plan_.pixels.data()},
-         {grads.data, {grads.pixel}},
-         {sums, panels_.width, kLanes<C>},
-         {sums, panels_.width}});
+  // Gradients of a tile's pixels: vectors of channels, and their distances.
+  struct Grads {
+    const C* data;
+    int64_t row, pixel;
+  };
+
+  // Vectors are whole: as they lie, or copied with zeros behind the last channel.
+  Grads load_grads(const Output& o, const Tile& tile, C* to) const {
+    const int64_t *stride = p_.dst_stride, channels = panels_.size(o.panel), width = panels_.width;
+    const T* from = static_cast<const T*>(p_.dst) + tile.n * stride[0] +
+        (o.group * p_.oc + o.panel * width) * stride[1] + tile.d * stride[2] +
+        tile.rows.begin * stride[3] + tile.pixels.begin * stride[4];
+    if constexpr (std::is_same_v<T, C>) {
+      if (stride[1] == 1 && channels % kLanes<C> == 0)
+        return {from, stride[3], stride[4]};
+    }
+    const int64_t rows = tile.rows.count(), columns = tile.pixels.count(), row = columns * width;
+    const bool is_joined = stride[3] == columns * stride[4];
+    const int64_t lines = is_joined ? 1 : rows, pixels = rows * columns / lines;
+    for (int64_t line = 0; line < lines; line++) {
+      load_pixels<C, T>(
+          {from + line * stride[3], channels, pixels, stride[1], stride[4]},
+          {to + line * row, kLanes<C>, width});
+    }
+    return {to, row, width};
   }
 
   // A product for each tap, of the pixels that it meets.
@@ -249,7 +206,7 @@ class WeightsGradient {
       const Tile& tile,
       const T* image,
       C* widened,
-      const Grads<C>& grads,
+      const Grads& grads,
       C* sums) const {
     const int64_t* xs = p_.src_stride;
     const GatherImages images{p_};
@@ -278,7 +235,7 @@ class WeightsGradient {
         }
       }
       C* const of_tap = sums + t * plan_.block * panels_.width;
-      multiply<C, Strided, Listed, Listed>(
+      gemm<C, Strided, Listed, Listed>(
           channels,
           panels_.vectors(o.panel),
           h.count * w.count,
@@ -289,10 +246,23 @@ class WeightsGradient {
     }
   }
 
+  void store(const Output& o, const C* sums) const {
+    const int64_t* ws = p_.weights_stride;
+    T* const first = static_cast<T*>(p_.out) + o.group * p_.weights_group +
+        o.panel * panels_.width * ws[0] + o.channels.begin * ws[1];
+    for (int64_t t = 0; t < o.taps.count(); t++) {
+      Digits digits{o.taps.begin + t};
+      const int64_t kw = digits.next(p_.kernel[2]), kh = digits.next(p_.kernel[1]);
+      T* to = first + digits.rest * ws[2] + kh * ws[3] + kw * ws[4];
+      store_pixels(
+          LaneRun<const C>{sums + t * plan_.block * panels_.width, kLanes<C>, panels_.width},
+          ImageRun<T>{to, panels_.size(o.panel), o.channels.count(), ws[0], ws[1]});
+    }
+  }
+
   const ConvProblem& p_;
   const Panels& panels_;
   const WeightsGradientPlan& plan_;
-  std::optional<RowCopies<T>> copies_;
 };
 
 } // namespace

@@ -3,8 +3,7 @@
 
 #include <algorithm>
 
-#include "conv/cpu/gemm/blocking.h"
-#include "conv/cpu/gemm/view.h"
+#include "conv/cpu/gemm/plan.h"
 #include "conv/cpu/shared/epilogue.h"
 #include "core/cpu/scratch.h"
 
@@ -29,8 +28,8 @@ gemm_block(const GemmView& v, const GemmBlocking& b, int64_t group, int64_t row,
 struct GemmOffsets {
   explicit GemmOffsets(const GemmBlocking& b) : rows(b.rows), columns(b.columns) {}
   void select(const GemmView& view, const GemmBlock& block) const {
-    view.out.rows.offsets(block.rows.begin, block.rows.count(), rows.data());
-    view.out.columns.offsets(block.columns.begin, block.columns.count(), columns.data());
+    view.out.rows.offsets(block.rows, rows.data());
+    view.out.columns.offsets(block.columns, columns.data());
   }
   Scratch<int64_t> rows, columns;
 };

@@ -5,7 +5,6 @@
 #include "conv/cpu/pixel_lanes/images.h"
 #include "conv/cpu/pixel_lanes/kernels.h"
 #include "conv/cpu/pixel_lanes/parts.h"
-#include "conv/cpu/shared/bias.h"
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/kernels.h"
 #include "core/cpu/parallel.h"

@@ -6,10 +6,6 @@
 #include <utility>
 
 #include "conv/problem.h"
-#include "conv/reference.h"
-#include "core/cpu/parallel.h"
-#include "core/cpu/scratch.h"
-#include "core/dispatch.h"
 #include "core/math.h"
 
 namespace torch_dnnl {

@@ -98,10 +98,7 @@ struct Span : Places<T> {
  private:
   template <class U>
   static U* at(U* tensor, const OutputRun& run, const int64_t* stride) {
-    if (tensor == nullptr)
-      return nullptr;
-    return tensor + run.n * stride[0] + run.channel * stride[1] + run.d * stride[2] +
-        run.h * stride[3] + run.w * stride[4];
+    return tensor == nullptr ? nullptr : tensor + run.offset(stride);
   }
 };
 

@@ -1,19 +1,68 @@
-// The end of forward and backward data, for sums that a kernel has just completed and that are in
-// the cache: the residual is added, what the activation is applied to is stored if it is wanted,
-// the activation is applied, and the result rounded and stored. One pass over memory.
+// What sums of forward and backward data begin with, and what becomes of them.
 #pragma once
 
+#include <algorithm>
+
 #include "conv/cpu/shared/gather.h"
+#include "conv/cpu/shared/microkernel.h"
+#include "core/cpu/scratch.h"
 #include "core/numeric.h"
 
 namespace torch_dnnl {
+
+// The bias in the order in which sums begin with it.
+//
+// Float32 or float64, [group][channel][copy]. Where a problem has no bias, all channels of all
+// groups are the same zeros. A whole panel can be read at any channel: behind the channels are
+// zeros.
+template <class T>
+class Bias {
+ public:
+  using C = compute_t<T>;
+
+  // Each group takes up `channels`, which are its output channels or more. Vectors of pixels begin
+  // with `copies` of each value.
+  explicit Bias(const ConvProblem& p, int64_t channels, int64_t copies = 1)
+      : channel_step_(p.bias == nullptr ? 0 : copies),
+        group_step_(channel_step_ * channels),
+        values_(p.groups * group_step_ + kPanel<C>) {
+    const T* bias = static_cast<const T*>(p.bias);
+    C* to = values_.data();
+    for (int64_t group = 0; group < p.groups && bias != nullptr; group++) {
+      for (int64_t c = 0; c < p.oc; c++, to += copies, bias += p.bias_stride)
+        std::fill_n(to, copies, static_cast<C>(*bias));
+      to = std::fill_n(to, (channels - p.oc) * copies, C(0));
+    }
+    std::fill_n(to, kPanel<C>, C(0));
+  }
+
+  const C* at(int64_t group, int64_t channel) const {
+    return values_.data() + group * group_step_ + channel * channel_step_;
+  }
+  // From the value of a channel to that of the next.
+  int64_t channel_step() const {
+    return channel_step_;
+  }
+
+ private:
+  const int64_t channel_step_, group_step_;
+  const Scratch<C> values_;
+};
 
 // Neighbouring outputs of a row, from channel `channel` of all groups and pixel (d, h, w) on.
 struct OutputRun {
   int64_t n, channel, d, h, w;
   int64_t channels, pixels;
+
+  // Where it begins in an image of these strides.
+  int64_t offset(const int64_t* stride) const {
+    return n * stride[0] + channel * stride[1] + d * stride[2] + h * stride[3] + w * stride[4];
+  }
 };
 
+// The end of sums that a kernel has just completed and that are in the cache: the residual is
+// added, what the activation is applied to is stored if it is wanted, the activation is applied,
+// and the result rounded and stored. One pass over memory.
 template <class T>
 class Epilogue {
  public:
@@ -35,8 +84,7 @@ class Epilogue {
 
   // Where a run begins in the result.
   T* output(const OutputRun& run) const {
-    return static_cast<T*>(p_.out) + run.n * out_stride_[0] + run.channel * out_stride_[1] +
-        run.d * out_stride_[2] + run.h * out_stride_[3] + run.w * out_stride_[4];
+    return static_cast<T*>(p_.out) + run.offset(out_stride_);
   }
 
   // Completes a run whose sums lie as whole vectors of channels: vector v of pixel x at

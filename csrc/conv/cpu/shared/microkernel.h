@@ -1,5 +1,5 @@
 // The matrix product that the CPU kernels of convolution are made of, in float32 or float64:
-// c += a b, or c = start + a b, for a narrow b; c is held in registers while it runs.
+// c = start + a b, where start may be c, for a narrow b; c is held in registers while it runs.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ using Listed = const int64_t*;
 
 // c = start + a b. Rows of b, c and start are whole vectors; those of a and c are at any stride,
 // and start may have rows, or vectors of a row, that are one and the same.
-template <class C, class ARows, class AColumns, class BRows>
+template <class C, class ARows = Strided, class AColumns = Strided, class BRows = Strided>
 struct GemmProduct {
   struct {
     const C* data;
@@ -109,7 +109,7 @@ constexpr auto tiles = table_of<kGemmRows>([](auto rows) {
 // c[m x vectors] = start[m x vectors] + a[m x k] b[k x vectors]. Tiles of rows are made as equal as
 // can be: a tile of few rows has too few independent sums to keep the multipliers busy.
 template <class C, class... Steps>
-void multiply(int64_t m, int64_t vectors, int64_t k, const GemmProduct<C, Steps...>& o) {
+void gemm(int64_t m, int64_t vectors, int64_t k, const GemmProduct<C, Steps...>& o) {
   const C* start = o.start.data;
   C* c = o.c.data;
   for (int64_t rows, first = 0; first < m; first += rows) {
@@ -118,38 +118,6 @@ void multiply(int64_t m, int64_t vectors, int64_t k, const GemmProduct<C, Steps.
     start += rows * o.start.row;
     c += rows * o.c.row;
   }
-}
-
-// Matrices at any strides; rows of b and c are whole vectors.
-template <class C>
-struct GemmOperands {
-  struct {
-    const C* data;
-    int64_t row, column;
-  } a;
-  struct {
-    const C* data;
-    int64_t row;
-  } b;
-  struct {
-    C* data;
-    int64_t row;
-  } c;
-};
-
-// c += a b. Inlined, so that there is one copy of the operands in memory.
-template <class C>
-[[gnu::always_inline]] inline void
-gemm(int64_t m, int64_t vectors, int64_t k, const GemmOperands<C>& o) {
-  const auto& [a, b, c] = o;
-  multiply<C, Strided, Strided, Strided>(
-      m,
-      vectors,
-      k,
-      {{a.data, {a.row}, {a.column}},
-       {b.data, {b.row}},
-       {c.data, c.row, kLanes<C>},
-       {c.data, c.row}});
 }
 
 } // namespace torch_dnnl

@@ -4,10 +4,18 @@
 #include <algorithm>
 #include <span>
 
-#include "conv/cpu/shared/blocks.h"
 #include "core/cpu/simd.h"
+#include "core/math.h"
 
 namespace torch_dnnl {
+
+// The part `i` of what is cut into parts of this size: [i * size, (i + 1) * size), but not beyond
+// the end.
+inline Range nth_range(int64_t i, int64_t size, int64_t end) {
+  return {i * size, std::min((i + 1) * size, end)};
+}
+
+using Offsets = std::span<const int64_t>;
 
 // An index of a matrix: several of a tensor as one number, of which the last runs fastest.
 struct Axis {
@@ -17,9 +25,10 @@ struct Axis {
     return size[0] * size[1] * size[2] * size[3];
   }
 
-  // Where [begin, begin + n) lie.
-  void offsets(int64_t begin, int64_t n, int64_t* to) const {
-    int64_t digit[4], rest = begin;
+  // Where these lie, written to `to`.
+  Offsets offsets(Range range, int64_t* to) const {
+    const int64_t n = range.count();
+    int64_t digit[4], rest = range.begin;
     for (int d = 3; d >= 0; d--) {
       digit[d] = rest % size[d];
       rest /= size[d];
@@ -30,10 +39,9 @@ struct Axis {
       for (int d = 3; d >= 0 && ++digit[d] == size[d] && d > 0; d--)
         digit[d] = 0;
     }
+    return {to, size_t(n)};
   }
 };
-
-using Offsets = std::span<const int64_t>;
 
 // How many of the first ones lie next to each other.
 inline int64_t run_length(Offsets offsets) {

@@ -71,18 +71,13 @@ inline constexpr int64_t most_tiles(int64_t tile) {
 inline constexpr int64_t kBlocks = 8;
 // Input channels whose weights stay in the second-level cache, by blocks and by panels.
 inline constexpr int64_t kDepth = 128, kDepthOfPanels = 64;
-// Bytes of what is transformed first, and of a thread's sums of products with it.
-inline constexpr int64_t kMostWeightBytes = int64_t(10) << 20;
-inline constexpr int64_t kMostInputBytes = int64_t(8) << 20;
-inline constexpr int64_t kMostSumBytes = int64_t(2) << 20;
+// Floats of what is transformed first, and of a thread's sums of products with it: 10, 8 and 2 MB.
+inline constexpr int64_t kMostWeights = int64_t(5) << 19, kMostInputs = int64_t(2) << 20;
+inline constexpr int64_t kMostSums = int64_t(1) << 19;
 
-inline int64_t bytes_of(int64_t floats) {
-  return floats * int64_t(sizeof(float));
-}
-
-// How many of n parts fit into so many bytes; one at least.
-inline int64_t fitting(int64_t n, int64_t bytes, int64_t floats_of_part) {
-  return std::clamp<int64_t>(bytes / bytes_of(floats_of_part), 1, n);
+// How many of n parts fit; one at least.
+inline int64_t fitting(int64_t n, int64_t most, int64_t part) {
+  return std::clamp<int64_t>(most / part, 1, n);
 }
 
 } // namespace winograd_detail
@@ -103,21 +98,20 @@ WinogradPlan plan_winograd(const GatherImages& images, const Tiles<F>& tiles) {
   plan.blocks = ceil_div(plan.tiles, plan.block);
 
   // What is transformed first takes less memory by far than the other, and never more than some MB.
-  const int64_t groups = images.p.groups, weight_bytes = bytes_of(plan.weights_of_group());
-  const bool has_many_weights =
-      2 * plan.tiles <= plan.out_channels || weight_bytes > kMostWeightBytes;
+  const int64_t groups = images.p.groups, weights = plan.weights_of_group();
+  const bool has_many_weights = 2 * plan.tiles <= plan.out_channels || weights > kMostWeights;
   plan.by_panels = has_many_weights && plan.panels > 1;
   if (plan.by_panels) {
     plan.depth = kDepthOfPanels;
     plan.blocks_at_once = std::min(
-        fitting(plan.blocks, kMostInputBytes, plan.inputs_of_block()),
-        fitting(plan.blocks, kMostSumBytes, plan.sums_of_block()));
+        fitting(plan.blocks, kMostInputs, plan.inputs_of_block()),
+        fitting(plan.blocks, kMostSums, plan.sums_of_block()));
     plan.groups_at_once =
-        fitting(groups, kMostInputBytes, plan.blocks_at_once * plan.inputs_of_block());
+        fitting(groups, kMostInputs, plan.blocks_at_once * plan.inputs_of_block());
   } else {
     plan.depth = kDepth;
     plan.blocks_at_once = plan.blocks;
-    plan.groups_at_once = fitting(groups, kMostWeightBytes, plan.weights_of_group());
+    plan.groups_at_once = fitting(groups, kMostWeights, weights);
   }
   return plan;
 }

@@ -25,16 +25,12 @@ class TransformedWeights : GatherImages {
     const int64_t n = plan_.channels_of(panel), depth = channels.count();
     for (int64_t c = 0; c < depth; c += kIn) {
       for (int64_t o = 0; o < n; o += kOut) {
-        const auto part_at = [&](int64_t c, int64_t o) {
+        const auto weights_at = [&](int64_t c, int64_t o) {
           return from + c * weights_in_stride + o * weights_out_stride;
         };
-        transform_part(
-            {part_at(c, o),
-             o + kOut < n ? part_at(c, o + kOut) : part_at(c + kIn, 0),
-             std::min(kOut, n - o),
-             std::min(kIn, depth - c)},
-            to + c * plan_.width + o,
-            step);
+        const T* next = o + kOut < n ? weights_at(c, o + kOut) : weights_at(c + kIn, 0);
+        const int64_t ins = std::min(kIn, depth - c), outs = std::min(kOut, n - o);
+        transform_part(weights_at(c, o), next, ins, outs, to + c * plan_.width + o, step);
       }
     }
   }
@@ -62,44 +58,40 @@ class TransformedWeights : GatherImages {
   // Channels whose taps stay in the first-level cache.
   static constexpr int64_t kIn = 16, kOut = 32;
 
-  struct Part {
-    const T *from, *next; // next: the part that follows
-    int64_t out, in;      // channels
-  };
-
-  void transform_part(const Part& part, float* to, int64_t step) const {
+  // Of `ins` input and `outs` output channels. next: the part that follows.
+  void
+  transform_part(const T* from, const T* next, int64_t ins, int64_t outs, float* to, int64_t step)
+      const {
     // Elements are read in the order in which they lie.
     const bool are_taps_apart = weights_in_stride == 1;
-    const int64_t in_step = are_taps_apart ? 1 : kTaps, tap_step = are_taps_apart ? part.in : 1;
+    const int64_t in_step = are_taps_apart ? 1 : kTaps, tap_step = are_taps_apart ? ins : 1;
     int64_t rows[kOut], columns[kIn * kTaps];
-    for (int64_t o = 0; o < part.out; o++)
+    for (int64_t o = 0; o < outs; o++)
       rows[o] = o * weights_out_stride;
     for (int64_t tap = 0; tap < kTaps; tap++)
-      for (int64_t c = 0; c < part.in; c++)
+      for (int64_t c = 0; c < ins; c++)
         columns[c * in_step + tap * tap_step] =
             c * weights_in_stride + tap / 3 * p.weights_stride[3] + tap % 3 * p.weights_stride[4];
     alignas(64) float taps[kIn * kTaps * kOut];
-    const int64_t terms = part.in * kTaps;
+    const int64_t terms = ins * kTaps;
     for (int64_t run, t = 0; t < terms; t += run) {
       const Offsets left(columns + t, terms - t);
       run = weights_out_stride == 1 ? terms : run_length(left);
-      pack_panels<kOut>(
-          part.from, Offsets(rows, part.out), left.first(run), taps + t * kOut, /*step=*/0);
+      pack_panels<kOut>(from, Offsets(rows, outs), left.first(run), taps + t * kOut, /*step=*/0);
     }
-    for (int64_t c = 0; c < part.in; c++) {
+    for (int64_t c = 0; c < ins; c++) {
       // Where output channels lie far apart, the processor does not foresee what is read next.
       if (weights_out_stride > weights_in_stride) {
-        for (int64_t o = part.out * c / part.in; o < part.out * (c + 1) / part.in; o++)
+        for (int64_t o = outs * c / ins; o < outs * (c + 1) / ins; o++)
           for (int64_t t = 0; t < terms; t += kLine)
-            __builtin_prefetch(part.next + rows[o] + columns[t]);
+            __builtin_prefetch(next + rows[o] + columns[t]);
       }
-      for (int64_t o = 0; o < part.out; o += kLanes<float>) {
+      for (int64_t o = 0; o < outs; o += kLanes<float>) {
         Lanes<float> g[3][3];
         for (int64_t tap = 0; tap < kTaps; tap++) {
           // Backward data turns the kernels around.
-          const int64_t from = backward_data ? kTaps - 1 - tap : tap;
-          g[tap / 3][tap % 3] =
-              load_lanes<float>(taps + (c * in_step + from * tap_step) * kOut + o);
+          const int64_t at = c * in_step + (backward_data ? kTaps - 1 - tap : tap) * tap_step;
+          g[tap / 3][tap % 3] = load_lanes<float>(taps + at * kOut + o);
         }
         store_positions<F, F::transform_weights>(g, to + c * plan_.width + o, step);
       }

@@ -9,7 +9,7 @@
 #include "conv/cpu/shared/kernels.h"
 #include "conv/cpu/shared/microkernel.h"
 #include "conv/cpu/shared/reduce.h"
-#include "conv/cpu/winograd/inputs.h"
+#include "conv/cpu/winograd/tiles.h"
 #include "core/dispatch.h"
 #include "core/math.h"
 
@@ -43,10 +43,6 @@ struct Side {
   }
 };
 
-Side side_of(const ConvProblem& p, bool is_src) {
-  return {is_src, is_src ? p.ic : p.oc, p.weights_stride[is_src ? 1 : 0]};
-}
-
 // What a task computes, and the order of its sums, depend on the problem alone: the result is the
 // same for any number of threads.
 struct WeightsGradientPlan {
@@ -60,7 +56,8 @@ struct WeightsGradientPlan {
 WeightsGradientPlan plan_weights_gradient(const ConvProblem& p) {
   const bool are_rows_src = p.weights_stride[0] < p.weights_stride[1];
   const Tiles<F> tiles(p.n, p.dst_size);
-  const Side rows = side_of(p, are_rows_src), columns = side_of(p, !are_rows_src);
+  const Side src{true, p.ic, p.weights_stride[1]}, dst{false, p.oc, p.weights_stride[0]};
+  const Side &rows = are_rows_src ? src : dst, &columns = are_rows_src ? dst : src;
   const int64_t outputs = p.groups * rows.panels * columns.panels;
   const int64_t most_chunks = std::max<int64_t>(tiles.count / kTilesOfTask, 1);
   const int64_t chunks = std::clamp<int64_t>(kTasks / outputs, 1, most_chunks);
@@ -89,12 +86,11 @@ class WeightsGradient {
         add_to_taps(output(i), own.sums.data(), taps);
       }
     };
-    const auto store = [&](int64_t i, const float* taps) { store_taps(output(i), taps); };
     sum_in_chunks<float>(
         {plan_.outputs, plan_.chunks, size, tiles * kPositions * plan_.size},
         workspace,
         accumulate,
-        store);
+        [&](int64_t i, const float* taps) { store_taps(output(i), taps); });
   }
 
  private:
@@ -117,29 +113,16 @@ class WeightsGradient {
   // Transforms tiles, to [tile][position][channel].
   void
   transform_side(const Side& side, int64_t group, int64_t channel, Range tiles, float* to) const {
-    const int64_t first = group * side.channels + channel;
-    const int64_t channels = side.channels_from(channel), step = side.tile_step();
-    if (side.is_src) {
-      const T* data = static_cast<const T*>(p_.src) + first * p_.src_stride[1];
-      transform_tiles<F, F::transform_input, F::kInput, kBlock>(
-          TiledImages<T>{data, p_.src_stride, p_.src_size, p_.pad[1], p_.pad[2]},
-          plan_.tiles,
-          tiles,
-          channels,
-          to,
-          step,
-          side.width);
-    } else {
-      const T* data = static_cast<const T*>(p_.dst) + first * p_.dst_stride[1];
-      transform_tiles<F, F::transform_output_gradient, F::kTile, kBlock>(
-          TiledImages<T>{data, p_.dst_stride, p_.dst_size, 0, 0},
-          plan_.tiles,
-          tiles,
-          channels,
-          to,
-          step,
-          side.width);
+    auto transform = transform_tiles<F, F::transform_input, F::kInput, kBlock, T>;
+    TiledImages<T> images{
+        static_cast<const T*>(p_.src), p_.src_stride, p_.src_size, p_.pad[1], p_.pad[2]};
+    if (!side.is_src) {
+      transform = transform_tiles<F, F::transform_output_gradient, F::kTile, kBlock, T>;
+      images = {static_cast<const T*>(p_.dst), p_.dst_stride, p_.dst_size, 0, 0};
     }
+    images.data += (group * side.channels + channel) * images.stride[1];
+    const int64_t channels = side.channels_from(channel);
+    transform(images, plan_.tiles, tiles, channels, to, side.tile_step(), side.width);
   }
 
   // Sums of products, to [position][row][column].
@@ -155,14 +138,16 @@ class WeightsGradient {
       for (int64_t k = 0; k < kPositions; k++) {
         const float* rows = own.rows.data() + k * a.width;
         const float* columns = own.columns.data() + k * b.width;
+        float* to = sums + k * plan_.step;
         for (int64_t c = 0; c < channels; c += kPanel<float>) {
           gemm<float>(
               a.channels_from(o.row),
               ceil_div(std::min(kPanel<float>, channels - c), kLanes<float>),
               block.count(),
-              {{rows, 1, a.tile_step()},
-               {columns + c, b.tile_step()},
-               {sums + k * plan_.step + c, b.width}});
+              {{rows, {1}, {a.tile_step()}},
+               {columns + c, {b.tile_step()}},
+               {to + c, b.width, kLanes<float>},
+               {to + c, b.width}});
         }
       }
     }

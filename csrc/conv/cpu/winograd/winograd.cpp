@@ -12,14 +12,12 @@
 // threads take them.
 #include <algorithm>
 
-#include "conv/cpu/shared/bias.h"
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/gather.h"
 #include "conv/cpu/shared/kernels.h"
 #include "conv/cpu/shared/microkernel.h"
-#include "conv/cpu/shared/pixels.h"
-#include "conv/cpu/winograd/inputs.h"
 #include "conv/cpu/winograd/plan.h"
+#include "conv/cpu/winograd/tiles.h"
 #include "conv/cpu/winograd/weights.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/scratch.h"
@@ -73,14 +71,17 @@ class TileBlocks : GatherImages {
             plan_.tiles_of(o.block),
             vectors,
             o.depth,
-            {{in, plan_.padded_in(), 1}, {u + c, width}, {to + c, width}});
+            {{in, {plan_.padded_in()}, {1}},
+             {u + c, {width}},
+             {to + c, width, kLanes<float>},
+             {to + c, width}});
       }
     }
   }
 
   // Floats that store_outputs() needs for a while: rows of the outputs of a block of tiles.
   int64_t rows_size() const {
-    return kTile * row_size();
+    return kTile * row_size_;
   }
 
   // Transforms sums of products to rows of outputs, and stores the rows.
@@ -97,10 +98,6 @@ class TileBlocks : GatherImages {
  private:
   static constexpr int64_t kTile = F::kTile;
 
-  int64_t row_size() const {
-    return plan_.block * kTile * out_step_;
-  }
-
   // To [row of a tile][pixel][channel].
   void transform_sums(
       int64_t group,
@@ -116,7 +113,7 @@ class TileBlocks : GatherImages {
         load_positions<F, F::transform_output>(
             sums + t * plan_.width + v, plan_.block * plan_.width, y);
         for (int64_t k = 0; k < kTile * kTile; k++) {
-          float* row = rows + k / kTile * row_size();
+          float* row = rows + k / kTile * row_size_;
           (y[k / kTile][k % kTile] + bias).store(row + (t * kTile + k % kTile) * out_step_ + v);
         }
       }
@@ -135,7 +132,7 @@ class TileBlocks : GatherImages {
       run.pixels = std::min(neighbours * kTile, out_size[2] - at.x);
       for (int64_t i = 0; i < std::min(kTile, out_size[1] - at.y); i++, run.h++)
         epilogue_.store_pixels(
-            rows + i * row_size() + t * kTile * out_step_, kLanes<float>, out_step_, run);
+            rows + i * row_size_ + t * kTile * out_step_, kLanes<float>, out_step_, run);
     }
   }
 
@@ -145,6 +142,7 @@ class TileBlocks : GatherImages {
   const Bias<T> bias_{p, p.oc};
   // Channels that are completed at once: of a pixel, or of a line.
   const int64_t out_step_ = out_stride[1] == 1 ? plan_.width : kLanes<float>;
+  const int64_t row_size_ = plan_.block * kTile * out_step_;
 };
 
 // Runs a plan.

@@ -1,14 +1,76 @@
-// Weights in the order in which the products of direct convolution read them: panels of output
-// channels, and in them blocks of input channels.
+// What the products of direct convolution take: blocks of channels of pixels, and weights in the
+// order in which products read them, which is panels of output channels, and in them blocks of
+// input channels.
 #pragma once
 
 #include <algorithm>
 #include <numeric>
 
 #include "conv/cpu/shared/gather.h"
+#include "conv/cpu/shared/microkernel.h"
 #include "conv/cpu/shared/panels.h"
+#include "conv/cpu/shared/pixels.h"
+#include "core/cpu/parallel.h"
+#include "core/cpu/scratch.h"
+#include "core/math.h"
 
 namespace torch_dnnl {
+
+// Sizes of the blocks that a matrix product works on: b, kChannels x kPanel<C>, and c,
+// kPixels x kPanel<C>, are in the first-level cache together.
+inline constexpr int64_t kPixels = 64;
+inline constexpr int64_t kChannels = 64;
+
+// Channels of pixels as they are computed with, and their strides.
+template <class C>
+struct Block {
+  const C* data;
+  int64_t pixel_stride, channel_stride;
+};
+
+// Widens a run into `buffer`, in the order it lies in.
+template <class T, class C = compute_t<T>>
+Block<C> copy_block(const ImageRun<const T>& from, C* buffer) {
+  const auto [data, channels, pixels, channel_stride, pixel_stride] = from;
+  if (channel_stride == 1) {
+    for (int64_t x = 0; x < pixels; x++)
+      widen(data + x * pixel_stride, channels, buffer + x * channels);
+    return {buffer, channels, 1};
+  }
+  for (int64_t c = 0; c < channels; c++) {
+    const T* line = data + c * channel_stride;
+    C* to = buffer + c * pixels;
+    if (pixel_stride == 1)
+      widen(line, pixels, to);
+    else
+      for (int64_t x = 0; x < pixels; x++)
+        to[x] = static_cast<C>(line[x * pixel_stride]);
+  }
+  return {buffer, 1, pixels};
+}
+
+// The same, but a run stays where it is if it is computed with as it is.
+template <class T, class C = compute_t<T>>
+Block<C> load_block(const ImageRun<const T>& from, C* buffer) {
+  if constexpr (std::is_same_v<T, C>)
+    return {from.data, from.pixel_stride, from.channel_stride};
+  else
+    return copy_block(from, buffer);
+}
+
+// How the channels that a product computes are cut into panels of whole vectors.
+struct Panels {
+  int64_t channels, lanes;
+  int64_t width = std::min(kGemmVectors * lanes, round_up(channels, lanes));
+  int64_t count = ceil_div(channels, width);
+
+  int64_t size(int64_t panel) const {
+    return std::min(width, channels - panel * width);
+  }
+  int64_t vectors(int64_t panel) const {
+    return ceil_div(size(panel), lanes);
+  }
+};
 
 // Input channels of a product.
 inline constexpr int64_t kDirectDepth = 128;
@@ -44,12 +106,6 @@ struct DirectSteps {
   }
 };
 
-// Some steps of some panels: [panel][step][channel][width].
-struct DirectPart {
-  Range panels, steps;
-  int64_t begin, panel_size; // begin: of the first step, in a panel of all steps
-};
-
 // Packs some taps of a block of input channels of a panel.
 template <class T, class C = compute_t<T>>
 class DirectPacking {
@@ -60,15 +116,16 @@ class DirectPacking {
   // from: weights of the group.
   void pack(const T* from, const Panels& panels, int64_t panel, Range channels, Range taps, C* to)
       const {
-    const Offsets rows(rows_.data(), panels.size(panel));
-    across_.offsets(panel * panels.width, panels.size(panel), rows_.data());
+    const int64_t first = panel * panels.width;
+    const Offsets rows = across_.offsets({first, first + panels.size(panel)}, rows_.data());
     if (in_stride_ == 1 && panels.width == kPanel<C>)
       return pack_taps(from + channels.begin, rows, channels.count(), taps, to);
     const int64_t tap_count = taps.count(), block = channels.count();
     for (int64_t c = 0; c < block; c += channels_at_once_) {
-      const int64_t count = std::min(channels_at_once_, block - c), terms = count * tap_count;
-      terms_.offsets((channels.begin + c) * taps_ + taps.begin, terms, columns_.data());
-      pack_panels<kPanel<C>>(from, rows, Offsets(columns_.data(), terms), part_.data(), 0);
+      const int64_t count = std::min(channels_at_once_, block - c);
+      const int64_t term = (channels.begin + c) * taps_ + taps.begin;
+      const Offsets columns = terms_.offsets({term, term + count * tap_count}, columns_.data());
+      pack_panels<kPanel<C>>(from, rows, columns, part_.data(), 0);
       // From the order that they lie in to that of products.
       for (int64_t tap = 0; tap < tap_count; tap++) {
         C* line = to + (tap * block + c) * panels.width;
@@ -87,7 +144,7 @@ class DirectPacking {
     std::iota(columns_.data(), columns_.data() + block, 0);
     for (int64_t tap = taps.begin; tap < taps.end; tap++, to += block * kPanel<C>) {
       int64_t offset;
-      terms_.offsets(tap, 1, &offset);
+      terms_.offsets({tap, tap + 1}, &offset);
       pack_panels<kPanel<C>>(from + offset, rows, columns, to, 0);
     }
   }
@@ -132,7 +189,7 @@ class DirectWeights {
     if (memory_.data() == nullptr)
       memory_ = Scratch<C>(std::max(most, bytes) / sizeof(C));
     pack(panels, {first_step, end});
-    return part_.steps;
+    return {first_step, end};
   }
 
   const DirectSteps& steps() const {
@@ -141,15 +198,16 @@ class DirectWeights {
 
   // Of a step: [channel][output channel of the panel]. The next step follows.
   C* at(int64_t group, int64_t panel, int64_t step) const {
-    const int64_t index = group * steps_.panels.count + panel - part_.panels.begin;
-    return memory_.data() + index * part_.panel_size + steps_.begin_of(step) - part_.begin;
+    const int64_t index = group * steps_.panels.count + panel - first_panel_;
+    return memory_.data() + index * panel_size_ + steps_.begin_of(step) - begin_;
   }
 
  private:
   // Tasks are blocks of input channels of a panel.
   void pack(Range panels, Range steps) {
-    const int64_t first_begin = steps_.begin_of(steps.begin);
-    part_ = {panels, steps, first_begin, steps_.begin_of(steps.end) - first_begin};
+    first_panel_ = panels.begin;
+    begin_ = steps_.begin_of(steps.begin);
+    panel_size_ = steps_.begin_of(steps.end) - begin_;
     const int64_t taps = steps_.taps, most_taps = std::min(taps, steps.count());
     const int64_t first_block = steps.begin / taps;
     const int64_t blocks = ceil_div(steps.end, taps) - first_block;
@@ -177,7 +235,9 @@ class DirectWeights {
 
   const GatherImages& images_;
   const DirectSteps steps_{images_, sizeof(C)};
-  DirectPart part_{}; // that is packed
+  // What is packed, [panel][step][channel][width]. begin: of its first step, in a panel of all
+  // steps.
+  int64_t first_panel_ = 0, begin_ = 0, panel_size_ = 0;
   Scratch<C> memory_{0};
 };
 

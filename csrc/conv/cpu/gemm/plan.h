@@ -1,13 +1,97 @@
-// How a matrix product is cut: into blocks, which are tasks; into chunks of the depth, which are
-// summed apart; and into parts, which are computed one after the other.
+// The plan of a convolution whose taps never meet in a pixel: a matrix product for each group,
+//
+//   out(i, j) = sum over d of left(i, d) right(j, d)
+//
+// and how it is cut: into blocks, which are tasks; into chunks of the depth, which are summed
+// apart; and into parts, which are computed one after the other.
+//
+// Two of src, weights and dst are multiplied and the third is out. Each of them is a matrix of two
+// of three axes: output channels, pixels of dst, and terms, which are the inputs of a pixel of dst:
+// its input channels and taps.
+//
+//   pass               left(i, d)               right(j, d)            out(i, j)
+//   forward            weights(channel, term)   src(pixel, term)       dst
+//   backward data      weights(term, channel)   dst(pixel, channel)    src
+//   backward weights   dst(channel, pixel)      src(term, pixel)       weights
+//
+// The layouts of tensors are strides of these axes, and change nothing but the order of the terms.
 #pragma once
 
 #include <algorithm>
+#include <utility>
 
-#include "conv/cpu/gemm/view.h"
+#include "conv/cpu/shared/microkernel.h"
+#include "conv/cpu/shared/panels.h"
+#include "conv/problem.h"
 #include "core/math.h"
 
 namespace torch_dnnl {
+
+// A tensor as a matrix for each group; columns of left and right are the depth.
+struct GemmMatrix {
+  const void* data;
+  int64_t group_step; // in elements
+  Axis rows, columns;
+  bool is_weights;
+
+  GemmMatrix transposed() const {
+    return {data, group_step, columns, rows, is_weights};
+  }
+};
+
+struct GemmView {
+  GemmMatrix left, right, out;
+  int64_t groups, rows, columns, depth;
+  // Rows and columns have changed places (and so have left and right), since it is rows of the
+  // table above that lie next to each other in memory: those of the result are whole vectors now.
+  bool is_transposed;
+
+  // Backward weights. The depth, which is pixels, may be long, and out small.
+  bool sums_pixels() const {
+    return !left.is_weights && !right.is_weights;
+  }
+};
+
+inline GemmView gemm_view(const ConvProblem& p) {
+  const int64_t *xs = p.src_stride, *ys = p.dst_stride, *ws = p.weights_stride;
+  const int64_t *y = p.dst_size, *k = p.kernel, *s = p.stride, *d = p.dilation;
+  GemmMatrix src{p.src, p.ic * xs[1]}; // (pixel, term)
+  src.rows = {{p.n, y[0], y[1], y[2]}, {xs[0], xs[2] * s[0], xs[3] * s[1], xs[4] * s[2]}};
+  src.columns = {{p.ic, k[0], k[1], k[2]}, {xs[1], xs[2] * d[0], xs[3] * d[1], xs[4] * d[2]}};
+  GemmMatrix weights{p.weights, p.weights_group}; // (channel, term)
+  weights.rows = {{1, 1, 1, p.oc}, {0, 0, 0, ws[0]}};
+  weights.columns = {{p.ic, k[0], k[1], k[2]}, {ws[1], ws[2], ws[3], ws[4]}};
+  weights.is_weights = true;
+  GemmMatrix dst{p.dst, p.oc * ys[1]}; // (channel, pixel)
+  dst.rows = {{1, 1, 1, p.oc}, {0, 0, 0, ys[1]}};
+  dst.columns = {{p.n, y[0], y[1], y[2]}, {ys[0], ys[2], ys[3], ys[4]}};
+  if (xs[1] == 1) { // channels run fastest
+    for (Axis* terms : {&src.columns, &weights.columns}) {
+      std::rotate(terms->size, terms->size + 1, terms->size + 4);
+      std::rotate(terms->stride, terms->stride + 1, terms->stride + 4);
+    }
+  }
+  GemmView view{weights, src, dst};
+  if (p.pass == ConvPass::backward_data)
+    view = {weights.transposed(), dst.transposed(), src.transposed()};
+  else if (p.pass == ConvPass::backward_weights)
+    view = {dst, src.transposed(), weights};
+  view.is_transposed = view.out.columns.stride[3] != 1 && view.out.rows.stride[3] == 1;
+  if (view.is_transposed) {
+    std::swap(view.left, view.right);
+    view.out = view.out.transposed();
+  }
+  view.groups = p.groups;
+  view.rows = view.left.rows.count();
+  view.columns = view.right.rows.count();
+  view.depth = view.left.columns.count();
+  return view;
+}
+
+// What a block reads of both matrices in one step, and its sums, stay in the second-level cache.
+inline constexpr int64_t kGemmBlockRows = 43 * kGemmRows; // 256, and the rest of a panel
+inline constexpr int64_t kGemmBlockColumns = 256;
+inline constexpr int64_t kGemmDepth = 256;
 
 // A task computes a block of out for a chunk, one step of kGemmDepth after the other. What it reads
 // is in panels: those of a shared matrix are packed once per part for all tasks, others by each
@@ -28,29 +112,20 @@ struct GemmBlocking {
   int64_t block_size() const {
     return rows * columns;
   }
-  // The chunks that have some of this depth.
-  Range chunks_in(Range of_depth) const;
   // Where a chunk begins; that of the chunk past the last is the end of the depth.
-  int64_t begin_of(int64_t chunk) const;
+  int64_t begin_of(int64_t chunk) const {
+    return std::min(ceil_div(depth, kGemmDepth) * chunk / chunks * kGemmDepth, depth);
+  }
+  // The chunks that have some of this depth.
+  Range chunks_in(Range of_depth) const {
+    Range some{0, 0};
+    while (begin_of(some.begin + 1) <= of_depth.begin)
+      some.begin++;
+    while (some.end < chunks && begin_of(some.end) < of_depth.end)
+      some.end++;
+    return some;
+  }
 };
-
-// What a block reads of both matrices in one step, and its sums, stay in the second-level cache.
-inline constexpr int64_t kGemmBlockRows = 43 * kGemmRows; // 256, and the rest of a panel
-inline constexpr int64_t kGemmBlockColumns = 256;
-inline constexpr int64_t kGemmDepth = 256;
-
-inline int64_t GemmBlocking::begin_of(int64_t chunk) const {
-  return std::min(ceil_div(depth, kGemmDepth) * chunk / chunks * kGemmDepth, depth);
-}
-
-inline Range GemmBlocking::chunks_in(Range of_depth) const {
-  Range some{0, 0};
-  while (begin_of(some.begin + 1) <= of_depth.begin)
-    some.begin++;
-  while (some.end < chunks && begin_of(some.end) < of_depth.end)
-    some.end++;
-  return some;
-}
 
 namespace blocking_detail {
 
