@@ -161,46 +161,28 @@ namespace conv_detail {
 template <class... T>
 struct Types {};
 
-template <auto run, class Leading, class... Rest>
+// Of the members of ConvOptions.
+using List = c10::SymIntArrayRef;
+using Text = std::string_view;
+using OptionTypes = Types<List, List, List, List, Text, c10::SymInt, Text, Text, Text>;
+
+template <auto run, class Options, class Leading, class... Rest>
 struct WithOptions;
 
-template <auto run, class... Leading, class Next, class... Rest>
-struct WithOptions<run, Types<Leading...>, Next, Rest...>
-    : WithOptions<run, Types<Leading..., Next>, Rest...> {};
+template <auto run, class Options, class... Leading, class Next, class... Rest>
+struct WithOptions<run, Options, Types<Leading...>, Next, Rest...>
+    : WithOptions<run, Options, Types<Leading..., Next>, Rest...> {};
 
-template <auto run, class... Leading, class... Trailing>
-struct WithOptions<run, Types<Leading...>, const ConvOptions&, Trailing...> {
-  static auto call(
-      Leading... leading,
-      c10::SymIntArrayRef strides,
-      c10::SymIntArrayRef pads_begin,
-      c10::SymIntArrayRef pads_end,
-      c10::SymIntArrayRef dilations,
-      std::string_view auto_pad,
-      c10::SymInt groups,
-      std::string_view data_format,
-      std::string_view weights_format,
-      std::string_view algorithm,
-      Trailing... trailing) {
-    return run(
-        leading...,
-        ConvOptions{
-            strides,
-            pads_begin,
-            pads_end,
-            dilations,
-            auto_pad,
-            std::move(groups),
-            data_format,
-            weights_format,
-            algorithm},
-        trailing...);
+template <auto run, class... Option, class... Leading, class... Trailing>
+struct WithOptions<run, Types<Option...>, Types<Leading...>, const ConvOptions&, Trailing...> {
+  static auto call(Leading... leading, Option... option, Trailing... trailing) {
+    return run(leading..., ConvOptions{std::move(option)...}, trailing...);
   }
 };
 
 template <auto run, class R, class... Args>
 constexpr auto with_options(R (* /*run*/)(Args...)) {
-  return &WithOptions<run, Types<>, Args...>::call;
+  return &WithOptions<run, OptionTypes, Types<>, Args...>::call;
 }
 
 } // namespace conv_detail
