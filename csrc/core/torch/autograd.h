@@ -67,9 +67,9 @@ struct Derivatives {
 // The kernel for the Autograd key.
 torch::CppFunction differentiable(Derivatives derivatives);
 
-// The same of an operator that only saves time, given the same made of operators that are
-// differentiable, which is called where there is something to differentiate. Where these have
-// batching rules, it is the kernel for FuncTorchBatched.
+// The same of an operator that only saves time. `decomposition`, made of operators that are
+// differentiable, is called where there is something to differentiate. If these have batching
+// rules, it is also the kernel for the FuncTorchBatched key.
 torch::CppFunction differentiable_by(c10::KernelFunction decomposition);
 
 template <size_t n>
