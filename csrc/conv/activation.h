@@ -86,24 +86,12 @@ TORCH_DNNL_HD inline V times_derivative(const V& grad, const V& value) {
 }
 
 // f(tag) where tag.value is the activation, as a constant.
-template <class F>
+template <Activation candidate = Activation::none, class F>
 TORCH_DNNL_HD inline auto with_activation(Activation a, F&& f) {
-  switch (a) {
-    case Activation::relu:
-      return f(std::integral_constant<Activation, Activation::relu>{});
-    case Activation::silu:
-      return f(std::integral_constant<Activation, Activation::silu>{});
-    case Activation::gelu:
-      return f(std::integral_constant<Activation, Activation::gelu>{});
-    case Activation::sigmoid:
-      return f(std::integral_constant<Activation, Activation::sigmoid>{});
-    case Activation::tanh:
-      return f(std::integral_constant<Activation, Activation::tanh>{});
-    case Activation::hardswish:
-      return f(std::integral_constant<Activation, Activation::hardswish>{});
-    default:
-      return f(std::integral_constant<Activation, Activation::none>{});
-  }
+  if constexpr (candidate != Activation::hardswish) // the last one
+    if (a != candidate)
+      return with_activation<static_cast<Activation>(static_cast<int>(candidate) + 1)>(a, f);
+  return f(std::integral_constant<Activation, candidate>{});
 }
 
 } // namespace torch_dnnl

@@ -23,6 +23,11 @@ inline void check_result(const char* op, const char* causes, c10::SymIntArrayRef
       Expected(op) << causes << " to give a result of at most 2^48 elements, got sizes " << sizes);
 }
 
+inline bool are_equal(c10::SymIntArrayRef a, c10::SymIntArrayRef b) {
+  const auto equal = [](const c10::SymInt& x, const c10::SymInt& y) { return holds(x.sym_eq(y)); };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), equal);
+}
+
 inline void check_tensor(const ConvArguments& a, const char* argument, const at::Tensor& tensor) {
   check_strided(a.op, argument, tensor);
   TORCH_CHECK_VALUE(
@@ -84,11 +89,8 @@ inline void check_like_output(
     const at::Tensor& like) {
   check_strided(op, argument, tensor);
   check_alike(op, argument, tensor, like_name, like);
-  bool is_alike = tensor.dim() == static_cast<int64_t>(output_sizes.size());
-  for (int64_t d = 0; is_alike && d < tensor.dim(); d++)
-    is_alike = holds(tensor.sym_size(d).sym_eq(output_sizes[d]));
   TORCH_CHECK_VALUE(
-      is_alike,
+      are_equal(tensor.sym_sizes(), output_sizes),
       Expected(op) << argument << " to have the sizes of the output, " << output_sizes << ", got "
                    << tensor.sym_sizes());
 }
@@ -99,25 +101,13 @@ inline void check_grad(
     const at::Tensor& grad,
     c10::SymIntArrayRef src_size,
     c10::SymIntArrayRef kernel) {
-  const auto expected = a.dst_size(src_size, kernel);
+  const Sizes expected = a.dst_size(src_size, kernel);
   const auto got = a.spatial_of(grad);
-  for (size_t d = 0; d < a.spatial(); d++) {
-    TORCH_CHECK_VALUE(
-        holds(got[d].sym_eq(expected[d])),
-        Expected(a.op) << "grad to have spatial sizes " << c10::SymIntArrayRef(expected)
-                       << " (those of the convolution of sizes " << src_size
-                       << " with kernel sizes " << kernel << "), got " << got);
-  }
-}
-
-inline void check_src_size(const ConvArguments& a, c10::SymIntArrayRef src_size) {
-  check_length(a.op, "src_size", src_size, a.spatial());
-  check_within(a.op, "", "src_size", src_size, 1, kMaxSize);
-}
-
-inline void check_kernel_size(const ConvArguments& a, c10::SymIntArrayRef kernel_size) {
-  check_length(a.op, "kernel_size", kernel_size, a.spatial());
-  check_within(a.op, "", "kernel_size", kernel_size, 1, kMaxAttribute);
+  TORCH_CHECK_VALUE(
+      are_equal(got, expected),
+      Expected(a.op) << "grad to have spatial sizes " << c10::SymIntArrayRef(expected)
+                     << " (those of the convolution of sizes " << src_size << " with kernel sizes "
+                     << kernel << "), got " << got);
 }
 
 // The sizes of a call's argument are those of the tensor that is passed as well.
@@ -126,20 +116,65 @@ inline void check_sizes_of_tensor(
     const char* argument,
     c10::SymIntArrayRef sizes,
     c10::SymIntArrayRef of_tensor) {
-  for (size_t d = 0; d < sizes.size(); d++) {
-    TORCH_CHECK_VALUE(
-        holds(sizes[d].sym_eq(of_tensor[d])),
-        Expected(op) << argument << " to be the spatial sizes of the tensor, " << of_tensor
-                     << ", got " << sizes);
-  }
+  TORCH_CHECK_VALUE(
+      are_equal(sizes, of_tensor),
+      Expected(op) << argument << " to be the spatial sizes of the tensor, " << of_tensor
+                   << ", got " << sizes);
 }
 
-// The tensors of the forward, and the sizes of its result.
-inline void add_forward(
+// What the gradient of src is made of, beside grad, and the sizes of that gradient.
+inline void add_data_gradient(
     ConvArguments& a,
+    const at::Tensor& grad,
+    const at::Tensor& weights,
+    c10::SymIntArrayRef src_size) {
+  check_weights(a, weights);
+  check_alike(a.op, "weights", weights, "grad", grad);
+  check_list(a, "src_size", src_size, 1, kMaxSize);
+  TORCH_CHECK_VALUE(
+      holds(a.channels(grad).sym_eq(a.oc(weights))),
+      Expected(a.op) << "grad to have " << a.oc(weights)
+                     << " channels (the output channels of weights), got " << a.channels(grad));
+  check_grad(a, grad, src_size, a.kernel_of(weights));
+  const c10::SymInt ic = a.ic_per_group(weights) * a.groups;
+  a.src = make_sizes(a.image_at, grad.sym_size(0), ic, src_size);
+  check_result(a.op, "src_size and weights", a.src);
+}
+
+// What the gradient of weights is made of, beside grad, and the sizes of that gradient.
+inline void add_weights_gradient(
+    ConvArguments& a,
+    const at::Tensor& grad,
+    const at::Tensor& src,
+    c10::SymIntArrayRef kernel_size) {
+  check_image(a, "src", src);
+  check_alike(a.op, "src", src, "grad", grad);
+  check_list(a, "kernel_size", kernel_size, 1);
+  TORCH_CHECK_VALUE(
+      holds(grad.sym_size(0).sym_eq(src.sym_size(0))),
+      Expected(a.op) << "src to have the batch size of grad (" << grad.sym_size(0) << "), got "
+                     << src.sym_size(0));
+  check_grad(a, grad, a.spatial_of(src), kernel_size);
+  a.weights = make_sizes(a.weights_at, a.channels(grad), a.channels(src) / a.groups, kernel_size);
+  check_result(a.op, "kernel_size, grad and src", a.weights);
+}
+
+} // namespace conv_detail
+
+// The arguments of each operator.
+
+// Of both forward operators. convolution_fused is the end of a function that is called convolution:
+// errors name that.
+inline ConvArguments forward_arguments(
     const at::Tensor& src,
     const at::Tensor& weights,
-    const std::optional<at::Tensor>& bias) {
+    const std::optional<at::Tensor>& bias,
+    const ConvOptions& options,
+    const std::optional<at::Tensor>& residual = std::nullopt,
+    std::optional<std::string_view> activation = std::nullopt) {
+  using namespace conv_detail;
+  ConvArguments a = attributes("convolution", src, "src", options);
+  a.activation = activation_of(a.op, activation);
   check_image(a, "src", src);
   check_weights(a, weights);
   check_alike(a.op, "weights", weights, "src", src);
@@ -160,72 +195,8 @@ inline void add_forward(
   const Sizes size = a.dst_size(a.spatial_of(src), a.kernel_of(weights));
   a.dst = make_sizes(a.image_at, src.sym_size(0), oc, size);
   check_result(a.op, "src, pads and weights", a.dst);
-}
-
-// What the gradient of src is made of, beside grad, and the sizes of that gradient.
-inline void add_data_gradient(
-    ConvArguments& a,
-    const at::Tensor& grad,
-    const at::Tensor& weights,
-    c10::SymIntArrayRef src_size) {
-  check_weights(a, weights);
-  check_alike(a.op, "weights", weights, "grad", grad);
-  check_src_size(a, src_size);
-  TORCH_CHECK_VALUE(
-      holds(a.channels(grad).sym_eq(a.oc(weights))),
-      Expected(a.op) << "grad to have " << a.oc(weights)
-                     << " channels (the output channels of weights), got " << a.channels(grad));
-  check_grad(a, grad, src_size, a.kernel_of(weights));
-  const c10::SymInt ic = a.ic_per_group(weights) * a.groups;
-  a.src = make_sizes(a.image_at, grad.sym_size(0), ic, src_size);
-  check_result(a.op, "src_size and weights", a.src);
-}
-
-// What the gradient of weights is made of, beside grad, and the sizes of that gradient.
-inline void add_weights_gradient(
-    ConvArguments& a,
-    const at::Tensor& grad,
-    const at::Tensor& src,
-    c10::SymIntArrayRef kernel_size) {
-  check_image(a, "src", src);
-  check_alike(a.op, "src", src, "grad", grad);
-  check_kernel_size(a, kernel_size);
-  TORCH_CHECK_VALUE(
-      holds(grad.sym_size(0).sym_eq(src.sym_size(0))),
-      Expected(a.op) << "src to have the batch size of grad (" << grad.sym_size(0) << "), got "
-                     << src.sym_size(0));
-  check_grad(a, grad, a.spatial_of(src), kernel_size);
-  a.weights = make_sizes(a.weights_at, a.channels(grad), a.channels(src) / a.groups, kernel_size);
-  check_result(a.op, "kernel_size, grad and src", a.weights);
-}
-
-} // namespace conv_detail
-
-// The arguments of each operator.
-
-inline ConvArguments forward_arguments(
-    const at::Tensor& src,
-    const at::Tensor& weights,
-    const std::optional<at::Tensor>& bias,
-    const ConvOptions& options) {
-  ConvArguments a = conv_detail::attributes("convolution", src, "src", options);
-  conv_detail::add_forward(a, src, weights, bias);
-  return a;
-}
-
-// convolution_fused is the end of a function that is called convolution: errors name that.
-inline ConvArguments fused_arguments(
-    const at::Tensor& src,
-    const at::Tensor& weights,
-    const std::optional<at::Tensor>& bias,
-    const ConvOptions& options,
-    const std::optional<at::Tensor>& residual,
-    std::optional<std::string_view> activation) {
-  ConvArguments a = conv_detail::attributes("convolution", src, "src", options);
-  a.activation = conv_detail::activation_of(a.op, activation);
-  conv_detail::add_forward(a, src, weights, bias);
   if (residual.has_value())
-    conv_detail::check_like_output(a.op, "residual", *residual, a.dst, "src", src);
+    check_like_output(a.op, "residual", *residual, a.dst, "src", src);
   return a;
 }
 
@@ -266,8 +237,8 @@ inline ConvArguments fused_backward_arguments(
   check_image(a, "grad", grad);
   check_like_output(a.op, "value", value, grad.sym_sizes(), "grad", grad);
   a.activation = activation_of(a.op, activation);
-  check_src_size(a, src_size);
-  check_kernel_size(a, kernel_size);
+  check_list(a, "src_size", src_size, 1, kMaxSize);
+  check_list(a, "kernel_size", kernel_size, 1);
   check_grad(a, grad, src_size, kernel_size);
   if (weights.has_value()) {
     add_data_gradient(a, grad, *weights, src_size);

@@ -181,6 +181,16 @@ struct ConvArguments {
 
 namespace conv_detail {
 
+inline void check_list(
+    const ConvArguments& a,
+    const char* argument,
+    c10::SymIntArrayRef list,
+    int64_t least,
+    int64_t most = kMaxAttribute) {
+  check_length(a.op, argument, list, a.spatial());
+  check_within(a.op, "", argument, list, least, most);
+}
+
 // A list attribute, checked and copied; an empty one leaves what is in `to`.
 inline void take_list(
     Sizes& to,
@@ -190,8 +200,7 @@ inline void take_list(
     int64_t least) {
   if (list.empty())
     return;
-  check_length(a.op, argument, list, a.spatial());
-  check_within(a.op, "", argument, list, least, kMaxAttribute);
+  check_list(a, argument, list, least);
   std::copy(list.begin(), list.end(), to.begin());
 }
 

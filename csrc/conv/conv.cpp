@@ -75,22 +75,22 @@ IValue kernel_size(const Tensor& weights, const Stack& args) {
   return spatial_sizes(weights, dims_of_weights(args, weights.dim()));
 }
 
-// The partner tensor, the third argument of the derivative, the attributes.
-Stack saved_for(const Tensor& partner, IValue third_argument, const Stack& args) {
-  Stack saved;
-  saved.reserve(args.size() - strides + 2);
-  saved.emplace_back(partner);
-  saved.push_back(std::move(third_argument));
-  saved.insert(saved.end(), args.begin() + strides, args.end());
-  return saved;
-}
-
-// The derivative that takes the gradient as its first or its second tensor.
-template <Tensor (*call)(Stack), size_t position>
-Tensor with_grad(const Tensor& grad, const Stack& saved) {
-  Stack args = saved;
-  args.insert(args.begin() + position, IValue(grad));
-  return call(std::move(args));
+// The gradient of one of the first two tensors. `derivative` computes it of the other one and, as
+// its tensor `position`, of the gradient of the result.
+template <Tensor (*derivative)(Stack), size_t position>
+Pullback gradient_by(size_t argument, const Stack& args) {
+  const Tensor& tensor = args[argument].toTensor();
+  Stack saved(args.begin() + second, args.begin() + residual); // a tensor, sizes, the attributes
+  saved[0] = args[argument == first ? second : first];
+  saved[1] = derivative == backward_data ? image_size(tensor, args)
+      : derivative == backward_weights   ? kernel_size(tensor, args)
+                                         : IValue();
+  const auto apply = [](const Tensor& grad, const Stack& saved) {
+    Stack args = saved;
+    args.insert(args.begin() + position, IValue(grad));
+    return derivative(std::move(args));
+  };
+  return {apply, std::move(saved)};
 }
 
 // Sums over everything but the channels. ATen's order of summation depends on the number of threads
@@ -125,88 +125,51 @@ Tensor bias_gradient(const Tensor& grad, const Stack& saved) {
   return is_repeated ? sums.mul(c10::Scalar(repeats)) : sums;
 }
 
-// A tangent of the bias, in a shape that broadcasts to the result.
-Tensor broadcast_bias(const Tensor& tangent, const Stack& args) {
-  const int64_t rank = args[first].toTensor().dim();
-  Tensor result = tangent;
-  for (int64_t d = dims_of_images(args, rank).channel + 1; d < rank; d++)
-    result = result.unsqueeze(-1);
-  return result;
-}
-
-// The call on the tangent of one tensor: its partner is a constant there, and so without its own.
-template <Tensor (*call)(Stack)>
-Tensor linear_in(size_t argument, const Tensor& tangent, Stack args) {
-  for (const size_t tensor : {first, second}) {
-    const Tensor value = args[tensor].toTensor();
-    if (value._fw_grad(/*level=*/0).defined())
-      args[tensor] = value._fw_primal(/*level=*/0);
-  }
-  args[argument] = tangent;
-  return call(std::move(args));
-}
-
+// Of convolution_fused up to its activation: as of convolution, and plus the residual.
 const Derivatives convolution_derivatives{
     [](size_t argument, const Stack& args) {
-      const Tensor &src = args[first].toTensor(), &weights = args[second].toTensor();
       switch (argument) {
         case first:
-          return Pullback{
-              with_grad<backward_data, 0>, saved_for(weights, image_size(src, args), args)};
+          return gradient_by<backward_data, first>(argument, args);
         case second:
+          return gradient_by<backward_weights, first>(argument, args);
+        case third:
           return Pullback{
-              with_grad<backward_weights, 0>, saved_for(src, kernel_size(weights, args), args)};
+              bias_gradient, {dims_of_images(args, args[first].toTensor().dim()).channel}};
         default:
-          return Pullback{bias_gradient, {dims_of_images(args, src.dim()).channel}};
+          return Pullback{[](const Tensor& grad, const Stack&) { return grad; }, {}};
       }
     },
     [](size_t argument, const Tensor& tangent, const Stack& args) {
-      if (argument == third)
-        return broadcast_bias(tangent, args);
-      Stack without_bias = args;
-      without_bias[third] = IValue();
-      return linear_in<convolution>(argument, tangent, std::move(without_bias));
+      if (argument == residual)
+        return at::clone(tangent);
+      if (argument == third) { // in a shape that broadcasts to the result
+        const int64_t rank = args[first].toTensor().dim();
+        Tensor result = tangent;
+        for (int64_t d = dims_of_images(args, rank).channel + 1; d < rank; d++)
+          result = result.unsqueeze(-1);
+        return result;
+      }
+      Stack linear(args.begin(), args.begin() + residual);
+      linear[argument] = tangent;
+      linear[third] = IValue();
+      return convolution(std::move(linear));
     }};
 
-const Derivatives backward_data_derivatives{
+// Of an operator that computes a gradient. By the first tensor, its own gradient, that is the
+// convolution, which takes it in the place of what the operator computes; by its second tensor, the
+// other gradient.
+template <Tensor (*operation)(Stack), size_t place, Tensor (*other)(Stack)>
+constexpr Derivatives derivatives_of_gradient{
     [](size_t argument, const Stack& args) {
-      const Tensor &grad = args[first].toTensor(), &weights = args[second].toTensor();
-      if (argument == first)
-        return Pullback{with_grad<convolution, 0>, saved_for(weights, IValue(), args)};
-      return Pullback{
-          with_grad<backward_weights, 1>, saved_for(grad, kernel_size(weights, args), args)};
+      return argument == first ? gradient_by<convolution, place>(argument, args)
+                               : gradient_by<other, second>(argument, args);
     },
     [](size_t argument, const Tensor& tangent, const Stack& args) {
-      return linear_in<backward_data>(argument, tangent, args);
+      Stack linear = args;
+      linear[argument] = tangent;
+      return operation(std::move(linear));
     }};
-
-const Derivatives backward_weights_derivatives{
-    [](size_t argument, const Stack& args) {
-      const Tensor &grad = args[first].toTensor(), &src = args[second].toTensor();
-      if (argument == first)
-        return Pullback{with_grad<convolution, 1>, saved_for(src, IValue(), args)};
-      return Pullback{with_grad<backward_data, 1>, saved_for(grad, image_size(src, args), args)};
-    },
-    [](size_t argument, const Tensor& tangent, const Stack& args) {
-      return linear_in<backward_weights>(argument, tangent, args);
-    }};
-
-// convolution_fused, up to its activation: as convolution, and plus the residual.
-Stack plain_call(const Stack& args) {
-  return {args.begin(), args.begin() + residual};
-}
-
-Pullback fused_pullback(size_t argument, const Stack& args) {
-  if (argument == residual)
-    return {[](const Tensor& grad, const Stack&) { return grad; }, {}};
-  return convolution_derivatives.pullback(argument, plain_call(args));
-}
-
-Tensor fused_pushforward(size_t argument, const Tensor& tangent, const Stack& args) {
-  if (argument == residual)
-    return at::clone(tangent);
-  return convolution_derivatives.pushforward(argument, tangent, plain_call(args));
-}
 
 Activation activation_in(const IValue& name) {
   return conv_detail::activation_of("convolution", name.toOptional<std::string_view>());
@@ -249,18 +212,11 @@ std::vector<Tensor> fused_gradients(
   args.insert(args.end(), saved.begin() + 2, saved.end());
   args.emplace_back(false);
   args.emplace_back(false);
-  for (const auto& [argument, partner] : arguments) {
-    switch (argument) {
-      case first:
-        args[of_weights] = partner[0];
-        break;
-      case second:
-        args[of_src] = partner[0];
-        break;
-      default:
-        args[argument == third ? of_bias : of_residual] = true;
-    }
-  }
+  for (const auto& [argument, partner] : arguments)
+    if (argument == first || argument == second)
+      args[argument == first ? of_weights : of_src] = partner[0];
+    else
+      args[argument == third ? of_bias : of_residual] = true;
   const Stack outputs = fused_backward(std::move(args));
   std::vector<Tensor> result;
   for (const auto& [argument, partner] : arguments)
@@ -269,48 +225,32 @@ std::vector<Tensor> fused_gradients(
 }
 
 // The same, one step after the other. The steps check src and weights.
-Stack fused_backward_steps(const Stack& args) {
-  const auto list = [&](size_t position) { return args[position].toSymIntVector(); };
-  const auto src_size = list(of_sizes), sizes_of_kernel = list(of_sizes + 1);
-  constexpr size_t shift = of_sizes + 2 - strides; // of the attributes
-  const auto of_strides = list(shift + strides), of_pads_begin = list(shift + pads_begin),
-             of_pads_end = list(shift + pads_end), of_dilations = list(shift + dilations);
+FourTensors fused_backward_steps(
+    const Tensor& grad,
+    const Tensor& value,
+    std::string_view activation,
+    const std::optional<Tensor>& src,
+    const std::optional<Tensor>& weights,
+    c10::SymIntArrayRef src_size,
+    c10::SymIntArrayRef kernel_size,
+    const ConvOptions& options,
+    bool bias,
+    bool residual) {
   const ConvArguments checked = fused_backward_arguments(
-      args[0].toTensor(),
-      args[1].toTensor(),
-      args[2].toStringView(),
-      /*src=*/std::nullopt,
-      /*weights=*/std::nullopt,
-      src_size,
-      sizes_of_kernel,
-      {of_strides,
-       of_pads_begin,
-       of_pads_end,
-       of_dilations,
-       args[shift + auto_pad].toStringView(),
-       args[shift + groups].toSymInt(),
-       args[shift + data_format].toStringView(),
-       args[shift + weights_format].toStringView(),
-       args[shift + algorithm].toStringView()});
-  const Tensor grad = times_derivative(args[0].toTensor(), {args[1], args[2]});
-  const auto gradient = [&](Tensor (*backward)(Stack), size_t partner, size_t size) {
-    Stack of_call{grad, args[partner], args[size]};
-    of_call.insert(of_call.end(), args.begin() + shift + strides, args.begin() + of_bias);
-    return backward(std::move(of_call));
+      grad, value, activation, std::nullopt, std::nullopt, src_size, kernel_size, options);
+  const Tensor h = times_derivative(grad, {value, activation});
+  const auto gradient = [&](Tensor (*backward)(Stack), const Tensor& partner, auto size) {
+    const auto& o = options;
+    Stack args{h, partner, size, o.strides, o.pads_begin, o.pads_end, o.dilations, o.auto_pad};
+    args.insert(args.end(), {o.groups, o.data_format, o.weights_format, o.algorithm});
+    return backward(std::move(args));
   };
-  const auto output = [&](bool is_wanted, const auto& make) {
-    return IValue(is_wanted ? make() : grad.new_empty({0}));
-  };
+  const auto none = [&] { return h.new_empty({0}); };
   return {
-      output(
-          args[of_weights].isTensor(),
-          [&] { return gradient(backward_data, of_weights, of_sizes); }),
-      output(
-          args[of_src].isTensor(),
-          [&] { return gradient(backward_weights, of_src, of_sizes + 1); }),
-      output(
-          args[of_bias].toBool(), [&] { return bias_gradient(grad, {checked.image_at.channel}); }),
-      output(args[of_residual].toBool(), [&] { return grad; })};
+      weights.has_value() ? gradient(backward_data, *weights, src_size) : none(),
+      src.has_value() ? gradient(backward_weights, *src, kernel_size) : none(),
+      bias ? bias_gradient(h, {checked.image_at.channel}) : none(),
+      residual ? h : none()};
 }
 
 const Ending activation_ending{
@@ -334,7 +274,10 @@ const Ending activation_ending{
     },
     fused_gradients};
 
-const Derivatives fused_derivatives{fused_pullback, fused_pushforward, &activation_ending};
+const Derivatives fused_derivatives{
+    convolution_derivatives.pullback,
+    convolution_derivatives.pushforward,
+    &activation_ending};
 
 // Batching. A batch of images alone is folded into N; otherwise it is folded into the channels,
 // where each of its elements has groups of its own. `images`: the arguments that are images.
@@ -398,15 +341,22 @@ TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {
 TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {
   m.impl("convolution", differentiable(convolution_derivatives));
   m.impl("convolution_fused", differentiable(fused_derivatives));
-  m.impl("convolution_fused_backward", differentiable_by(fused_backward_steps));
-  m.impl("convolution_backward_data", differentiable(backward_data_derivatives));
-  m.impl("convolution_backward_weights", differentiable(backward_weights_derivatives));
+  m.impl(
+      "convolution_fused_backward",
+      differentiable_by(
+          c10::KernelFunction::makeFromUnboxedRuntimeFunction(with_options<fused_backward_steps>)));
+  m.impl(
+      "convolution_backward_data",
+      differentiable(derivatives_of_gradient<backward_data, first, backward_weights>));
+  m.impl(
+      "convolution_backward_weights",
+      differentiable(derivatives_of_gradient<backward_weights, second, backward_data>));
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, FuncTorchBatched, m) {
   m.impl("convolution", batched<image_batch<convolution>>());
   m.impl("convolution_fused", batched(fused_batch));
-  m.impl("convolution_fused_backward", batched_by(fused_backward_steps));
+  m.impl("convolution_fused_backward", with_options<fused_backward_steps>);
   m.impl("convolution_backward_data", batched<image_batch<backward_data>>());
   m.impl("convolution_backward_weights", batched<weights_batch>());
 }

@@ -1,12 +1,11 @@
-// The calls of convolution, of checked arguments: their empty outputs, and the Problem that kernels
-// compute. And the adapter that turns the operators' arguments into ConvOptions.
+// The calls of convolution, of checked arguments: their empty outputs, and the Problems that
+// kernels compute. And the adapter that turns the operators' arguments into ConvOptions.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <optional>
 #include <string_view>
-#include <tuple>
 #include <utility>
 
 #include "conv/arguments.h"
@@ -14,9 +13,6 @@
 #include "core/torch/empty.h"
 
 namespace torch_dnnl {
-
-// The gradients of src, weights, bias and residual.
-using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 namespace conv_detail {
 
@@ -62,23 +58,6 @@ empty_weights_gradient(const ConvArguments& a, const at::Tensor& grad, const at:
   return empty(a.weights, grad.options().memory_format(format));
 }
 
-// The gradients that are wanted, else tensors of no elements. They have the format of the value,
-// which is that of the result.
-inline FourTensors empty_gradients(
-    const ConvArguments& a,
-    const at::Tensor& value,
-    const std::optional<at::Tensor>& src,
-    const std::optional<at::Tensor>& weights,
-    bool bias,
-    bool residual) {
-  const auto none = [&] { return empty({0}, value.options()); };
-  return {
-      weights.has_value() ? empty_data_gradient(a, value, *weights) : none(),
-      src.has_value() ? empty_weights_gradient(a, value, *src) : none(),
-      bias ? empty({a.channels(value)}, value.options()) : none(),
-      residual ? empty_image(a, a.dst, value) : none()};
-}
-
 // Missing leading axes have size 1 and stride 0.
 inline void copy_layout(const at::Tensor& tensor, Dims at, int64_t* sizes, int64_t* strides) {
   strides[0] = tensor.stride(at.outer);
@@ -92,13 +71,37 @@ inline void copy_layout(const at::Tensor& tensor, Dims at, int64_t* sizes, int64
 
 } // namespace conv_detail
 
+// A checked call of convolution_fused_backward. With the gradient g of the result, h = g a'(u) is
+// the gradient of the residual, its sums are that of the bias, and the gradients of src and weights
+// are made of h.
+struct FusedBackward {
+  ConvArguments args;
+  at::Tensor grad, value;                 // value: the result or, where a' needs it, u
+  std::optional<at::Tensor> src, weights; // where the gradient of the other one is wanted
+  c10::SymIntArrayRef src_size, kernel_size;
+  bool bias, residual; // whether their gradients are wanted
+  // The gradients that are wanted, else tensors of no elements. They have the format of the value,
+  // which is that of the result.
+  at::Tensor src_grad =
+      weights.has_value() ? conv_detail::empty_data_gradient(args, value, *weights) : none();
+  at::Tensor weights_grad =
+      src.has_value() ? conv_detail::empty_weights_gradient(args, value, *src) : none();
+  at::Tensor bias_grad = bias ? empty({args.channels(value)}, value.options()) : none();
+  at::Tensor residual_grad = residual ? conv_detail::empty_image(args, args.dst, value) : none();
+
+  at::Tensor none() const {
+    return empty({0}, value.options());
+  }
+};
+
 // The problem of these tensors; `dst` is the forward's result or its gradient.
 inline ConvProblem conv_problem(
     const ConvArguments& args,
     ConvPass pass,
     const at::Tensor& src,
     const at::Tensor& weights,
-    const at::Tensor& dst) {
+    const at::Tensor& dst,
+    const std::optional<at::Tensor>& bias = std::nullopt) {
   ConvProblem p{};
   p.pass = pass;
   p.n = src.size(0);
@@ -126,6 +129,10 @@ inline ConvProblem conv_problem(
       : pass == ConvPass::backward_data             ? src
                                                     : weights;
   p.out = out.mutable_data_ptr();
+  if (bias.has_value()) {
+    p.bias = bias->const_data_ptr();
+    p.bias_stride = bias->stride(0);
+  }
   return p;
 }
 
@@ -154,46 +161,28 @@ namespace conv_detail {
 template <class... T>
 struct Types {};
 
-template <auto run, class Leading, class... Rest>
+// Of the members of ConvOptions.
+using List = c10::SymIntArrayRef;
+using Text = std::string_view;
+using OptionTypes = Types<List, List, List, List, Text, c10::SymInt, Text, Text, Text>;
+
+template <auto run, class Options, class Leading, class... Rest>
 struct WithOptions;
 
-template <auto run, class... Leading, class Next, class... Rest>
-struct WithOptions<run, Types<Leading...>, Next, Rest...>
-    : WithOptions<run, Types<Leading..., Next>, Rest...> {};
+template <auto run, class Options, class... Leading, class Next, class... Rest>
+struct WithOptions<run, Options, Types<Leading...>, Next, Rest...>
+    : WithOptions<run, Options, Types<Leading..., Next>, Rest...> {};
 
-template <auto run, class... Leading, class... Trailing>
-struct WithOptions<run, Types<Leading...>, const ConvOptions&, Trailing...> {
-  static auto call(
-      Leading... leading,
-      c10::SymIntArrayRef strides,
-      c10::SymIntArrayRef pads_begin,
-      c10::SymIntArrayRef pads_end,
-      c10::SymIntArrayRef dilations,
-      std::string_view auto_pad,
-      c10::SymInt groups,
-      std::string_view data_format,
-      std::string_view weights_format,
-      std::string_view algorithm,
-      Trailing... trailing) {
-    return run(
-        leading...,
-        ConvOptions{
-            strides,
-            pads_begin,
-            pads_end,
-            dilations,
-            auto_pad,
-            std::move(groups),
-            data_format,
-            weights_format,
-            algorithm},
-        trailing...);
+template <auto run, class... Option, class... Leading, class... Trailing>
+struct WithOptions<run, Types<Option...>, Types<Leading...>, const ConvOptions&, Trailing...> {
+  static auto call(Leading... leading, Option... option, Trailing... trailing) {
+    return run(leading..., ConvOptions{std::move(option)...}, trailing...);
   }
 };
 
 template <auto run, class R, class... Args>
 constexpr auto with_options(R (* /*run*/)(Args...)) {
-  return &WithOptions<run, Types<>, Args...>::call;
+  return &WithOptions<run, OptionTypes, Types<>, Args...>::call;
 }
 
 } // namespace conv_detail

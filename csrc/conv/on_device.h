@@ -10,12 +10,14 @@
 #include <type_traits>
 
 #include "conv/conv.h"
-#include "conv/fused_backward.h"
 
 namespace torch_dnnl {
 
 // Sizes alone.
 struct Meta {};
+
+// The gradients of src, weights, bias and residual.
+using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 // What a device registers: check, allocate, and Device::compute a problem that is not empty, by the
 // algorithm that is asked for.
@@ -28,11 +30,8 @@ struct ConvOnDevice {
       const ConvOptions& options) {
     const ConvArguments args = forward_arguments(src, weights, bias, options);
     const at::Tensor dst = conv_detail::empty_image(args, args.dst, src);
-    compute(args, dst, [&] {
-      auto p = conv_problem(args, ConvPass::forward, src, weights, dst);
-      add_bias(p, bias);
-      return p;
-    });
+    compute(
+        args, dst, [&] { return conv_problem(args, ConvPass::forward, src, weights, dst, bias); });
     return dst;
   }
 
@@ -44,13 +43,12 @@ struct ConvOnDevice {
       const std::optional<at::Tensor>& residual,
       std::optional<std::string_view> activation,
       bool keep_preactivation) {
-    const ConvArguments args = fused_arguments(src, weights, bias, options, residual, activation);
+    const ConvArguments args = forward_arguments(src, weights, bias, options, residual, activation);
     const auto make = [&] { return conv_detail::empty_image(args, args.dst, src); };
     const at::Tensor dst = make();
     const at::Tensor preactivation = keep_preactivation ? make() : empty({0}, src.options());
     compute(args, dst, [&] {
-      auto p = conv_problem(args, ConvPass::forward, src, weights, dst);
-      add_bias(p, bias);
+      auto p = conv_problem(args, ConvPass::forward, src, weights, dst, bias);
       p.activation = args.activation;
       if (residual.has_value()) {
         int64_t sizes[3];
@@ -100,28 +98,22 @@ struct ConvOnDevice {
       const ConvOptions& options,
       bool bias,
       bool residual) {
-    const ConvArguments args = fused_backward_arguments(
-        grad, value, activation, src, weights, src_size, kernel_size, options);
-    auto outputs = conv_detail::empty_gradients(args, value, src, weights, bias, residual);
+    const FusedBackward call{
+        fused_backward_arguments(
+            grad, value, activation, src, weights, src_size, kernel_size, options),
+        grad,
+        value,
+        src,
+        weights,
+        src_size,
+        kernel_size,
+        bias,
+        residual};
     if constexpr (!is_meta) {
-      const auto& [src_grad, weights_grad, bias_grad, residual_grad] = outputs;
       const c10::DeviceGuard guard(grad.device());
-      Device::fused_backward(
-          {args,
-           grad,
-           value,
-           src,
-           weights,
-           src_size,
-           kernel_size,
-           bias,
-           residual,
-           src_grad,
-           weights_grad,
-           bias_grad,
-           residual_grad});
+      Device::fused_backward(call);
     }
-    return outputs;
+    return {call.src_grad, call.weights_grad, call.bias_grad, call.residual_grad};
   }
 
   static void register_in(torch::Library& m) {
@@ -145,13 +137,6 @@ struct ConvOnDevice {
       const c10::DeviceGuard guard(out.device());
       if (out.numel() > 0)
         Device::compute(problem(), args.algorithm);
-    }
-  }
-
-  static void add_bias(ConvProblem& p, const std::optional<at::Tensor>& bias) {
-    if (bias.has_value()) {
-      p.bias = bias->const_data_ptr();
-      p.bias_stride = bias->stride(0);
     }
   }
 };

@@ -21,14 +21,9 @@ enum class ConvPass { forward, backward_data, backward_weights };
 
 // The operator that computes a pass.
 inline const char* name_of(ConvPass pass) {
-  switch (pass) {
-    case ConvPass::forward:
-      return "convolution";
-    case ConvPass::backward_data:
-      return "convolution_backward_data";
-    default:
-      return "convolution_backward_weights";
-  }
+  constexpr const char* names[] = {
+      "convolution", "convolution_backward_data", "convolution_backward_weights"};
+  return names[static_cast<int>(pass)];
 }
 
 // Missing leading axes have size 1, so that kernels see three axes always.

@@ -28,6 +28,11 @@ TORCH_DNNL_HD inline int64_t position(int64_t offset, int64_t size, int64_t stri
 
 struct ImageIndex {
   int64_t n, group, channel, x[3]; // channel: within the group
+
+  // Where the element is in an image; `c`: its channel of all groups.
+  TORCH_DNNL_HD int64_t offset(int64_t c, const int64_t* stride) const {
+    return n * stride[0] + c * stride[1] + x[0] * stride[2] + x[1] * stride[3] + x[2] * stride[4];
+  }
 };
 
 TORCH_DNNL_HD inline ImageIndex image_index(
@@ -83,12 +88,8 @@ struct ConvForward {
     }
     if (p.bias != nullptr)
       sum += static_cast<C>(static_cast<const T*>(p.bias)[oc * p.bias_stride]);
-    if (p.residual != nullptr) {
-      const int64_t* rs = p.residual_stride;
-      const T* residual = static_cast<const T*>(p.residual);
-      sum += static_cast<C>(
-          residual[o.n * rs[0] + oc * rs[1] + o.x[0] * rs[2] + o.x[1] * rs[3] + o.x[2] * rs[4]]);
-    }
+    if (p.residual != nullptr)
+      sum += static_cast<C>(static_cast<const T*>(p.residual)[o.offset(oc, p.residual_stride)]);
     if (p.preactivation != nullptr)
       static_cast<T*>(p.preactivation)[offset] = convert<T>(sum);
     const C result = with_activation(
@@ -156,9 +157,8 @@ struct ConvBackwardData {
         sum += row;
       }
     }
-    const int64_t* xs = p.src_stride;
-    T* src = static_cast<T*>(p.out) + i.n * xs[0] + (i.group * p.ic + i.channel) * xs[1];
-    src[i.x[0] * xs[2] + i.x[1] * xs[3] + i.x[2] * xs[4]] = convert<T>(sum);
+    const int64_t ic = i.group * p.ic + i.channel;
+    static_cast<T*>(p.out)[i.offset(ic, p.src_stride)] = convert<T>(sum);
   }
 };
 
@@ -211,9 +211,7 @@ struct ActivationGradientElement {
   TORCH_DNNL_HD void operator()(int64_t offset) const {
     const ImageIndex i = image_index(offset, p.n, /*groups=*/1, p.channels, p.size, p.out_stride);
     const auto load = [&](const void* data, const int64_t* stride) {
-      return static_cast<C>(static_cast<const T*>(data)
-                                [i.n * stride[0] + i.channel * stride[1] + i.x[0] * stride[2] +
-                                 i.x[1] * stride[3] + i.x[2] * stride[4]]);
+      return static_cast<C>(static_cast<const T*>(data)[i.offset(i.channel, stride)]);
     };
     const C grad = load(p.grad, p.grad_stride), value = load(p.value, p.value_stride);
     const C result = with_activation(p.activation, [&](auto tag) {

@@ -31,6 +31,7 @@ struct Offsets {
   Offsets plus(int64_t steps, const Offsets& step) const {
     return {grad + steps * step.grad, value + steps * step.value, out + steps * step.out};
   }
+  bool operator==(const Offsets&) const = default;
 };
 
 // An axis of all three tensors.
@@ -45,31 +46,23 @@ CommonAxis axis_of(const ActivationGradient& p, int index) { // of N, C, D, H, W
 }
 
 // Axes of which the last one runs fastest; neighbours that are one axis in all tensors are merged.
-class MergedAxes {
- public:
+struct MergedAxes {
+  CommonAxis inner{1, {1, 1, 1}};
+  int64_t lines = 1; // along the inner axis
+
   void add(const CommonAxis& axis) {
     if (axis.size == 1)
       return;
-    const auto continues = [&](int64_t Offsets::* of) {
-      return inner_.step.*of == axis.size * axis.step.*of;
-    };
-    if (inner_.size == 1 ||
-        (continues(&Offsets::grad) && continues(&Offsets::value) && continues(&Offsets::out))) {
-      inner_ = {inner_.size * axis.size, axis.step};
+    if (inner.size == 1 || inner.step == Offsets{}.plus(axis.size, axis.step)) {
+      inner = {inner.size * axis.size, axis.step};
       return;
     }
-    outer_[count_++] = inner_;
-    lines_ *= inner_.size;
-    inner_ = axis;
+    outer_[count_++] = inner;
+    lines *= inner.size;
+    inner = axis;
   }
 
-  const CommonAxis& inner() const {
-    return inner_;
-  }
-  // The number of lines along the inner axis, and where one begins.
-  int64_t lines() const {
-    return lines_;
-  }
+  // Where a line begins.
   Offsets line(int64_t index) const {
     Offsets at{};
     Digits digits{index};
@@ -81,8 +74,6 @@ class MergedAxes {
  private:
   std::array<CommonAxis, 4> outer_;
   int count_ = 0;
-  int64_t lines_ = 1;
-  CommonAxis inner_{1, {1, 1, 1}};
 };
 
 // `count` elements that follow one another in all tensors.
@@ -169,14 +160,14 @@ void with_pixels_innermost(const Pass<T>& pass, double* sums) {
   for (const int a : {2, 3, 4})
     pixels.add(axis_of(p, a));
   const Offsets image = axis_of(p, 0).step, channel = axis_of(p, 1).step;
-  const CommonAxis& line = pixels.inner();
+  const CommonAxis& line = pixels.inner;
   const int64_t images = p.n * p.channels;
   std::vector<double> of_images(sums == nullptr ? 0 : images);
-  parallel_tasks(images, pixels.lines() * line.size * kCost, [&](int64_t begin, int64_t end) {
+  parallel_tasks(images, pixels.lines * line.size * kCost, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; task++) {
       const Offsets plane =
           Offsets{}.plus(task / p.channels, image).plus(task % p.channels, channel);
-      for (int64_t l = 0; l < pixels.lines(); l++) {
+      for (int64_t l = 0; l < pixels.lines; l++) {
         const Offsets first = plane.plus(1, pixels.line(l));
         for (int64_t x = 0; x < line.size; x += kPart) {
           const Offsets at = first.plus(x, line.step);
@@ -198,13 +189,11 @@ void with_channels_innermost(const Pass<T>& pass, double* sums) {
   MergedAxes pixels;
   for (const int a : {0, 2, 3, 4})
     pixels.add(axis_of(pass.p, a));
-  const CommonAxis& line = pixels.inner();
-  const auto follow = [&](int64_t Offsets::* of) {
-    return channels.step.*of == 1 && line.step.*of == channels.size;
-  };
-  const bool is_dense = follow(&Offsets::grad) && follow(&Offsets::value) && follow(&Offsets::out);
+  const CommonAxis& line = pixels.inner;
+  const bool is_dense = channels.step == Offsets{1, 1, 1} &&
+      line.step == Offsets{}.plus(channels.size, channels.step);
   const int64_t part = std::clamp(kPart / channels.size, kFewestPixels, kMostPixels);
-  const int64_t parts = ceil_div(line.size, part), tasks = pixels.lines() * parts;
+  const int64_t parts = ceil_div(line.size, part), tasks = pixels.lines * parts;
   std::vector<double> of_parts(sums == nullptr ? 0 : tasks * channels.size);
   parallel_tasks(tasks, part * channels.size * kCost, [&](int64_t begin, int64_t end) {
     std::vector<C> of_part(channels.size);

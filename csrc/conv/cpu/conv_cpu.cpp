@@ -6,7 +6,6 @@
 #include <iterator>
 #include <string_view>
 
-#include "conv/cpu/fused_backward.h"
 #include "conv/cpu/shared/canonical.h"
 #include "conv/cpu/shared/kernels.h"
 #include "conv/on_device.h"

@@ -1,15 +1,15 @@
 // convolution_fused_backward on the CPU. h is computed for some images, rows or groups of the
 // result at a time, and what is made of it while it is in the cache: h is in memory as a whole only
 // if it is small or a result itself. Parts follow one another: threads share the work of each.
-#include "conv/cpu/fused_backward.h"
-
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/strides.h>
 
 #include <algorithm>
 #include <vector>
 
+#include "conv/conv.h"
 #include "conv/cpu/shared/kernels.h"
 #include "core/math.h"
 
@@ -20,7 +20,6 @@ using at::Tensor;
 
 // ---- How large parts are, and which rows of src belong to them: all of this is integers ----
 
-// Rows run along the first spatial dimension that has several in the result.
 struct FusedBackwardSizes {
   int64_t images, rows, groups;
   int64_t halo;        // rows before a part that meet the same rows of src; 0 without its gradient
@@ -73,6 +72,7 @@ FusedBackwardSchedule fused_backward_schedule(const FusedBackwardSizes& s) {
 
 // How rows of the result meet rows of src.
 struct RowsOfSrc {
+  int64_t axis; // the spatial dimension that rows run along
   int64_t rows, src_rows;
   int64_t stride, pad;
   int64_t reach; // from the first to the last row of src that a row meets
@@ -98,20 +98,17 @@ struct RowsOfSrc {
 
 // ---- The parts ----
 
-// The spatial dimension that rows run along: the first of which the result has several.
-size_t axis_of_rows(const FusedBackward& call) {
-  const auto sizes = call.args.spatial_of(call.grad);
+// Rows run along the first spatial dimension of which the result has several.
+RowsOfSrc rows_of_src(const FusedBackward& call) {
+  const ConvArguments& args = call.args;
+  const auto sizes = args.spatial_of(call.grad);
   size_t axis = 0;
   while (axis + 1 < sizes.size() && sizes[axis] == 1)
     axis++;
-  return axis;
-}
-
-RowsOfSrc rows_of_src(const FusedBackward& call, size_t axis) {
-  const ConvArguments& args = call.args;
   const c10::SymInt &src = call.src_size[axis], &kernel = call.kernel_size[axis];
   return {
-      .rows = call.grad.size(args.image_at.spatial + static_cast<int64_t>(axis)),
+      .axis = static_cast<int64_t>(axis),
+      .rows = sizes[axis].expect_int(),
       .src_rows = src.expect_int(),
       .stride = args.strides[axis].expect_int(),
       .pad = args.pad(axis, src, kernel).expect_int(),
@@ -167,90 +164,81 @@ FusedBackward of_groups(const FusedBackward& call, Range groups) {
 }
 
 // Memory for all parts, as the system may take long to hand it out.
-class ReusedMemory {
- public:
-  explicit ReusedMemory(const at::TensorOptions& options) : options_(options) {}
-
-  void reserve(int64_t count) {
-    if (memory_.defined() && memory_.numel() >= count)
-      return;
-    memory_ = Tensor(); // before there is more
-    memory_ = empty({count}, options_);
-  }
+struct ReusedMemory {
+  at::TensorOptions options;
+  Tensor memory{};
 
   Tensor as(at::IntArrayRef sizes, at::IntArrayRef strides) {
-    reserve(c10::multiply_integers(sizes));
-    return memory_.as_strided(sizes, strides);
+    const int64_t count = c10::multiply_integers(sizes);
+    if (!memory.defined() || memory.numel() < count) {
+      memory = Tensor(); // before there is more
+      memory = empty({count}, options);
+    }
+    return memory.as_strided(sizes, strides);
   }
-
- private:
-  at::TensorOptions options_;
-  Tensor memory_;
 };
 
 // The gradient of weights, of which each part has a summand. Sums of 16-bit parts are float32, so
 // that partial sums are not rounded, and lie densely, as kernels write them.
 class WeightsSum {
  public:
-  WeightsSum(const Tensor& result, bool has_parts) : result_(result), total_(result) {
+  WeightsSum(const Tensor& result, bool has_parts) : total(result), result_(result) {
     const bool is_widened = has_parts && result.element_size() < int64_t(sizeof(float));
     if (is_widened || !result.is_non_overlapping_and_dense()) {
       const auto dtype = is_widened ? at::kFloat : result.scalar_type();
-      total_ = at::empty_like(result, result.options().dtype(dtype));
+      total = at::empty_like(result, result.options().dtype(dtype));
     }
-  }
-
-  at::TensorOptions options() const {
-    return total_.options();
   }
 
   // compute(tensor that takes the summand)
   template <class F>
   void add(const F& compute) {
     if (!has_summand_) {
-      compute(total_);
+      compute(total);
     } else {
       if (!summand_.defined())
-        summand_ = at::empty_like(total_);
+        summand_ = at::empty_like(total);
       compute(summand_);
-      total_.add_(summand_);
+      total.add_(summand_);
     }
     has_summand_ = true;
   }
 
   void finish() {
     if (!has_summand_)
-      total_.zero_();
-    if (!total_.is_same(result_))
-      result_.copy_(total_);
+      total.zero_();
+    if (!total.is_same(result_))
+      result_.copy_(total);
   }
 
+  Tensor total;
+
  private:
-  Tensor result_, total_, summand_;
+  const Tensor result_;
+  Tensor summand_;
   bool has_summand_ = false;
 };
 
 // Computes all parts of a call.
 struct Parts {
   const FusedBackward& call;
-  size_t axis; // of rows
   const RowsOfSrc& rows_of_src;
   const FusedBackwardSizes& sizes;
   const FusedBackwardSchedule& schedule;
   void (*compute)(const ConvProblem&, std::string_view);
 
   const ConvArguments& args = call.args;
-  int64_t row_dim = args.image_at.spatial + static_cast<int64_t>(axis);
+  int64_t row_dim = args.image_at.spatial + rows_of_src.axis;
   WeightsSum weights_sum{
       call.weights_grad,
       /*has_parts=*/schedule.images < sizes.images || schedule.rows < sizes.rows};
   ReusedMemory h_memory{call.grad.options()};
-  ReusedMemory wide_src{weights_sum.options()}, wide_h{weights_sum.options()};
-  Tensor sums; // the gradient of the bias
+  ReusedMemory wide_src{weights_sum.total.options()}, wide_h{weights_sum.total.options()};
+  Tensor sums = // the gradient of the bias
+      call.bias ? at::zeros(call.bias_grad.sizes(), call.bias_grad.options().dtype(at::kDouble))
+                : Tensor();
 
   void run() {
-    if (call.bias)
-      sums = at::zeros(call.bias_grad.sizes(), call.bias_grad.options().dtype(at::kDouble));
     if (!call.residual)
       memory_of_h(schedule.images, std::min(schedule.rows + sizes.halo, sizes.rows));
     for (int64_t n = 0; n < sizes.images; n += schedule.images) {
@@ -318,7 +306,7 @@ struct Parts {
     if ((pass == ConvPass::backward_data ? src : weights).numel() == 0)
       return;
     auto p = conv_problem(args, pass, src, weights, h);
-    p.pad[3 - args.spatial() + axis] = rows_of_src.pad + first;
+    p.pad[3 - args.spatial() + rows_of_src.axis] = rows_of_src.pad + first;
     compute(p, args.algorithm);
   }
 
@@ -346,12 +334,11 @@ struct Parts {
 void fused_backward_in_parts(
     const FusedBackward& call,
     void (*compute)(const ConvProblem&, std::string_view)) {
-  const size_t axis = axis_of_rows(call);
-  const RowsOfSrc rows = rows_of_src(call, axis);
+  const RowsOfSrc rows = rows_of_src(call);
   const FusedBackwardSizes sizes = sizes_of(call, rows);
   const FusedBackwardSchedule schedule = fused_backward_schedule(sizes);
   const auto run = [&](const FusedBackward& some) {
-    Parts{some, axis, rows, sizes, schedule, compute}.run();
+    Parts{some, rows, sizes, schedule, compute}.run();
   };
   if (schedule.groups == sizes.groups)
     return run(call);

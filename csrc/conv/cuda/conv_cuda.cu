@@ -43,27 +43,33 @@ constexpr Kernel<ConvProblem> kernels[] = {
 };
 
 struct Cuda {
-  static void fused_backward(const FusedBackward& call) {
-    fused_backward_at_once<Cuda>(call);
-  }
-
   static void compute(const ConvProblem& p, std::string_view algorithm) {
     // No kernel here is Winograd's: every family means the device's own choice.
     const bool is_family = algorithm == "direct" || algorithm == "winograd";
     run(kernel_named(kernels, is_family ? "auto" : algorithm, name_of(p.pass), p), p);
   }
-  static void compute(
-      const ActivationGradient& p,
-      const at::Tensor& h,
-      int64_t channel,
-      const at::Tensor& sums) {
-    cuda::activation_gradient(p);
-    if (sums.defined()) {
+
+  // Each step fills the device, with all of h in memory.
+  static void fused_backward(const FusedBackward& call) {
+    const ConvArguments& args = call.args;
+    const at::Tensor h =
+        call.residual ? call.residual_grad : conv_detail::empty_image(args, args.dst, call.value);
+    if (h.numel() > 0)
+      cuda::activation_gradient(activation_gradient_problem(args, call.grad, call.value, h));
+    if (call.weights.has_value() && call.src_grad.numel() > 0) {
+      const at::Tensor &src = call.src_grad, &weights = *call.weights;
+      compute(conv_problem(args, ConvPass::backward_data, src, weights, h), args.algorithm);
+    }
+    if (call.src.has_value() && call.weights_grad.numel() > 0) {
+      const at::Tensor &src = *call.src, &weights = call.weights_grad;
+      compute(conv_problem(args, ConvPass::backward_weights, src, weights, h), args.algorithm);
+    }
+    if (call.bias) {
       std::vector<int64_t> others;
       for (int64_t d = 0; d < h.dim(); d++)
-        if (d != channel)
+        if (d != args.image_at.channel)
           others.push_back(d);
-      sums.add_(h.sum(others, /*keepdim=*/false, sums.scalar_type()));
+      call.bias_grad.copy_(h.sum(others, /*keepdim=*/false, at::kDouble));
     }
   }
 };

@@ -43,27 +43,22 @@ bool is_size_list(const IValue& value) {
 struct Steps {
   const Ending* ending = nullptr;
   Pullback derivative;
-  std::vector<size_t> arguments; // that the pullbacks are of
-  std::vector<Pullback> pullbacks;
+  std::vector<std::pair<size_t, Pullback>> pullbacks; // with the arguments that they are of
 };
 
-// The tensors and sizes that belong to pullbacks. They live in the node: autograd must own the
-// tensors, and compiled autograd turns both into inputs of its graph. What a pullback has saved of
-// them are placeholders: an undefined tensor, a list of as many sizes.
-struct SavedValues {
-  std::vector<Tensor> outputs, tensors; // of the ending, of the pullbacks
-  std::vector<SymInt> sizes;
-};
-
-// Of the pullbacks only those that are wanted.
+// Of the pullbacks only those that are wanted. The tensors and sizes that belong to the pullbacks,
+// and then those of the ending's derivative, live in the node: autograd must own the tensors, and
+// compiled autograd turns both into inputs of its graph. What a pullback has saved of them are
+// placeholders: an undefined tensor, a list of as many sizes.
 variable_list run_steps(
     const Steps& steps,
     const std::vector<bool>& wanted,
     const variable_list& grads,
-    const SavedValues& values) {
-  variable_list result(steps.pullbacks.size());
-  auto next_size = values.sizes.begin();
-  const auto filled = [&](Stack saved, auto& next_tensor) {
+    const std::vector<Tensor>& tensors,
+    const std::vector<SymInt>& sizes) {
+  auto next_tensor = tensors.begin();
+  auto next_size = sizes.begin();
+  const auto filled = [&](Stack saved) {
     for (auto& value : saved) {
       if (value.isTensor()) {
         value = *next_tensor++;
@@ -75,12 +70,13 @@ variable_list run_steps(
     }
     return saved;
   };
+  variable_list result(steps.pullbacks.size());
   std::vector<ArgumentToDifferentiate> arguments;
-  auto next_tensor = values.tensors.begin();
   for (size_t i = 0; i < result.size(); i++) {
-    Stack saved = filled(steps.pullbacks[i].saved, next_tensor);
+    const auto& [argument, pullback] = steps.pullbacks[i];
+    Stack saved = filled(pullback.saved);
     if (wanted[i])
-      arguments.push_back({steps.arguments[i], std::move(saved)});
+      arguments.push_back({argument, std::move(saved)});
   }
   const auto for_each_wanted = [&](const auto& gradient) {
     for (size_t i = 0, at = 0; i < result.size(); i++)
@@ -92,8 +88,7 @@ variable_list run_steps(
   Tensor grad = grads[0];
   const Tensor of_inner = grads.size() > 1 ? grads[1] : Tensor();
   if (grad.defined() && steps.derivative.apply != nullptr) {
-    auto next_output = values.outputs.begin();
-    const Stack saved = filled(steps.derivative.saved, next_output);
+    const Stack saved = filled(steps.derivative.saved);
     if (!of_inner.defined()) {
       const auto gradients = steps.ending->gradients(grad, saved, arguments);
       return for_each_wanted([&](size_t, size_t at) { return gradients[at]; });
@@ -104,8 +99,9 @@ variable_list run_steps(
     grad = grad.defined() ? at::add(grad, of_inner) : of_inner;
   if (!grad.defined())
     return result;
-  return for_each_wanted(
-      [&](size_t i, size_t at) { return steps.pullbacks[i].apply(grad, arguments[at].saved); });
+  return for_each_wanted([&](size_t i, size_t at) {
+    return steps.pullbacks[i].second.apply(grad, arguments[at].saved);
+  });
 }
 
 struct OperatorBackward : torch::autograd::TraceableFunction {
@@ -113,18 +109,17 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
 
   c10::OperatorHandle op;
   Steps steps;
-  std::vector<SavedVariable> outputs, tensors;
+  std::vector<SavedVariable> tensors;
   std::vector<SymInt> sizes;
 
   void add(size_t argument, Pullback pullback) {
-    take_values(pullback.saved, tensors, /*is_output=*/false);
-    steps.arguments.push_back(argument);
-    steps.pullbacks.push_back(std::move(pullback));
+    take_values(pullback.saved, /*is_output=*/false);
+    steps.pullbacks.emplace_back(argument, std::move(pullback));
   }
 
   // When the outputs have their history: it leads to this node, which must not own itself.
   void end_with(const Ending* ending, Pullback derivative) {
-    take_values(derivative.saved, outputs, /*is_output=*/true);
+    take_values(derivative.saved, /*is_output=*/true);
     steps.ending = ending;
     steps.derivative = std::move(derivative);
   }
@@ -136,16 +131,16 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
     return result;
   }
 
-  std::vector<Tensor> unpacked(const std::vector<SavedVariable>& saved) {
+  std::vector<Tensor> unpacked() {
     std::vector<Tensor> result;
-    result.reserve(saved.size());
-    for (const auto& tensor : saved)
+    result.reserve(tensors.size());
+    for (const auto& tensor : tensors)
       result.push_back(tensor.unpack(getptr()));
     return result;
   }
 
   variable_list apply(variable_list&& grads) override {
-    return run_steps(steps, wanted(), grads, {unpacked(outputs), unpacked(tensors), sizes});
+    return run_steps(steps, wanted(), grads, unpacked(), sizes);
   }
 
   std::string name() const override {
@@ -153,32 +148,28 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
   }
 
   void release_variables() override {
-    for (auto* saved : {&outputs, &tensors})
-      for (auto& tensor : *saved)
-        tensor.reset_data();
+    for (auto& tensor : tensors)
+      tensor.reset_data();
   }
 
   // Compiled autograd: what tells this node from others, and how to replay it
   // on the compiler's proxies.
   void compiled_args(compiled::CompiledNodeArgs& args) const override {
     collect(steps.derivative, args);
-    for (const size_t argument : steps.arguments)
+    for (const auto& [argument, pullback] : steps.pullbacks) {
       args.collect(static_cast<int64_t>(argument));
-    for (const auto& pullback : steps.pullbacks)
       collect(pullback, args);
-    args.collect(outputs, /*is_output=*/true);
-    args.collect(tensors, /*is_output=*/false);
+    }
+    args.collect(tensors, /*is_output=*/true); // some of them are
     args.collect(sizes);
   }
 
   variable_list
   apply_with_saved(const variable_list& grads, compiled::SwapSavedVariables& saved) override {
-    saved.before(outputs);
     saved.before(tensors);
     saved.before(sizes);
     compiled::PackedArgs packed;
-    packed.pack(unpacked(outputs));
-    packed.pack(unpacked(tensors));
+    packed.pack(unpacked());
     packed.pack(sizes);
     const auto metadata =
         compiled::IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
@@ -189,9 +180,8 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
           steps,
           wanted,
           grads,
-          {packed[0].toTensorVector(),
-           packed[1].toTensorVector(),
-           compiled::IValuePacker<std::vector<SymInt>>::unpack(packed[2])});
+          packed[0].toTensorVector(),
+          compiled::IValuePacker<std::vector<SymInt>>::unpack(packed[1]));
     };
     const auto& compiler = compiled::getPyCompilerInterface();
     // Bound as a custom function: each node gets a name of its own, for its own closure.
@@ -200,7 +190,6 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
         name(),
         std::move(replay),
         {compiled::IValuePacker<std::vector<Tensor>>::packed_type(),
-         compiled::IValuePacker<std::vector<Tensor>>::packed_type(),
          compiled::IValuePacker<std::vector<SymInt>>::packed_type()},
         /*is_custom_function=*/true,
         /*is_traceable=*/true);
@@ -211,7 +200,6 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
         grads,
         std::move(packed).vec(),
         metadata);
-    saved.after(outputs);
     saved.after(tensors);
     saved.after(sizes);
     return result;
@@ -219,10 +207,10 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
 
  private:
   // Tensors and sizes move to the node.
-  void take_values(Stack& saved, std::vector<SavedVariable>& to, bool is_output) {
+  void take_values(Stack& saved, bool is_output) {
     for (auto& value : saved) {
       if (value.isTensor()) {
-        to.emplace_back(value.toTensor(), is_output);
+        tensors.emplace_back(value.toTensor(), is_output);
         value = Tensor();
       } else if (is_size_list(value)) {
         for (const IValue& size : value.toListRef())
@@ -353,26 +341,14 @@ struct AutogradKernel {
   }
 };
 
-void run_decomposition(Decomposition decomposition, const c10::OperatorHandle& op, Stack* stack) {
-  const Stack args = torch::jit::pop(*stack, op.schema().arguments().size());
-  for (auto& output : decomposition(args))
-    stack->push_back(std::move(output));
-}
-
 } // namespace
 
-torch::CppFunction differentiable_by(Decomposition decomposition) {
+torch::CppFunction differentiable_by(c10::KernelFunction decomposition) {
   return boxed([=](const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     const Differentiated differentiated(torch::jit::last(*stack, op.schema().arguments().size()));
     if (!differentiated.backward && !differentiated.forward)
       return run_below(op, keys, stack);
-    run_decomposition(decomposition, op, stack);
-  });
-}
-
-torch::CppFunction batched_by(Decomposition decomposition) {
-  return boxed([=](const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
-    run_decomposition(decomposition, op, stack);
+    decomposition.callBoxed(op, keys, stack);
   });
 }
 

@@ -67,12 +67,10 @@ struct Derivatives {
 // The kernel for the Autograd key.
 torch::CppFunction differentiable(Derivatives derivatives);
 
-// The kernels for the Autograd and the FuncTorchBatched key of an operator that only saves time:
-// the same made of operators that are differentiable and have batching rules, which is called where
-// there is something to differentiate, and for every batch.
-using Decomposition = Stack (*)(const Stack& args);
-torch::CppFunction differentiable_by(Decomposition decomposition);
-torch::CppFunction batched_by(Decomposition decomposition);
+// The same of an operator that only saves time. `decomposition`, made of operators that are
+// differentiable, is called where there is something to differentiate. If these have batching
+// rules, it is also the kernel for the FuncTorchBatched key.
+torch::CppFunction differentiable_by(c10::KernelFunction decomposition);
 
 template <size_t n>
 struct OperatorName {

@@ -33,7 +33,7 @@ class RowBlocks {
 
  private:
   void list_blocks(const ChannelLanesPlan::Unit& unit, const Phase& phase) {
-    const bool begins_at_tile = !plan_.reads_image && !plan_.cache.has_planes; // the row in memory
+    const bool begins_at_tile = !plan_.reads_image && !plan_.has_planes; // the row in memory
     const int64_t origin = begins_at_tile ? plan_.first_in(2, unit.first) : 0;
     const int64_t out_step = plan_.uses_outputs ? plan_.out_stride[4] : plan_.lanes;
     const bool has_runs = phase.tap_in_step == 1 && phase.in_step <= kMostRunStride;
@@ -78,7 +78,7 @@ class RowBlocks {
     for (int64_t i = 0; i < plan_.in_channels && met.begin < met.end; i++) {
       runs.push_back(
           {taps,
-           shift * plan_.in_step + i * plan_.cache.block * plan_.lanes,
+           shift * plan_.in_step + i * plan_.block * plan_.lanes,
            (tap * plan_.in_channels + i) * plan_.lanes,
            (1ull << met.end) - (1ull << met.begin)});
     }

@@ -124,14 +124,13 @@ bool supports_channel_lanes(const ConvProblem& p) {
   return has_few_phases &&
       plan_channel_lanes(
           p, /*lanes=*/16, /*element_size=*/8, /*may_read_image=*/false, /*may_use_outputs=*/false)
-          .cache.elements <= kMostScratch;
+          .elements <= kMostScratch;
 }
 
 void run_channel_lanes(const ConvProblem& p) {
   if (p.pass == ConvPass::backward_weights)
     return channel_lanes_weights_gradient(p);
-  dispatch(
-      FloatingTypes{}, p.dtype, [&](auto tag) { Gather<typename decltype(tag)::type>(p).run(); });
+  dispatch(FloatingTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) { Gather<T>(p).run(); });
 }
 
 } // namespace torch_dnnl

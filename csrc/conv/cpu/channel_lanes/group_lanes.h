@@ -19,7 +19,7 @@ class GroupLanes {
 
   // The next pixels are for the vectors of output channels from `begin` on.
   void select_channels(int64_t begin) {
-    for (int64_t v = 0; v < plan_.cache.block; v++) {
+    for (int64_t v = 0; v < plan_.block; v++) {
       first_[v] = (begin + v * n) / plan_.out_channels * plan_.in_channels;
       for (int64_t lane = 0; lane < n; lane++) {
         // A lane behind the last channel may have any value.
@@ -63,7 +63,7 @@ class GroupLanes {
 
   template <int kVectors>
   void spread(const int32_t* index, int64_t pixels, C* to) const {
-    const int64_t step = plan_.cache.block * n;
+    const int64_t step = plan_.block * n;
     for (int64_t x = 0; x < pixels; x++, to += plan_.in_step) {
       using Window = LanesWindow<kVectors, C>;
       const Window window(window_.data() + x * window_vectors_ * n);
@@ -75,12 +75,11 @@ class GroupLanes {
   const ChannelLanesPlan& plan_;
   const int64_t pixel_ = plan_.in_channels * n;
   const int64_t window_vectors_ = plan_.is_plain ? 0 : window_vectors(plan_);
-  const Scratch<C> window_{plan_.cache.width * window_vectors_ * n}; // [pixel][channel]
+  const Scratch<C> window_{plan_.in_width * window_vectors_ * n}; // [pixel][channel]
   // [vector][input channel of a group][lane]: in the window
-  std::vector<int32_t> index_ =
-      std::vector<int32_t>(plan_.is_plain ? 0 : plan_.cache.block * pixel_);
+  std::vector<int32_t> index_ = std::vector<int32_t>(plan_.is_plain ? 0 : plan_.block * pixel_);
   // The first channel of the window of a vector.
-  std::vector<int64_t> first_ = std::vector<int64_t>(plan_.cache.block);
+  std::vector<int64_t> first_ = std::vector<int64_t>(plan_.block);
 };
 
 } // namespace torch_dnnl

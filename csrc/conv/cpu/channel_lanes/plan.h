@@ -38,20 +38,15 @@ struct LanePlaces {
   int64_t overlap_from; // the first vector that does not begin behind the one before, or none
 };
 
-// What a task computes at once.
+// What a task computes at once, and the rows of inputs in scratch memory.
 struct LaneTile {
-  int64_t width; // outputs of a row
-  int64_t rows;  // of outputs
-};
-
-// The rows of inputs in scratch memory.
-struct LaneCache {
-  int64_t block;        // vectors that a task computes
-  int64_t planes, rows; // and rows of a plane, that scratch memory holds
-  int64_t width;        // pixels of a row
-  int64_t margin;       // pixels behind the end of a row, included in its width
-  bool has_planes;      // small planes are loaded as one row
-  double elements;      // at least
+  int64_t block;              // vectors
+  int64_t width, rows;        // of outputs: pixels of a row, and rows
+  int64_t in_planes, in_rows; // planes of inputs, and rows of a plane, in scratch memory
+  int64_t in_width;           // pixels of such a row
+  int64_t margin;             // pixels behind the end of a row, included in its width
+  bool has_planes;            // small planes are loaded as one row
+  double elements;            // at least
 };
 
 namespace channel_lanes_detail {
@@ -106,72 +101,57 @@ elements_of(const LaneImages& images, int64_t planes, int64_t rows, int64_t widt
   return 1.0 * planes * rows * width * images.in_channels * block * images.lanes;
 }
 
-// The rows of a tile, and the cache for a tile of a given width.
-inline int64_t choose_rows(const LaneImages& images) {
+inline LaneTile tile_of(const LaneImages& images, int64_t width, int64_t block) {
   const int64_t* size = images.out_size;
-  const int64_t most =
+  const int64_t most_rows =
       std::clamp<int64_t>(kUnitPixels / (size[2] * images.in_channels), 1, size[1]);
-  return ceil_div(size[1], ceil_div(size[1], most)); // of equal size
-}
-
-inline LaneCache cache_of(const LaneImages& images, const LaneTile& tile, int64_t block) {
-  LaneCache cache;
-  cache.block = block;
-  cache.planes = std::min(images.reach(0, 1), images.in_size[0]);
-  cache.rows = std::min(images.reach(1, tile.rows), images.in_size[1]);
+  LaneTile tile{block, width};
+  tile.rows = ceil_div(size[1], ceil_div(size[1], most_rows)); // of equal size
+  tile.in_planes = std::min(images.reach(0, 1), images.in_size[0]);
+  tile.in_rows = std::min(images.reach(1, tile.rows), images.in_size[1]);
   // Transposing a row writes whole vectors of pixels: `margin` pixels beyond its end.
-  cache.margin = images.in_stride[1] == 1 ? 0 : images.lanes - 1;
-  cache.width = images.reach(2, tile.width) + cache.margin;
-  cache.has_planes = false;
-  cache.elements = elements_of(images, cache.planes, cache.rows, cache.width, block);
-  return cache;
-}
-
-// Rows are cut up while they do not fit into the scratch memory.
-inline LaneTile choose_tile(const LaneImages& images, int64_t block) {
-  LaneTile tile{images.out_size[2], choose_rows(images)};
-  while (tile.width > kLeastTile && cache_of(images, tile, block).elements > kScratch)
-    tile.width = ceil_div(tile.width, 2);
+  tile.margin = images.in_stride[1] == 1 ? 0 : images.lanes - 1;
+  tile.in_width = images.reach(2, width) + tile.margin;
+  tile.elements = elements_of(images, tile.in_planes, tile.in_rows, tile.in_width, block);
   return tile;
 }
 
-// A task computes fewer vectors while rows do not fit.
-inline LaneCache
-choose_cache(const LaneImages& images, const LaneTile& tile, int64_t block, bool reads_image) {
-  while (!reads_image && block > 1 && cache_of(images, tile, block).elements > kScratch)
-    block = ceil_div(block, 2);
-  LaneCache cache = cache_of(images, tile, block);
+inline LaneTile choose_tile(const LaneImages& images, int64_t block, bool reads_image) {
+  LaneTile tile = tile_of(images, images.out_size[2], block);
+  // Rows are cut up while they do not fit into the scratch memory.
+  while (tile.width > kLeastTile && tile.elements > kScratch)
+    tile = tile_of(images, ceil_div(tile.width, 2), block);
   if (reads_image)
-    return cache;
+    return tile;
+  // A task computes fewer vectors while rows do not fit.
+  while (tile.block > 1 && tile.elements > kScratch)
+    tile = tile_of(images, tile.width, ceil_div(tile.block, 2));
   const int64_t* size = images.in_size;
   const int64_t plane = size[1] * size[2];
   const bool is_joined = images.in_stride[1] != 1 && tile.width == images.out_size[2] &&
       images.in_stride[3] == size[2] * images.in_stride[4];
   if (is_joined && plane <= kUnitPixels &&
-      elements_of(images, cache.planes, 1, plane + cache.margin, block) <= kPlanes) {
-    cache.has_planes = true;
-    cache.rows = 1;
-    cache.width = plane + cache.margin;
-    return cache;
+      elements_of(images, tile.in_planes, 1, plane + tile.margin, tile.block) <= kPlanes) {
+    tile.has_planes = true;
+    tile.in_rows = 1;
+    tile.in_width = plane + tile.margin;
+    return tile;
   }
   // The next plane of outputs meets most of the same planes, if all of their rows stay.
   const auto with_all_rows = [&](int64_t vectors) {
-    return elements_of(images, cache.planes, size[1], cache.width, vectors);
+    return elements_of(images, tile.in_planes, size[1], tile.in_width, vectors);
   };
-  if (cache.planes > 1 && with_all_rows(1) <= kPlanes) {
-    while (block > 1 && with_all_rows(block) > kPlanes)
-      block = ceil_div(block, 2);
-    cache.block = block;
-    cache.rows = size[1];
+  if (tile.in_planes > 1 && with_all_rows(1) <= kPlanes) {
+    while (tile.block > 1 && with_all_rows(tile.block) > kPlanes)
+      tile.block = ceil_div(tile.block, 2);
+    tile.in_rows = size[1];
   }
-  return cache;
+  return tile;
 }
 
 } // namespace channel_lanes_detail
 
-struct ChannelLanesPlan : LaneImages, LanePlaces {
-  LaneTile tile;
-  LaneCache cache;
+struct ChannelLanesPlan : LaneImages, LanePlaces, LaneTile {
   int64_t in_step;        // from one pixel of a row of inputs to the next one
   int64_t vector_weights; // elements of the packed weights of a vector: [tap][inner][lane]
   int64_t blocks, tiles, row_blocks;
@@ -180,15 +160,14 @@ struct ChannelLanesPlan : LaneImages, LanePlaces {
   // How many parts the units of a block are dealt out in. Each loads the rows that it meets itself:
   // it should compute no fewer.
   int64_t chunks() const {
-    const int64_t loads =
-        reads_image ? 0 : cache.planes * (cache.has_planes ? in_size[1] : cache.rows);
-    const int64_t most = ceil_div(units * tile.rows, std::max(loads, tile.rows));
+    const int64_t loads = reads_image ? 0 : in_planes * (has_planes ? in_size[1] : in_rows);
+    const int64_t most = ceil_div(units * rows, std::max(loads, rows));
     return std::max<int64_t>(1, std::min(channel_lanes_detail::kTasks / blocks, most));
   }
 
   // Multiply-adds of one of `chunks` parts of a block.
   int64_t operations(int64_t chunks) const {
-    return units / chunks * tile.rows * tile.width * vector_weights * cache.block;
+    return units / chunks * rows * width * vector_weights * block;
   }
 
   // The last vectors may overlap the ones before.
@@ -208,16 +187,16 @@ struct ChannelLanesPlan : LaneImages, LanePlaces {
     const int64_t fast = digits.next(reads_image ? out_size[0] : row_blocks);
     const int64_t slow = digits.next(reads_image ? row_blocks : out_size[0]);
     const int64_t d = reads_image ? fast : slow;
-    const int64_t h = (reads_image ? slow : fast) * tile.rows;
-    const int64_t t = digits.next(tiles), first = t * tile.width;
+    const int64_t h = (reads_image ? slow : fast) * rows;
+    const int64_t t = digits.next(tiles), first = t * width;
     return {
         digits.rest,
         t,
         d,
         h,
         first,
-        std::min(tile.width, out_size[2] - first),
-        std::min(tile.rows, out_size[1] - h)};
+        std::min(width, out_size[2] - first),
+        std::min(rows, out_size[1] - h)};
   }
 
   int64_t out_offset(const Unit& unit, int64_t channel) const {
@@ -239,14 +218,13 @@ inline ChannelLanesPlan plan_channel_lanes(
   const int64_t block = choose_block(images, element_size);
   const LanePlaces places =
       choose_places(images, element_size, block, may_read_image, may_use_outputs);
-  const LaneTile tile = choose_tile(images, block);
-  const LaneCache cache = choose_cache(images, tile, block, places.reads_image);
-  const int64_t pixel = cache.block * images.in_channels;
-  ChannelLanesPlan plan{images, places, tile, cache};
+  const LaneTile tile = choose_tile(images, block, places.reads_image);
+  const int64_t pixel = tile.block * images.in_channels;
+  ChannelLanesPlan plan{images, places, tile};
   // Pixels at distances of many lines would compete for lines of the cache.
   plan.in_step = places.reads_image ? images.in_stride[4] : (pixel + (pixel % 8 == 0)) * lanes;
   plan.vector_weights = product(p.kernel) * images.in_channels * lanes;
-  plan.blocks = ceil_div(images.vectors, cache.block);
+  plan.blocks = ceil_div(images.vectors, tile.block);
   plan.tiles = ceil_div(images.out_size[2], tile.width);
   plan.row_blocks = ceil_div(images.out_size[1], tile.rows);
   plan.units = p.n * plan.tiles * images.out_size[0] * plan.row_blocks;

@@ -25,7 +25,7 @@ class InputRows {
 
   void select_block(int64_t block) {
     forget();
-    channel_ = block * plan_.cache.block * n;
+    channel_ = block * plan_.block * n;
     if (!plan_.is_plain)
       group_lanes_.select_channels(channel_);
   }
@@ -62,32 +62,30 @@ class InputRows {
       if (plan_.reads_image)
         return image_ + n_ * xs[0] + channel_ + d * xs[2] + h * xs[3];
     }
-    const LaneCache& cache = plan_.cache;
-    const int64_t slot = d % cache.planes * cache.rows + h % cache.rows;
-    const int64_t tag = cache.has_planes ? d : d * plan_.in_size[1] + h;
+    const int64_t slot = d % plan_.in_planes * plan_.in_rows + h % plan_.in_rows;
+    const int64_t tag = plan_.has_planes ? d : d * plan_.in_size[1] + h;
     C* to = rows_.data() + slot * row_size_;
     if (tags_[slot] != tag) {
       load(d, h, to);
       tags_[slot] = tag;
     }
-    return cache.has_planes ? to + h * plan_.in_size[2] * plan_.in_step : to;
+    return plan_.has_planes ? to + h * plan_.in_size[2] * plan_.in_step : to;
   }
 
   // Pixels outside the image are left as they are: no tap is multiplied by them.
   void load(int64_t d, int64_t h, C* to) {
     const int64_t* xs = plan_.in_stride;
-    const LaneCache& cache = plan_.cache;
     const T* from = image_ + n_ * xs[0] + d * xs[2];
     int64_t pixels = plan_.in_size[1] * plan_.in_size[2];
-    if (!cache.has_planes) {
-      const int64_t width = cache.width - cache.margin;
-      const int64_t begin = plan_.first_in(2, tile_ * plan_.tile.width);
+    if (!plan_.has_planes) {
+      const int64_t width = plan_.in_width - plan_.margin;
+      const int64_t begin = plan_.first_in(2, tile_ * plan_.width);
       const int64_t left = std::clamp<int64_t>(-begin, 0, width);
       pixels = std::clamp(plan_.in_size[2] - begin, left, width) - left;
       from += h * xs[3] + (begin + left) * xs[4];
       to += left * plan_.in_step;
     }
-    const int64_t vectors = std::min(cache.block, plan_.vectors - channel_ / n);
+    const int64_t vectors = std::min(plan_.block, plan_.vectors - channel_ / n);
     const auto load_channels = [&](int64_t channel, int64_t most, const LaneRun<C>& lanes) {
       const int64_t channels = std::min(most, plan_.p.groups * plan_.in_channels - channel);
       const T* run = from + channel * xs[1];
@@ -111,8 +109,8 @@ class InputRows {
   const T* const image_ = plan_.input<T>(0, 0);
   const T* const image_end_ = image_end();
   const std::vector<Phase> phases_[2] = {phases_of(plan_.p, 0), phases_of(plan_.p, 1)};
-  const int64_t row_size_ = plan_.cache.width * plan_.in_step;
-  const int64_t slots_ = plan_.cache.planes * plan_.cache.rows;
+  const int64_t row_size_ = plan_.in_width * plan_.in_step;
+  const int64_t slots_ = plan_.in_planes * plan_.in_rows;
   const Scratch<C> rows_{plan_.reads_image ? 0 : slots_ * row_size_};
   std::vector<int64_t> tags_ = std::vector<int64_t>(slots_); // which row is in a slot of rows_
   GroupLanes<C> group_lanes_{plan_};

@@ -70,8 +70,8 @@ class UnitWorker {
 
   void select_block(int64_t block) {
     input_.select_block(block);
-    first = block * plan_.cache.block;
-    vectors = std::min(plan_.cache.block, plan_.vectors - first);
+    first = block * plan_.block;
+    vectors = std::min(plan_.block, plan_.vectors - first);
     channel = first * n;
     channels = std::min(vectors * n, plan_.channels - channel);
   }
@@ -133,10 +133,9 @@ class UnitWorker {
 
   const ChannelLanesPlan& plan_;
   InputRows<T, C> input_{plan_};
-  TapRows<C> rows_ = TapRows<C>(plan_.tile.rows);
+  TapRows<C> rows_ = TapRows<C>(plan_.rows);
   RowBlocks blocks_{plan_};
-  const Scratch<C> scratch_{
-      plan_.uses_outputs ? 0 : plan_.cache.block * plan_.tile.rows * plan_.tile.width * n};
+  const Scratch<C> scratch_{plan_.uses_outputs ? 0 : plan_.block * plan_.rows * plan_.width * n};
 };
 
 } // namespace torch_dnnl

@@ -108,8 +108,8 @@ class WeightsGradient {
 } // namespace
 
 void channel_lanes_weights_gradient(const ConvProblem& p) {
-  dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
-    WeightsGradient<typename decltype(tag)::type>(p).run();
+  dispatch(FloatingTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
+    WeightsGradient<T>(p).run();
   });
 }
 

@@ -33,33 +33,6 @@ void pack_weights(const PixelLanesPlan& plan, const Parts& parts, C* packed) {
   });
 }
 
-// The rows of taps of a part, for a unit. `weights`: of the unit's group.
-template <class T, class C>
-void list_rows(
-    const PixelLanesPlan& plan,
-    const PixelLanesPlan::Unit& unit,
-    const Part& part,
-    PlaneImages<T, C>& images,
-    const C* weights,
-    std::vector<PlaneRow<C>>& rows) {
-  rows.clear();
-  const Phase& f = *part.row;
-  const int64_t first = f.in + unit.row * f.in_step - images.rows().begin;
-  for_each_tap(plan.phases[0], unit.d, plan.in_size[0], [&](int64_t d, int64_t tap) {
-    const C* w = weights + part.weights + tap * part.plane_weights;
-    for (int64_t i = 0; i < plan.in_channels; i++) {
-      for (int64_t run = 0; run < part.runs; run++) {
-        rows.push_back(
-            {images.plane(d, i),
-             w,
-             first + run * (part.slides ? 1 : f.tap_in_step),
-             part.meets_first(run)});
-        w += static_cast<int64_t>(part.taps.size()) * part.outputs;
-      }
-    }
-  });
-}
-
 // The steps of a single row are whole blocks of its pixels.
 template <class C>
 void make_line(std::vector<PlaneRow<C>>& rows, PlaneOperands<C>& o, int64_t steps, int64_t pixels) {
@@ -74,35 +47,20 @@ void make_line(std::vector<PlaneRow<C>>& rows, PlaneOperands<C>& o, int64_t step
   o.row_pitch = o.out_row = pixels;
 }
 
-// A row of a channel, whose phases lie one after the other.
+// A row of outputs, whose phases lie one after the other.
 template <class T, class C>
-void store_row(
-    const PixelLanesPlan& plan,
-    const PixelLanesPlan::Unit& unit,
-    int64_t image,
-    int64_t channel,
-    int64_t row,
-    const C* sums) {
+void store_row(const PixelLanesPlan& plan, const C* sums, int64_t pixels, T* to) {
   constexpr int64_t n = kLanes<C>;
-  const int64_t pitch = plan.out_pitch();
-  const size_t phases = plan.phases[2].size();
-  const int64_t h = unit.row * plan.phases[1][0].out_step + row;
-  const int64_t step = plan.phases[2][0].out_step, w = unit.first * step;
-  const int64_t pixels = std::min(unit.width * step, plan.out_size[2] - w);
-  const int64_t c = unit.group * plan.out_channels + channel;
-  const int64_t* ys = plan.out_stride;
-  T* to = static_cast<T*>(plan.p.out) + (unit.n + image) * ys[0] + c * ys[1] + unit.d * ys[2] +
-      h * ys[3] + w * ys[4];
+  const int64_t pitch = plan.out_pitch(), step = plan.phases[2][0].out_step;
+  const int64_t stride = plan.out_stride[4];
   const auto store_part = [&](int64_t x, const Lanes<C>& lanes) {
-    if (x + n <= pixels)
-      store_lanes<C>(to + x, lanes);
-    else if (x < pixels)
-      store_lanes<C>(to + x, lanes, pixels - x);
+    if (x < pixels)
+      store_up_to<C>(to + x, lanes, pixels - x);
   };
-  if (step == 1 && ys[4] == 1) {
+  if (step == 1 && stride == 1) {
     for (int64_t x = 0; x < pixels; x += n)
       store_part(x, Lanes<C>::loadu(sums + x));
-  } else if (phases == 2 && ys[4] == 1) {
+  } else if (plan.phases[2].size() == 2 && stride == 1) {
     for (int64_t x = 0; x < pixels; x += 2 * n) {
       const C* even = sums + x / 2;
       const auto [first, second] =
@@ -113,7 +71,7 @@ void store_row(
   } else {
     for (int64_t phase = 0; phase < step; phase++, sums += pitch)
       for (int64_t x = phase, i = 0; x < pixels; x += step, i++)
-        to[x * ys[4]] = convert<T>(sums[i]);
+        to[x * stride] = convert<T>(sums[i]);
   }
 }
 
@@ -124,20 +82,19 @@ void store_unit(
     const Epilogue<T>& epilogue,
     const PixelLanesPlan::Unit& unit,
     const C* sums) {
-  const int64_t out_pitch = plan.out_pitch();
-  const int64_t step = plan.phases[1][0].out_step, pitch = plan.phases[2].size() * out_pitch;
-  const int64_t count = std::min(unit.rows * step, plan.out_size[1] - unit.row * step);
+  const int64_t row_step = plan.phases[1][0].out_step, step = plan.phases[2][0].out_step;
+  const int64_t pitch = plan.phases[2].size() * plan.out_pitch();
+  const int64_t h = unit.row * row_step, w = unit.first * step;
+  const int64_t count = std::min(unit.rows * row_step, plan.out_size[1] - h);
+  const int64_t pixels = std::min(unit.width * step, plan.out_size[2] - w);
   for (int64_t i = 0; i < unit.images * plan.out_channels; i++, sums += plan.out_rows() * pitch) {
-    const int64_t image = i / plan.out_channels, channel = i % plan.out_channels;
-    if (epilogue.is_empty()) {
+    const int64_t channel = unit.group * plan.out_channels + i % plan.out_channels;
+    const OutputRun run{unit.n + i / plan.out_channels, channel, unit.d, h, w, 1, pixels};
+    if (epilogue.is_empty())
       for (int64_t r = 0; r < count; r++)
-        store_row<T>(plan, unit, image, channel, r, sums + r * pitch);
-    } else { // of the forward pass, which has no phases
-      const int64_t c = unit.group * plan.out_channels + channel;
-      const int64_t pixels = std::min(unit.width, plan.out_size[2] - unit.first);
-      const OutputRun run{unit.n + image, c, unit.d, unit.row, unit.first, 1, pixels};
-      epilogue.store_lines(sums, out_pitch, count, run);
-    }
+        store_row(plan, sums + r * pitch, pixels, epilogue.output(run) + r * plan.out_stride[3]);
+    else // of the forward pass, which has no phases
+      epilogue.store_lines(sums, pitch, count, run);
   }
 }
 
@@ -173,13 +130,34 @@ class Gather {
       std::vector<PlaneRow<C>>& rows,
       C* scratch) const {
     images.select(unit);
-    const C* const weights = weights_.data() + unit.group * parts_.weights;
     for (const Part& part : parts_.list) {
-      list_rows(plan_, unit, part, images, weights, rows);
+      list_rows(unit, part, images, rows);
       compute_part(unit, part, images, rows, scratch);
     }
     if (!stores_)
       store_unit(plan_, epilogue_, unit, scratch);
+  }
+
+  // The rows of taps of a part.
+  void list_rows(
+      const Unit& unit,
+      const Part& part,
+      PlaneImages<T, C>& images,
+      std::vector<PlaneRow<C>>& rows) const {
+    rows.clear();
+    const Phase& f = *part.row;
+    const int64_t first = f.in + unit.row * f.in_step - images.rows().begin;
+    const C* const weights = weights_.data() + unit.group * parts_.weights + part.weights;
+    for_each_tap(plan_.phases[0], unit.d, plan_.in_size[0], [&](int64_t d, int64_t tap) {
+      const C* w = weights + tap * part.plane_weights;
+      for (int64_t i = 0; i < plan_.in_channels; i++) {
+        for (int64_t run = 0; run < part.runs; run++) {
+          const int64_t row = first + run * (part.slides ? 1 : f.tap_in_step);
+          rows.push_back({images.plane(d, i), w, row, part.meets_first(run)});
+          w += static_cast<int64_t>(part.taps.size()) * part.outputs;
+        }
+      }
+    });
   }
 
   void compute_part(
@@ -239,8 +217,8 @@ class Gather {
     if (stores_) {
       const int64_t* ys = plan_.out_stride;
       if constexpr (std::is_same_v<T, C>) {
-        o.out = static_cast<T*>(plan_.p.out) + unit.n * ys[0] + c * ys[1] + unit.d * ys[2] +
-            (f.out + unit.row * f.out_step) * ys[3] + unit.first;
+        const int64_t h = f.out + unit.row * f.out_step;
+        o.out = epilogue_.output({unit.n, c, unit.d, h, unit.first, 1, 1});
       }
       o.out_row = f.out_step * ys[3];
       o.out_channel = ys[1];
@@ -284,8 +262,8 @@ bool run_pixel_lanes(const ConvProblem& problem) {
   if (p.pass == ConvPass::backward_weights)
     return pixel_lanes_weights_gradient(p);
   bool is_done = false;
-  dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
-    is_done = Gather<typename decltype(tag)::type>(p).run();
+  dispatch(FloatingTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
+    is_done = Gather<T>(p).run();
   });
   return is_done;
 }

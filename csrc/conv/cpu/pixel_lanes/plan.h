@@ -50,22 +50,19 @@ struct PlanePhases : GatherImages {
   }
 };
 
-// Columns of outputs, in steps, and the rows of inputs that they meet, in elements.
-struct PlaneColumns {
+// What is computed at once, in steps of outputs, and how the rows of inputs that it meets lie in
+// scratch memory, in elements.
+struct PlaneTile {
   int64_t lanes;
-  int64_t tile, tiles; // steps that are computed at once
-  int64_t vectors;     // of a tile
-  int64_t lead;        // zeros in front of a plane
-  int64_t pitch;       // of the rows of a class
-};
-
-// What is computed at once beside columns.
-struct PlaneUnits {
-  int64_t block, blocks;    // images, where rows are a vector
-  int64_t rows, row_blocks; // steps of rows
-  int64_t slots;            // planes of an input channel in scratch memory
-  int64_t plane_size;       // elements of a plane in scratch memory, with room for the last vector
-  double scratch;           // elements of all planes
+  int64_t tile, tiles;   // columns
+  int64_t vectors;       // of a tile
+  int64_t lead;          // zeros in front of a plane
+  int64_t pitch;         // of the rows of a class
+  int64_t block, blocks; // images, where rows are a vector
+  int64_t rows, row_blocks;
+  int64_t slots;      // planes of an input channel
+  int64_t plane_size; // of a plane, with room for the last vector
+  double scratch;     // of all planes
 };
 
 namespace pixel_lanes_detail {
@@ -75,46 +72,41 @@ inline constexpr int64_t kImages = 4;         // of narrow planes
 inline constexpr int64_t kLeastRows = 16;     // that planes are cut into
 inline constexpr int64_t kScratch = 8 * 1024; // elements that stay in the cache
 
-inline PlaneColumns choose_columns(const PlanePhases& o, int64_t lanes) {
-  PlaneColumns c{lanes};
-  c.tile = ceil_div(o.columns, ceil_div(o.columns, kTile));
-  if (c.tile < o.columns)
-    c.tile = round_up(c.tile, lanes);
-  c.tiles = ceil_div(o.columns, c.tile);
-  c.vectors = ceil_div(c.tile, lanes);
+inline PlaneTile choose_tile(const PlanePhases& o, int64_t lanes) {
+  PlaneTile t{lanes};
+  t.tile = ceil_div(o.columns, ceil_div(o.columns, kTile));
+  if (t.tile < o.columns)
+    t.tile = round_up(t.tile, lanes);
+  t.tiles = ceil_div(o.columns, t.tile);
+  t.vectors = ceil_div(t.tile, lanes);
   // Zeros behind a row are also those in front of the next one. The last vector of a class may be
   // stored over the first pixels of the next class.
-  const int64_t left = std::max<int64_t>(-o.first_class, 0), met = c.tile + o.last_class;
+  const int64_t left = std::max<int64_t>(-o.first_class, 0), met = t.tile + o.last_class;
   const int64_t in_columns = ceil_div(o.in_size[2], o.classes);
-  const int64_t pitch = c.tiles == 1 ? std::max(std::min(in_columns, met) + left, met)
-                                     : std::max(c.tile + left, met) + left;
-  c.lead = round_up(left, lanes);
-  c.pitch = round_up(pitch + (o.classes > 1 ? lanes - 1 : 0), lanes);
-  return c;
-}
+  const int64_t pitch = t.tiles == 1 ? std::max(std::min(in_columns, met) + left, met)
+                                     : std::max(t.tile + left, met) + left;
+  t.lead = round_up(left, lanes);
+  t.pitch = round_up(pitch + (o.classes > 1 ? lanes - 1 : 0), lanes);
 
-inline PlaneUnits choose_units(const PlanePhases& o, const PlaneColumns& c) {
-  PlaneUnits u;
-  u.block = c.vectors == 1 ? std::min(kImages, o.p.n) : 1;
-  u.blocks = ceil_div(o.p.n, u.block);
-  const Range depth = o.in_reach(0, 0, 1);
-  u.slots = std::min(depth.end - depth.begin + 1, o.in_size[0]);
+  t.block = t.vectors == 1 ? std::min(kImages, o.p.n) : 1;
+  t.blocks = ceil_div(o.p.n, t.block);
+  t.slots = std::min(o.in_reach(0, 0, 1).count() + 1, o.in_size[0]);
   const auto plane_size = [&](int64_t rows) {
-    const Range reach = o.in_reach(1, 0, rows);
-    return c.lead + std::min(reach.end - reach.begin, o.in_size[1]) * o.classes * c.pitch + c.lanes;
+    const int64_t in_rows = std::min(o.in_reach(1, 0, rows).count(), o.in_size[1]);
+    return t.lead + in_rows * o.classes * t.pitch + lanes;
   };
-  u.rows = o.row_steps;
-  while (u.rows > kLeastRows && u.block * o.in_channels * u.slots * plane_size(u.rows) > kScratch)
-    u.rows = ceil_div(u.rows, 2);
-  u.row_blocks = ceil_div(o.row_steps, u.rows);
-  u.plane_size = plane_size(u.rows);
-  u.scratch = 1.0 * u.block * o.in_channels * u.slots * u.plane_size;
-  return u;
+  t.rows = o.row_steps;
+  while (t.rows > kLeastRows && t.block * o.in_channels * t.slots * plane_size(t.rows) > kScratch)
+    t.rows = ceil_div(t.rows, 2);
+  t.row_blocks = ceil_div(o.row_steps, t.rows);
+  t.plane_size = plane_size(t.rows);
+  t.scratch = 1.0 * t.block * o.in_channels * t.slots * t.plane_size;
+  return t;
 }
 
 } // namespace pixel_lanes_detail
 
-struct PixelLanesPlan : PlanePhases, PlaneColumns, PlaneUnits {
+struct PixelLanesPlan : PlanePhases, PlaneTile {
   // All parts of outputs, of all groups.
   int64_t units() const {
     return p.groups * blocks * tiles * row_blocks * out_size[0];
@@ -168,10 +160,8 @@ struct PixelLanesPlan : PlanePhases, PlaneColumns, PlaneUnits {
 };
 
 inline PixelLanesPlan plan_pixel_lanes(const ConvProblem& p, int64_t lanes) {
-  using namespace pixel_lanes_detail;
   const PlanePhases phases{{p}};
-  const PlaneColumns columns = choose_columns(phases, lanes);
-  return {phases, columns, choose_units(phases, columns)};
+  return {phases, pixel_lanes_detail::choose_tile(phases, lanes)};
 }
 
 // Rows of outputs that a step of rows of the image is multiplied for.

@@ -147,8 +147,8 @@ class WeightsGradient {
 
 bool pixel_lanes_weights_gradient(const ConvProblem& p) {
   bool is_done = false;
-  dispatch(FloatingTypes{}, p.dtype, [&](auto tag) {
-    is_done = WeightsGradient<typename decltype(tag)::type>(p).run();
+  dispatch(FloatingTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
+    is_done = WeightsGradient<T>(p).run();
   });
   return is_done;
 }

@@ -3,6 +3,8 @@
 // it. The file that defines run_<name> says how the kernel works.
 #pragma once
 
+#include <string_view>
+
 #include "conv/problem.h"
 
 namespace torch_dnnl {
@@ -58,5 +60,11 @@ bool prefers_reference(const ConvProblem& p);
 // bias. sums, if there are any: one for each channel, to which those of the channel's outputs are
 // added, in an order that does not depend on the number of threads.
 void activation_gradient(const ActivationGradient& p, double* sums);
+
+// All gradients of a fused call, in parts, whose problems `compute` runs.
+struct FusedBackward;
+void fused_backward_in_parts(
+    const FusedBackward& call,
+    void (*compute)(const ConvProblem& p, std::string_view algorithm));
 
 } // namespace torch_dnnl
