@@ -57,7 +57,7 @@ Tensor step_gradient(const Stack& args) {
 // A call of reorder that multiplies by t: the result, but not its derivative by dst_scale, has it
 // as a factor.
 Stack times_scale(const Tensor& tensor, const Stack& args, IValue dtype) {
-  Stack call = plain_call(tensor, {}, {}, {}, std::move(dtype), args[arg::algorithm]);
+  Stack call = plain_call(tensor, std::move(dtype), args[arg::algorithm]);
   if (!args[arg::step_gradient].toBool()) {
     call[reorder_arg::scale] = args[arg::dst_scale];
     call[reorder_arg::scale_value] = args[arg::dst_scale_value];
@@ -113,7 +113,7 @@ Tensor pushforward(size_t argument, const Tensor& tangent, const Stack& args) {
     case arg::dst_scale: {
       if (is_step_gradient)
         return {};
-      Stack call = plain_call(step_gradient(args), {}, {}, {}, dtype, args[arg::algorithm]);
+      Stack call = plain_call(step_gradient(args), dtype, args[arg::algorithm]);
       call[reorder_arg::scale] = tangent;
       return call_reorder(std::move(call));
     }
@@ -137,41 +137,21 @@ const Derivatives backward_derivatives{
       return argument == 0 ? masked(tangent, Stack(args.begin() + 1, args.end())) : Tensor();
     }};
 
-// The batch becomes the first dimension, outermost in memory, of the result and of the mask.
-IValue batched_format(const char* argument, const IValue& format) {
-  return format.isNone() ? format : batched_tag("fake_reorder", argument, format.toStringRef());
-}
-
+// The batch becomes the first dimension of the mask too.
 Stack batch_fake_reorder(const BatchedCall& call) {
-  Stack args = call.args;
-  const Tensor src = call.with_batch_at(arg::src, 0);
-  args[arg::src] = src;
-  args[arg::dst_format] = batched_format("dst_format", args[arg::dst_format]);
-  for (const size_t operand : {arg::dst_scale, arg::dst_zero_point})
-    if (args[operand].isTensor())
-      args[operand] = operand_with_batch(call, operand, src.dim() - 1);
+  Stack args = with_batch_in_front(
+      "fake_reorder",
+      call,
+      {{"dst_format", arg::dst_format}},
+      {arg::dst_scale, arg::dst_zero_point});
   args[arg::batch_dims] = args[arg::batch_dims].toInt() + 1;
   return call_outputs<"torch_dnnl::fake_reorder">(std::move(args));
 }
 
 Tensor batch_fake_reorder_backward(const BatchedCall& call) {
-  return masked(
-      call.with_batch_at(0, 0),
-      {call.with_batch_at(1, 0), batched_format("format", call.args[2]), call.args[3]});
-}
-
-FakeReorderOutputs meta_outputs(const Tensor& src, const FakeReorderOptions& options) {
-  const FakeReorderArguments call = fake_reorder_arguments(src, options);
-  return {fake_reorder_output(call), fake_reorder_mask(call)};
-}
-
-Tensor meta_backward_output(const Tensor& grad, const Tensor& mask, const ReorderOptions& options) {
-  return fake_reorder_output(fake_reorder_backward_arguments(grad, mask, options));
-}
-
-TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {
-  m.impl("fake_reorder", fake_reorder_kernel<meta_outputs>);
-  m.impl("fake_reorder_backward", fake_reorder_backward_kernel<meta_backward_output>);
+  Stack args = with_batch_in_front("fake_reorder", call, {{"format", 2}}, {});
+  args[1] = call.with_batch_at(1, 0);
+  return torch_dnnl::call<"torch_dnnl::fake_reorder_backward">(std::move(args));
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {
