@@ -87,7 +87,7 @@ class FakeRows {
  public:
   explicit FakeRows(const FakeReorderProblem& p)
       : p_(p),
-        box_(decompose(p.reorder).values.front()),
+        box_(decompose(p.reorder).front()),
         is_in_place_(p.reorder.src_dtype == kType && is_dense(box_, kSrc)) {}
 
   void run() const {
@@ -214,7 +214,7 @@ void mask_row(const T* __restrict from, const uint8_t* mask, T* __restrict to, i
 // Elements as unsigned integers of their size.
 template <class T>
 void mask_elements(const FakeReorderProblem& p) {
-  const Box box = decompose(p.reorder).values.front();
+  const Box box = decompose(p.reorder).front();
   const bool is_in_place = is_dense(box, kSrc);
   const int64_t step = box.axes.back().stride[kSrc];
   const T* src = static_cast<const T*>(p.reorder.src);
