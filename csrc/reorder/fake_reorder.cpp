@@ -69,6 +69,11 @@ IValue sum_dtype(const Tensor& src) {
   return as_ivalue(compute_dtype_of(src.scalar_type() == c10::kDouble));
 }
 
+// The gradient of the step counts as constant in all but the zero point.
+bool is_constant(size_t argument, const Stack& args) {
+  return argument != arg::dst_zero_point && args[arg::step_gradient].toBool();
+}
+
 // Pullbacks. Those of scale and zero point save the call, its mask, and the operand's sizes and
 // type.
 Tensor pull_src(const Tensor& grad, const Stack& saved) {
@@ -87,44 +92,34 @@ Tensor pull_dst_zero_point(const Tensor& grad, const Stack& saved) {
 }
 
 Pullback pullback(size_t argument, const Stack& args) {
+  if (is_constant(argument, args))
+    return {};
+  if (argument == arg::src)
+    return {pull_src, mask_of(args)};
   const Tensor& operand = args[argument].toTensor();
   Stack saved = args;
   saved.emplace_back(operand.sym_sizes().vec());
   saved.push_back(as_ivalue(operand.scalar_type()));
-  const bool is_step_gradient = args[arg::step_gradient].toBool();
-  switch (argument) {
-    case arg::src:
-      return is_step_gradient ? Pullback{} : Pullback{pull_src, mask_of(args)};
-    case arg::dst_scale:
-      return is_step_gradient ? Pullback{} : Pullback{pull_dst_scale, std::move(saved)};
-    case arg::dst_zero_point:
-      return {pull_dst_zero_point, std::move(saved)};
-  }
-  return {};
+  return {argument == arg::dst_scale ? pull_dst_scale : pull_dst_zero_point, std::move(saved)};
 }
 
 Tensor pushforward(size_t argument, const Tensor& tangent, const Stack& args) {
+  if (is_constant(argument, args))
+    return {};
+  if (argument == arg::src)
+    return masked(tangent, mask_of(args));
   const Tensor& src = args[arg::src].toTensor();
   const bool is_step_gradient = args[arg::step_gradient].toBool();
   const auto dtype = is_step_gradient ? sum_dtype(src) : as_ivalue(src.scalar_type());
-  switch (argument) {
-    case arg::src:
-      return is_step_gradient ? Tensor() : masked(tangent, mask_of(args));
-    case arg::dst_scale: {
-      if (is_step_gradient)
-        return {};
-      Stack call = plain_call(step_gradient(args), dtype, args[arg::algorithm]);
-      call[reorder_arg::scale] = tangent;
-      return call_reorder(std::move(call));
-    }
-    case arg::dst_zero_point: {
-      Stack call = times_scale(at::zeros_like(src), args, dtype);
-      call[reorder_arg::src_zero_point] = tangent;
-      const Tensor shift = call_reorder(std::move(call));
-      return at::sub(shift, masked(shift, mask_of(args)));
-    }
+  if (argument == arg::dst_scale) {
+    Stack call = plain_call(step_gradient(args), dtype, args[arg::algorithm]);
+    call[reorder_arg::scale] = tangent;
+    return call_reorder(std::move(call));
   }
-  return {};
+  Stack call = times_scale(at::zeros_like(src), args, dtype);
+  call[reorder_arg::src_zero_point] = tangent;
+  const Tensor shift = call_reorder(std::move(call));
+  return at::sub(shift, masked(shift, mask_of(args)));
 }
 
 const Derivatives forward_derivatives{pullback, pushforward};

@@ -156,14 +156,10 @@ IValue grad_format(const Stack& args) {
   const IValue& src_format = args[reorder_arg::src_format];
   if (args[reorder_arg::dst_format].isNone() || !src_format.isNone())
     return src_format;
-  switch (args[reorder_arg::src].toTensor().suggest_memory_format()) {
-    case at::MemoryFormat::ChannelsLast:
-      return "acdb";
-    case at::MemoryFormat::ChannelsLast3d:
-      return "acdeb";
-    default:
-      return contiguous(args);
-  }
+  const auto order = args[reorder_arg::src].toTensor().suggest_memory_format();
+  return order == at::MemoryFormat::ChannelsLast  ? "acdb"
+      : order == at::MemoryFormat::ChannelsLast3d ? "acdeb"
+                                                  : contiguous(args);
 }
 
 // From the format of dst to that of dst, with dst_scale alone.
@@ -348,7 +344,7 @@ Tensor batch_reorder(const BatchedCall& call) {
   Stack args = with_batch_in_front(
       "reorder",
       call,
-      {{"dst_format", dst_format}, {"src_format", src_format}},
+      {{"src_format", src_format}, {"dst_format", dst_format}},
       {scale, dst_scale, src_zero_point, dst_zero_point});
   if (args[accumulate].isTensor())
     args[accumulate] = call.with_batch_at(accumulate, 0);
@@ -360,7 +356,7 @@ Tensor batch_reorder_backward(const BatchedCall& call) {
   return torch_dnnl::call<"torch_dnnl::reorder_backward">(with_batch_in_front(
       "reorder_backward",
       call,
-      {{"dst_format", dst_format}, {"src_format", src_format}},
+      {{"src_format", src_format}, {"dst_format", dst_format}},
       {scale, dst_scale}));
 }
 

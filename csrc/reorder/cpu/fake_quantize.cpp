@@ -109,7 +109,6 @@ class FakeRows {
       widen(r.src, r.src_dtype, kSrc, begin, count, buffer);
     RowArgs<C> row{};
     row.run = count;
-    row.rows = 1;
     row.src = reinterpret_cast<const char*>(src);
     row.src_dtype = kType;
     row.dst = static_cast<char*>(r.dst) + begin * c10::elementSize(r.dst_dtype);
@@ -131,7 +130,6 @@ class FakeRows {
     alignas(64) bool inside[kPiece];
     RowArgs<C> row{};
     row.run = all.run;
-    row.rows = 1;
     const auto convert = [&](const void* from, auto from_dtype, void* to, auto to_dtype) {
       row.src = static_cast<const char*>(from);
       row.src_dtype = from_dtype;

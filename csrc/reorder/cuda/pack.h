@@ -30,18 +30,9 @@ using Bytes = cuda::Vector<
 // f(std::integral_constant<int, bytes>) for 1, 2, 4, 8 or 16 bytes.
 template <class F>
 __device__ __forceinline__ void with_bytes(int bytes, const F& f) {
-  switch (bytes) {
-    case 1:
-      return f(std::integral_constant<int, 1>{});
-    case 2:
-      return f(std::integral_constant<int, 2>{});
-    case 4:
-      return f(std::integral_constant<int, 4>{});
-    case 8:
-      return f(std::integral_constant<int, 8>{});
-    default:
-      return f(std::integral_constant<int, 16>{});
-  }
+  [&]<int... sizes>(std::integer_sequence<int, sizes...>) {
+    ((bytes == sizes && (f(std::integral_constant<int, sizes>{}), true)) || ...);
+  }(std::integer_sequence<int, 1, 2, 4, 8, 16>{});
 }
 
 template <int bytes>

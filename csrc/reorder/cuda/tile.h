@@ -60,7 +60,7 @@ constexpr int64_t kBanks = 128;   // bytes of shared memory that are accessed at
 struct Source {
   const boxes::Box& box;
   const void* data;
-  int64_t src_size, dst_size; // of an element
+  int64_t src_size, dst_size; // of an element, bytes
   int64_t pack;               // elements of the destination
 
   // The innermost axis of the destination.
@@ -298,15 +298,8 @@ inline void count_packs(const Source& s, const Shape& shape, TileBox& result) {
 
 } // namespace tile_detail
 
-// `src`: the source's data; sizes of elements in bytes; `pack`: elements of the destination.
-inline TileBox plan_tiles(
-    const boxes::Box& box,
-    const void* src,
-    int64_t src_size,
-    int64_t dst_size,
-    int64_t pack) {
+inline TileBox plan_tiles(const tile_detail::Source& source) {
   using namespace tile_detail;
-  const Source source{box, src, src_size, dst_size, pack};
   const Shape shape = choose_shape(source);
   const Order order = order_axes(source, shape);
   TileBox result{};

@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class Pack>
 void launch_tiles(const ReorderProblem& p, const Box& box) {
   const typename Pack::Args args(p);
-  const TileBox tiles = plan_tiles(box, p.src, args.src_size, args.dst_size, Pack::kElements);
+  const TileBox tiles = plan_tiles({box, p.src, args.src_size, args.dst_size, Pack::kElements});
   const TilePlan<Pack> plan{args, tiles};
   cuda::launch(tile_kernel<Pack>, dim3(tiles.blocks), dim3(kThreads), tiles.shared_bytes, plan);
 }
