@@ -189,23 +189,38 @@ inline double computed(const ReorderOptions& options, double number) {
   return options.compute_dtype == c10::kDouble ? number : static_cast<float>(number);
 }
 
-inline void check_operand(const ReorderArguments& call, int array) {
+// `dtype`: of the side that a zero point belongs to; nothing of it matters to a scale.
+inline void check_operand(const ReorderArguments& call, int array, c10::ScalarType dtype) {
   const ReorderOptions& options = call.options;
-  const ReorderOperand& operand = options.operand[array];
-  const char* argument = kOperandNames[array];
-  const c10::SymIntArrayRef size = call.size;
-  const double number = computed(options, operand.number);
-  check_finite(options.names.op, argument, number);
-  if (!operand.tensor)
+  const char *op = options.names.op, *argument = kOperandNames[array];
+  const double given = options.operand[array].number;
+  const bool is_scale = array == reorder_arrays::kScale || array == reorder_arrays::kDstScale;
+  const double number = computed(options, given);
+  check_finite(op, argument, number);
+  if (!options.operand[array].tensor) {
+    TORCH_CHECK_VALUE(
+        !is_scale || number != 0,
+        Expected(op) << argument << " to be different from 0 in "
+                     << dtype_name(options.compute_dtype) << ", got " << given);
+    with_type(dtype, [&](auto tag) {
+      using T = decltype(tag);
+      if constexpr (std::is_integral_v<T>) {
+        TORCH_CHECK_VALUE(
+            is_scale || convert<T>(given) == given,
+            Expected(op) << argument << " to be a value of " << dtype_name(dtype) << ", got "
+                         << given);
+      }
+    });
     return;
-  const at::Tensor& tensor = *operand.tensor;
+  }
+  const at::Tensor& tensor = *options.operand[array].tensor;
   TORCH_CHECK_VALUE(
-      operand.number == kNeutral[array],
-      Expected(options.names.op) << argument << " to be a number or a tensor, got both ("
-                                 << operand.number << " and a tensor of sizes "
-                                 << tensor.sym_sizes() << ")");
-  check_strided(options.names.op, argument, tensor);
-  check_same_device(options.names.op, argument, tensor, options.names.src, call.src);
+      given == kNeutral[array],
+      Expected(op) << argument << " to be a number or a tensor, got both (" << given
+                   << " and a tensor of sizes " << tensor.sym_sizes() << ")");
+  check_strided(op, argument, tensor);
+  check_same_device(op, argument, tensor, options.names.src, call.src);
+  const c10::SymIntArrayRef size = call.size;
   // A tensor of one element may always be 0-D.
   bool fits = tensor.dim() == 0 || tensor.dim() == static_cast<int64_t>(size.size());
   for (int64_t d = 0; fits && d < tensor.dim(); d++) {
@@ -215,48 +230,14 @@ inline void check_operand(const ReorderArguments& call, int array) {
   }
   TORCH_CHECK_VALUE(
       fits,
-      Expected(options.names.op) << argument << " to be " << size.size()
-                                 << "-D with each size 1 or a divisor of the logical size of src, "
-                                 << size << ", got " << tensor.dim() << "-D with sizes "
-                                 << tensor.sym_sizes());
-}
-
-inline void check_scale(const ReorderArguments& call, int array) {
-  const ReorderOptions& options = call.options;
-  const ReorderOperand& operand = options.operand[array];
-  const char* argument = kOperandNames[array];
-  check_operand(call, array);
-  TORCH_CHECK_VALUE(
-      computed(options, operand.number) != 0,
-      Expected(options.names.op) << argument << " to be different from 0 in "
-                                 << dtype_name(options.compute_dtype) << ", got "
-                                 << operand.number);
-  if (operand.tensor) {
-    const bool is_floating = contains(ReorderFloatingTypes{}, operand.tensor->scalar_type());
-    check_type(is_floating, options.names.op, argument, "of a floating type", *operand.tensor);
-  }
-}
-
-inline void check_zero_point(const ReorderArguments& call, int array, c10::ScalarType dtype) {
-  const ReorderOptions& options = call.options;
-  const ReorderOperand& operand = options.operand[array];
-  const char* argument = kOperandNames[array];
-  check_operand(call, array);
-  with_type(dtype, [&](auto tag) {
-    using T = decltype(tag);
-    if constexpr (std::is_integral_v<T>) {
-      TORCH_CHECK_VALUE(
-          convert<T>(operand.number) == operand.number,
-          Expected(options.names.op) << argument << " to be a value of " << dtype_name(dtype)
-                                     << ", got " << operand.number);
-    }
-  });
-  if (operand.tensor) {
-    const c10::ScalarType type = operand.tensor->scalar_type();
-    const bool is_number = contains(ReorderTypes{}, type) || type == c10::kLong;
-    const char* expected = "of a floating or integer type";
-    check_type(is_number, options.names.op, argument, expected, *operand.tensor);
-  }
+      Expected(op) << argument << " to be " << size.size()
+                   << "-D with each size 1 or a divisor of the logical size of src, " << size
+                   << ", got " << tensor.dim() << "-D with sizes " << tensor.sym_sizes());
+  const c10::ScalarType type = tensor.scalar_type();
+  const bool is_known = is_scale ? contains(ReorderFloatingTypes{}, type)
+                                 : contains(ReorderTypes{}, type) || type == c10::kLong;
+  const char* expected = is_scale ? "of a floating type" : "of a floating or integer type";
+  check_type(is_known, op, argument, expected, tensor);
 }
 
 } // namespace reorder_detail
@@ -277,10 +258,10 @@ inline ReorderArguments reorder_arguments(const at::Tensor& src, const ReorderOp
                            << dtype_name(call.dtype));
   }
   read_layouts(call);
-  check_scale(call, reorder_arrays::kScale);
-  check_scale(call, reorder_arrays::kDstScale);
-  check_zero_point(call, reorder_arrays::kSrcZeroPoint, src.scalar_type());
-  check_zero_point(call, reorder_arrays::kDstZeroPoint, call.dtype);
+  for (int array = 0; array < reorder_arrays::kAccumulate; array++) {
+    const bool is_of_src = array == reorder_arrays::kSrcZeroPoint;
+    check_operand(call, array, is_of_src ? src.scalar_type() : call.dtype);
+  }
   check_finite(names.op, "beta", computed(options, options.beta));
   if (options.accumulate) {
     const at::Tensor& accumulate = *options.accumulate;

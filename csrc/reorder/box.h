@@ -30,6 +30,7 @@ using Axes = c10::SmallVector<Axis, 8>;
 struct Box {
   Axes axes; // outermost first
   Offsets offset{};
+  bool is_padding = false; // of dst, which becomes zeros
 
   int64_t elements() const {
     int64_t product = 1;
@@ -39,9 +40,7 @@ struct Box {
   }
 };
 
-struct Boxes {
-  c10::SmallVector<Box, 1> values, padding;
-};
+using Boxes = c10::SmallVector<Box, 1>;
 
 // Joins neighbouring axes that are one in every array; there is at least one axis afterwards.
 inline void merge(Axes& axes) {

@@ -56,30 +56,26 @@ inline bool is_chain(const StepSizes& steps) {
   return true;
 }
 
-// `count` steps of size steps[level], and the whole digits below.
-inline Segment segment_of(const StepSizes& steps, int64_t begin, size_t level, int64_t count) {
-  Segment segment{begin, {}};
-  segment.digits.push_back({steps[level], count});
-  for (; level > 0; level--)
-    segment.digits.push_back({steps[level - 1], steps[level] / steps[level - 1]});
-  return segment;
-}
-
-// [0, size): as many of the largest step as fit, then of the next one, and so on.
-inline Segments value_segments(const StepSizes& steps, int64_t size) {
+// [begin, end) in as few segments as possible: steps as large as they fit, from multiples of them.
+inline Segments segments_of(const StepSizes& steps, int64_t begin, int64_t end) {
   Segments segments;
-  int64_t begin = 0;
-  for (size_t level = steps.size(); begin < size;) {
-    level--;
-    if (const int64_t count = (size - begin) / steps[level]; count > 0) {
-      segments.push_back(segment_of(steps, begin, level, count));
-      begin += count * steps[level];
-    }
+  while (begin < end) {
+    size_t level = steps.size() - 1;
+    while (begin % steps[level] != 0 || begin + steps[level] > end)
+      level--;
+    int64_t count = (end - begin) / steps[level];
+    if (level + 1 < steps.size())
+      count = std::min(count, (steps[level + 1] - begin % steps[level + 1]) / steps[level]);
+    Segment segment{begin, {{steps[level], count}}};
+    begin += count * steps[level];
+    for (; level > 0; level--)
+      segment.digits.push_back({steps[level - 1], steps[level] / steps[level - 1]});
+    segments.push_back(std::move(segment));
   }
   return segments;
 }
 
-// The padding that follows `size` elements: from the smallest step of dst up.
+// The padding that follows the elements.
 inline Segments padding_segments(const ReorderProblem& p, int64_t dim) {
   StepSizes steps{1};
   int64_t padded = 1;
@@ -89,99 +85,63 @@ inline Segments padding_segments(const ReorderProblem& p, int64_t dim) {
       padded *= digit.extent;
     }
   }
-  Segments segments;
-  if (padded > p.size[dim]) {
-    steps = sorted(std::move(steps));
-    steps.push_back(padded);
-    for (int64_t begin = p.size[dim]; begin < padded;) {
-      size_t level = 0;
-      while (begin % steps[level + 1] == 0)
-        level++;
-      const int64_t count = (steps[level + 1] - begin % steps[level + 1]) / steps[level];
-      segments.push_back(segment_of(steps, begin, level, count));
-      begin += count * steps[level];
-    }
-  }
-  return segments;
+  return padded > p.size[dim] ? segments_of(sorted(std::move(steps)), p.size[dim], padded)
+                              : Segments{};
 }
 
-inline Axis axis_of(const ReorderProblem& p, int64_t dim, const SegmentDigit& digit) {
-  Axis axis{digit.extent, {}};
-  const auto is_part = [&](const ReorderProblem::Digit& whole) {
-    return whole.dim == dim && whole.step <= digit.step && digit.step < whole.step * whole.extent;
-  };
-  for (const ReorderProblem::Digit& whole : p.src_layout)
-    if (is_part(whole))
-      axis.stride[kSrc] = digit.step / whole.step * whole.stride;
-  for (const ReorderProblem::Digit& whole : p.dst_layout) {
-    if (is_part(whole)) {
-      axis.stride[kDst] = digit.step / whole.step * whole.stride;
-      axis.stride[kAccumulate] = digit.step / whole.step * whole.accumulate_stride;
-    }
-  }
-  for (int array = 0; array < kAccumulate; array++) {
-    const ReorderProblem::Operand& operand = p.operand[array];
-    if (operand.data != nullptr && operand.group[dim] <= digit.step)
-      axis.stride[array] = digit.step / operand.group[dim] * operand.stride[dim];
-  }
-  return axis;
-}
-
-inline Offsets offset_of(const ReorderProblem& p, int64_t dim, int64_t begin) {
+// Where a coordinate of a dimension is. Of a step of the common digits, this is its stride.
+inline Offsets offset_of(const ReorderProblem& p, int64_t dim, int64_t coordinate) {
   Offsets offset{};
-  if (begin == 0)
+  if (coordinate == 0)
     return offset;
   const auto value = [&](const ReorderProblem::Digit& digit) {
-    return digit.dim == dim ? begin / digit.step % digit.extent : 0;
+    return digit.dim == dim ? coordinate / digit.step % digit.extent : 0;
   };
   for (const ReorderProblem::Digit& digit : p.src_layout)
     offset[kSrc] += value(digit) * digit.stride;
   for (const ReorderProblem::Digit& digit : p.dst_layout) {
-    offset[kDst] += value(digit) * digit.stride;
-    offset[kAccumulate] += value(digit) * digit.accumulate_stride;
+    const int64_t count = value(digit);
+    offset[kDst] += count * digit.stride;
+    offset[kAccumulate] += count * digit.accumulate_stride;
   }
   for (int array = 0; array < kAccumulate; array++) {
     const ReorderProblem::Operand& operand = p.operand[array];
     if (operand.data != nullptr)
-      offset[array] = begin / operand.group[dim] * operand.stride[dim];
+      offset[array] = coordinate / operand.group[dim] * operand.stride[dim];
   }
   return offset;
+}
+
+// Axes are in the order of dst's memory.
+inline void add_axis(Box& box, const Axis& axis) {
+  const auto next =
+      std::upper_bound(box.axes.begin(), box.axes.end(), axis, [](const Axis& a, const Axis& b) {
+        return a.stride[kDst] > b.stride[kDst];
+      });
+  if (axis.extent > 1)
+    box.axes.insert(next, axis);
 }
 
 inline void append(const ReorderProblem& p, int64_t dim, const Segment& segment, Box& box) {
   advance(box.offset, offset_of(p, dim, segment.begin), 1);
   for (const SegmentDigit& digit : segment.digits)
-    if (digit.extent > 1)
-      box.axes.push_back(axis_of(p, dim, digit));
+    add_axis(box, {digit.extent, offset_of(p, dim, digit.step)});
 }
 
-inline void sort_and_merge(Box& box) {
-  std::stable_sort(box.axes.begin(), box.axes.end(), [](const Axis& a, const Axis& b) {
-    return a.stride[kDst] > b.stride[kDst];
-  });
-  merge(box.axes);
-}
-
-// A segment of the padding of `dim`, over the whole of every other dimension.
+// A segment of the padding of `dim`, over the whole of every other dimension. Only dst matters.
 inline Box padding_box(const ReorderProblem& p, int64_t dim, const Segment& segment) {
-  Box box;
-  append(p, dim, segment, box);
-  for (const ReorderProblem::Digit& digit : p.dst_layout) {
-    if (digit.dim != dim && digit.extent > 1) {
-      box.axes.push_back({digit.extent, {}});
-      box.axes.back().stride[kDst] = digit.stride;
-    }
-  }
-  // Only dst matters.
-  const auto keep_dst = [](Offsets& of) {
-    const int64_t dst = of[kDst];
-    of = {};
-    of[kDst] = dst;
+  const auto in_dst = [](int64_t offset) {
+    Offsets offsets{};
+    offsets[kDst] = offset;
+    return offsets;
   };
-  keep_dst(box.offset);
-  for (Axis& axis : box.axes)
-    keep_dst(axis.stride);
-  sort_and_merge(box);
+  Box box{{}, in_dst(offset_of(p, dim, segment.begin)[kDst]), /*is_padding=*/true};
+  for (const SegmentDigit& digit : segment.digits)
+    add_axis(box, {digit.extent, in_dst(offset_of(p, dim, digit.step)[kDst])});
+  for (const ReorderProblem::Digit& digit : p.dst_layout)
+    if (digit.dim != dim)
+      add_axis(box, {digit.extent, in_dst(digit.stride)});
+  merge(box.axes);
   return box;
 }
 
@@ -196,32 +156,32 @@ inline bool has_boxes(const ReorderProblem& p) {
     if (!is_chain(steps))
       return false;
     if (steps.size() > 1)
-      boxes *= value_segments(steps, p.size[dim]).size();
+      boxes *= segments_of(steps, 0, p.size[dim]).size();
   }
   return boxes <= kMaxBoxes;
 }
 
-// The axes are in the order of dst's memory.
+// Padding comes last.
 inline Boxes decompose(const ReorderProblem& p) {
   using namespace detail;
-  Boxes boxes;
-  boxes.values.emplace_back();
+  Boxes boxes(1), padding;
   for (int64_t dim = 0; dim < p.dims; dim++) {
-    const Segments segments = value_segments(common_steps(p, dim), p.size[dim]);
-    const size_t before = boxes.values.size();
+    const Segments segments = segments_of(common_steps(p, dim), 0, p.size[dim]);
+    const size_t before = boxes.size();
     for (size_t i = 1; i < segments.size(); i++) {
       for (size_t b = 0; b < before; b++) {
-        boxes.values.push_back(Box(boxes.values[b]));
-        append(p, dim, segments[i], boxes.values.back());
+        boxes.push_back(Box(boxes[b]));
+        append(p, dim, segments[i], boxes.back());
       }
     }
     for (size_t b = 0; b < before; b++)
-      append(p, dim, segments[0], boxes.values[b]);
+      append(p, dim, segments[0], boxes[b]);
     for (const Segment& segment : padding_segments(p, dim))
-      boxes.padding.push_back(padding_box(p, dim, segment));
+      padding.push_back(padding_box(p, dim, segment));
   }
-  for (Box& box : boxes.values)
-    sort_and_merge(box);
+  for (Box& box : boxes)
+    merge(box.axes);
+  boxes.append(padding.begin(), padding.end());
   return boxes;
 }
 

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -36,20 +37,18 @@ enum {
   algorithm,
   count
 };
-}
+inline constexpr int operands[] = {scale, dst_scale, src_zero_point, dst_zero_point, accumulate};
+} // namespace reorder_arg
 
 inline at::Tensor call_reorder(Stack args) {
   return call<"torch_dnnl::reorder">(std::move(args));
 }
 
-// The arguments of a reorder without scales, zero points and accumulate.
-Stack plain_call(
-    const at::Tensor& src,
-    c10::IValue dst_format,
-    c10::IValue src_format,
-    c10::IValue size,
-    c10::IValue dtype,
-    c10::IValue algorithm);
+// The call without these scales, zero points or accumulate.
+Stack without(c10::ArrayRef<int> operands, Stack call);
+
+// A reorder without any of them, and without formats.
+Stack plain_call(const at::Tensor& src, c10::IValue dtype, c10::IValue algorithm);
 
 inline c10::IValue as_ivalue(c10::ScalarType type) {
   return static_cast<int64_t>(type);
@@ -59,18 +58,21 @@ inline c10::IValue as_ivalue(const std::optional<std::string>& text) {
   return text ? c10::IValue(*text) : c10::IValue();
 }
 
-// The adjoint of spreading a scale or zero point of these sizes over its groups of elements.
-at::Tensor
-sum_to_operand(const at::Tensor& tensor, c10::SymIntArrayRef operand, c10::ScalarType dtype);
-
-// The same with the sizes and the type with which `saved` ends.
+// The adjoint of spreading a scale or zero point over its groups of elements. `saved` ends with its
+// sizes and its type.
 at::Tensor sum_to_saved_operand(const at::Tensor& tensor, const Stack& saved);
 
 inline std::optional<std::string_view> as_text(const c10::IValue& value) {
   return value.isNone() ? std::nullopt : std::optional(value.toStringView());
 }
 
-// A scale or zero point of a call whose tensors of `rank` dimensions get the batch as their first.
-at::Tensor operand_with_batch(const BatchedCall& call, size_t argument, int64_t rank);
+// The arguments of a call with the batch as the first dimension, outermost in memory: of the first
+// argument, of these formats, which get a letter more, of the size, and of these scales and zero
+// points.
+Stack with_batch_in_front(
+    const char* op,
+    const BatchedCall& call,
+    std::initializer_list<std::pair<const char*, size_t>> formats,
+    std::initializer_list<size_t> operands);
 
 } // namespace torch_dnnl

@@ -102,10 +102,11 @@ struct FakeReorderByte {
     uint8_t bits = 0;
     for_each_bit(p, byte, [&](int64_t k, int64_t i) {
       const ReorderPosition at = element.position(i);
-      const C w[] = {element.scaled(load<C>(p.reorder.src, p.reorder.src_dtype, at.src), at)};
-      const C u[] = {element.shifted(w[0], at)};
-      C value[1];
       const typename decltype(element)::Operands operands{p.reorder, at};
+      C w[] = {load<C>(p.reorder.src, p.reorder.src_dtype, at.src)}, value[1];
+      scale_values(p.reorder, w, operands);
+      C u[] = {w[0]};
+      shift_values(p.reorder, u, operands);
       bits |= quantize_and_back(p.reorder, p.dtype, p.step_gradient, w, u, value, operands) << k;
       store(p.reorder.dst, p.reorder.dst_dtype, at.dst, value[0]);
     });

@@ -57,7 +57,7 @@ Tensor step_gradient(const Stack& args) {
 // A call of reorder that multiplies by t: the result, but not its derivative by dst_scale, has it
 // as a factor.
 Stack times_scale(const Tensor& tensor, const Stack& args, IValue dtype) {
-  Stack call = plain_call(tensor, {}, {}, {}, std::move(dtype), args[arg::algorithm]);
+  Stack call = plain_call(tensor, std::move(dtype), args[arg::algorithm]);
   if (!args[arg::step_gradient].toBool()) {
     call[reorder_arg::scale] = args[arg::dst_scale];
     call[reorder_arg::scale_value] = args[arg::dst_scale_value];
@@ -67,6 +67,11 @@ Stack times_scale(const Tensor& tensor, const Stack& args, IValue dtype) {
 
 IValue sum_dtype(const Tensor& src) {
   return as_ivalue(compute_dtype_of(src.scalar_type() == c10::kDouble));
+}
+
+// The gradient of the step counts as constant in all but the zero point.
+bool is_constant(size_t argument, const Stack& args) {
+  return argument != arg::dst_zero_point && args[arg::step_gradient].toBool();
 }
 
 // Pullbacks. Those of scale and zero point save the call, its mask, and the operand's sizes and
@@ -87,44 +92,34 @@ Tensor pull_dst_zero_point(const Tensor& grad, const Stack& saved) {
 }
 
 Pullback pullback(size_t argument, const Stack& args) {
+  if (is_constant(argument, args))
+    return {};
+  if (argument == arg::src)
+    return {pull_src, mask_of(args)};
   const Tensor& operand = args[argument].toTensor();
   Stack saved = args;
   saved.emplace_back(operand.sym_sizes().vec());
   saved.push_back(as_ivalue(operand.scalar_type()));
-  const bool is_step_gradient = args[arg::step_gradient].toBool();
-  switch (argument) {
-    case arg::src:
-      return is_step_gradient ? Pullback{} : Pullback{pull_src, mask_of(args)};
-    case arg::dst_scale:
-      return is_step_gradient ? Pullback{} : Pullback{pull_dst_scale, std::move(saved)};
-    case arg::dst_zero_point:
-      return {pull_dst_zero_point, std::move(saved)};
-  }
-  return {};
+  return {argument == arg::dst_scale ? pull_dst_scale : pull_dst_zero_point, std::move(saved)};
 }
 
 Tensor pushforward(size_t argument, const Tensor& tangent, const Stack& args) {
+  if (is_constant(argument, args))
+    return {};
+  if (argument == arg::src)
+    return masked(tangent, mask_of(args));
   const Tensor& src = args[arg::src].toTensor();
   const bool is_step_gradient = args[arg::step_gradient].toBool();
   const auto dtype = is_step_gradient ? sum_dtype(src) : as_ivalue(src.scalar_type());
-  switch (argument) {
-    case arg::src:
-      return is_step_gradient ? Tensor() : masked(tangent, mask_of(args));
-    case arg::dst_scale: {
-      if (is_step_gradient)
-        return {};
-      Stack call = plain_call(step_gradient(args), {}, {}, {}, dtype, args[arg::algorithm]);
-      call[reorder_arg::scale] = tangent;
-      return call_reorder(std::move(call));
-    }
-    case arg::dst_zero_point: {
-      Stack call = times_scale(at::zeros_like(src), args, dtype);
-      call[reorder_arg::src_zero_point] = tangent;
-      const Tensor shift = call_reorder(std::move(call));
-      return at::sub(shift, masked(shift, mask_of(args)));
-    }
+  if (argument == arg::dst_scale) {
+    Stack call = plain_call(step_gradient(args), dtype, args[arg::algorithm]);
+    call[reorder_arg::scale] = tangent;
+    return call_reorder(std::move(call));
   }
-  return {};
+  Stack call = times_scale(at::zeros_like(src), args, dtype);
+  call[reorder_arg::src_zero_point] = tangent;
+  const Tensor shift = call_reorder(std::move(call));
+  return at::sub(shift, masked(shift, mask_of(args)));
 }
 
 const Derivatives forward_derivatives{pullback, pushforward};
@@ -137,41 +132,21 @@ const Derivatives backward_derivatives{
       return argument == 0 ? masked(tangent, Stack(args.begin() + 1, args.end())) : Tensor();
     }};
 
-// The batch becomes the first dimension, outermost in memory, of the result and of the mask.
-IValue batched_format(const char* argument, const IValue& format) {
-  return format.isNone() ? format : batched_tag("fake_reorder", argument, format.toStringRef());
-}
-
+// The batch becomes the first dimension of the mask too.
 Stack batch_fake_reorder(const BatchedCall& call) {
-  Stack args = call.args;
-  const Tensor src = call.with_batch_at(arg::src, 0);
-  args[arg::src] = src;
-  args[arg::dst_format] = batched_format("dst_format", args[arg::dst_format]);
-  for (const size_t operand : {arg::dst_scale, arg::dst_zero_point})
-    if (args[operand].isTensor())
-      args[operand] = operand_with_batch(call, operand, src.dim() - 1);
+  Stack args = with_batch_in_front(
+      "fake_reorder",
+      call,
+      {{"dst_format", arg::dst_format}},
+      {arg::dst_scale, arg::dst_zero_point});
   args[arg::batch_dims] = args[arg::batch_dims].toInt() + 1;
   return call_outputs<"torch_dnnl::fake_reorder">(std::move(args));
 }
 
 Tensor batch_fake_reorder_backward(const BatchedCall& call) {
-  return masked(
-      call.with_batch_at(0, 0),
-      {call.with_batch_at(1, 0), batched_format("format", call.args[2]), call.args[3]});
-}
-
-FakeReorderOutputs meta_outputs(const Tensor& src, const FakeReorderOptions& options) {
-  const FakeReorderArguments call = fake_reorder_arguments(src, options);
-  return {fake_reorder_output(call), fake_reorder_mask(call)};
-}
-
-Tensor meta_backward_output(const Tensor& grad, const Tensor& mask, const ReorderOptions& options) {
-  return fake_reorder_output(fake_reorder_backward_arguments(grad, mask, options));
-}
-
-TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {
-  m.impl("fake_reorder", fake_reorder_kernel<meta_outputs>);
-  m.impl("fake_reorder_backward", fake_reorder_backward_kernel<meta_backward_output>);
+  Stack args = with_batch_in_front("fake_reorder", call, {{"format", 2}}, {});
+  args[1] = call.with_batch_at(1, 0);
+  return torch_dnnl::call<"torch_dnnl::fake_reorder_backward">(std::move(args));
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {

@@ -7,8 +7,6 @@
 // be kept apart, so that a batch of masks is one mask each.
 #pragma once
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <tuple>
 
@@ -116,14 +114,6 @@ inline FakeReorderArguments fake_reorder_backward_arguments(
   call.mask_size = fake_reorder_detail::mask_sizes(call.reorder, mask.dim() - 1);
   reorder_detail::check_sizes(op, "mask", mask, "the bits of grad", call.mask_size);
   return call;
-}
-
-// The empty outputs of a call.
-inline at::Tensor fake_reorder_output(const FakeReorderArguments& call) {
-  return reorder_detail::empty_destination(call.reorder, call.result_dtype);
-}
-inline at::Tensor fake_reorder_mask(const FakeReorderArguments& call) {
-  return empty(call.mask_size, call.reorder.src.options().dtype(c10::kByte));
 }
 
 // The problem of a call with this output and mask, without what only one operator has.

@@ -4,7 +4,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
-#include <string_view>
+#include <type_traits>
 
 #include "core/kernel_list.h"
 #include "core/torch/run_kernel.h"
@@ -13,6 +13,9 @@
 
 namespace torch_dnnl {
 
+// Sizes alone.
+struct Meta {};
+
 // What a device registers: read the call, allocate, and run a kernel where there are elements.
 // Device has a table of kernels for each operator.
 template <class Device>
@@ -20,23 +23,28 @@ struct ReorderOnDevice {
   static at::Tensor reorder(const at::Tensor& src, const ReorderOptions& options) {
     const c10::DeviceGuard guard(src.device());
     const ReorderArguments call = reorder_arguments(src, options);
-    at::Tensor dst = reorder_output(call);
-    if (dst.numel() > 0)
-      compute(Device::kernels, reorder_problem(call, dst), options);
+    at::Tensor dst = reorder_output(call, call.dtype);
+    if constexpr (!is_meta) {
+      if (dst.numel() > 0)
+        compute(Device::kernels, reorder_problem(call, dst), options);
+    }
     return dst;
   }
 
   static FakeReorderOutputs quantize(const at::Tensor& src, const FakeReorderOptions& options) {
     const c10::DeviceGuard guard(src.device());
     const FakeReorderArguments call = fake_reorder_arguments(src, options);
-    at::Tensor dst = fake_reorder_output(call), mask = fake_reorder_mask(call);
-    if (src.numel() > 0) {
-      FakeReorderProblem p = fake_reorder_problem(call, dst, mask);
-      p.mask = mask.mutable_data_ptr<uint8_t>();
-      p.step_gradient = options.step_gradient;
-      compute(Device::quantizing_kernels, p, options.reorder);
-    } else {
-      mask.zero_();
+    at::Tensor dst = reorder_output(call.reorder, call.result_dtype);
+    at::Tensor mask = empty(call.mask_size, src.options().dtype(c10::kByte));
+    if constexpr (!is_meta) {
+      if (src.numel() > 0) {
+        FakeReorderProblem p = fake_reorder_problem(call, dst, mask);
+        p.mask = mask.mutable_data_ptr<uint8_t>();
+        p.step_gradient = options.step_gradient;
+        compute(Device::quantizing_kernels, p, options.reorder);
+      } else {
+        mask.zero_();
+      }
     }
     return {std::move(dst), std::move(mask)};
   }
@@ -45,12 +53,14 @@ struct ReorderOnDevice {
   mask(const at::Tensor& grad, const at::Tensor& saved_mask, const ReorderOptions& options) {
     const c10::DeviceGuard guard(grad.device());
     const auto call = fake_reorder_backward_arguments(grad, saved_mask, options);
-    at::Tensor dst = fake_reorder_output(call);
-    if (grad.numel() > 0) {
-      const at::Tensor dense = saved_mask.contiguous();
-      FakeReorderProblem p = fake_reorder_problem(call, dst, dense);
-      p.saved_mask = dense.const_data_ptr<uint8_t>();
-      compute(Device::masking_kernels, p, options);
+    at::Tensor dst = reorder_output(call.reorder, call.result_dtype);
+    if constexpr (!is_meta) {
+      if (grad.numel() > 0) {
+        const at::Tensor dense = saved_mask.contiguous();
+        FakeReorderProblem p = fake_reorder_problem(call, dst, dense);
+        p.saved_mask = dense.const_data_ptr<uint8_t>();
+        compute(Device::masking_kernels, p, options);
+      }
     }
     return dst;
   }
@@ -69,6 +79,8 @@ struct ReorderOnDevice {
   }
 
  private:
+  static constexpr bool is_meta = std::is_same_v<Device, Meta>;
+
   template <class Problem, size_t n>
   static void
   compute(const Kernel<Problem> (&kernels)[n], const Problem& p, const ReorderOptions& options) {

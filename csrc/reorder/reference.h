@@ -70,10 +70,15 @@ struct ReorderElement {
   // dst[i], in the order of the digits of dst.
   TORCH_DNNL_HD void operator()(int64_t i) const {
     const ReorderPosition at = position(i);
-    C value = 0;
-    if (!at.is_padding)
-      value = canonical_nan(shifted(scaled(load<C>(p.src, p.src_dtype, at.src), at), at));
-    store(p.dst, p.dst_dtype, at.dst, value);
+    C value[] = {0};
+    if (!at.is_padding) {
+      value[0] = load<C>(p.src, p.src_dtype, at.src);
+      if constexpr (!std::is_integral_v<C>) {
+        scale_values(p, value, Operands{p, at});
+        shift_values(p, value, Operands{p, at});
+      }
+    }
+    store(p.dst, p.dst_dtype, at.dst, canonical_nan(value[0]));
   }
 
   TORCH_DNNL_HD ReorderPosition position(int64_t i) const {
@@ -91,20 +96,6 @@ struct ReorderElement {
     for (const ReorderProblem::Digit& digit : p.src_layout)
       at.src += at.coordinate[digit.dim] / digit.step % digit.extent * digit.stride;
     return at;
-  }
-
-  TORCH_DNNL_HD C scaled(C value, const ReorderPosition& at) const {
-    C values[] = {value};
-    if constexpr (!std::is_integral_v<C>)
-      scale_values(p, values, Operands{p, at});
-    return values[0];
-  }
-
-  TORCH_DNNL_HD C shifted(C value, const ReorderPosition& at) const {
-    C values[] = {value};
-    if constexpr (!std::is_integral_v<C>)
-      shift_values(p, values, Operands{p, at});
-    return values[0];
   }
 
   // What belongs to an element, in the form that the arithmetic reads it.

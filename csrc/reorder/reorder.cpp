@@ -4,7 +4,7 @@
 //   dst = w + z'    w = v / t    v = s (src - z) + beta y
 // and every derivative is made of reorders again: those of the gradient go from the format of dst
 // to the one where it is needed. reorder_backward is itself such a reorder.
-#include "reorder/reorder.h"
+#include "reorder/on_device.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/mul.h>
@@ -24,28 +24,27 @@ namespace torch_dnnl {
 using at::Tensor;
 using c10::IValue;
 
-Stack plain_call(
-    const Tensor& src,
-    IValue dst_format,
-    IValue src_format,
-    IValue size,
-    IValue dtype,
-    IValue algorithm) {
-  Stack args(reorder_arg::count);
-  args[reorder_arg::src] = src;
-  args[reorder_arg::dst_format] = std::move(dst_format);
-  args[reorder_arg::src_format] = std::move(src_format);
-  args[reorder_arg::size] = std::move(size);
-  args[reorder_arg::dtype] = std::move(dtype);
-  args[reorder_arg::scale_value] = args[reorder_arg::dst_scale_value] = 1.0;
-  args[reorder_arg::src_zero_point_value] = args[reorder_arg::dst_zero_point_value] = 0.0;
-  args[reorder_arg::beta] = 1.0;
-  args[reorder_arg::round_before_zero_point] = false;
-  args[reorder_arg::algorithm] = std::move(algorithm);
-  return args;
+Stack without(c10::ArrayRef<int> operands, Stack call) {
+  using namespace reorder_arg;
+  for (const int operand : operands) {
+    const bool is_zero_point = operand == src_zero_point || operand == dst_zero_point;
+    call[operand] = IValue();
+    call[operand - scale + scale_value] = is_zero_point ? 0.0 : 1.0;
+  }
+  return call;
 }
 
-Tensor sum_to_operand(const Tensor& tensor, c10::SymIntArrayRef operand, c10::ScalarType dtype) {
+Stack plain_call(const Tensor& src, IValue dtype, IValue algorithm) {
+  Stack args(reorder_arg::count);
+  args[reorder_arg::src] = src;
+  args[reorder_arg::dtype] = std::move(dtype);
+  args[reorder_arg::round_before_zero_point] = false;
+  args[reorder_arg::algorithm] = std::move(algorithm);
+  return without(reorder_arg::operands, std::move(args));
+}
+
+Tensor sum_to_saved_operand(const Tensor& tensor, const Stack& saved) {
+  const auto operand = saved[saved.size() - 2].toSymIntVector();
   std::vector<c10::SymInt> groups;
   std::vector<int64_t> within;
   for (size_t d = 0; d < operand.size(); d++) {
@@ -55,24 +54,45 @@ Tensor sum_to_operand(const Tensor& tensor, c10::SymIntArrayRef operand, c10::Sc
   }
   const Tensor sum =
       operand.empty() ? tensor.sum() : at::reshape_symint(tensor, groups).sum(within);
-  return sum.to(dtype);
+  return sum.to(saved.back().toScalarType());
 }
 
-Tensor sum_to_saved_operand(const Tensor& tensor, const Stack& saved) {
-  const auto sizes = saved[saved.size() - 2].toSymIntVector();
-  return sum_to_operand(tensor, sizes, saved.back().toScalarType());
-}
-
-Tensor operand_with_batch(const BatchedCall& call, size_t argument, int64_t rank) {
-  const Tensor& operand = call.args[argument].toTensor();
-  if (!call.batched(argument))
-    return operand.dim() == 0 ? operand : operand.unsqueeze(0);
-  const Tensor batch_first = call.with_batch_at(argument, 0);
-  if (batch_first.dim() > 1)
-    return batch_first;
-  std::vector<c10::SymInt> sizes(rank + 1, 1);
-  sizes[0] = call.batch;
-  return at::reshape_symint(batch_first, sizes);
+Stack with_batch_in_front(
+    const char* op,
+    const BatchedCall& call,
+    std::initializer_list<std::pair<const char*, size_t>> formats,
+    std::initializer_list<size_t> operands) {
+  Stack args = call.args;
+  args[0] = call.with_batch_at(0, 0);
+  int64_t rank = args[0].toTensor().dim() - 1; // logical
+  for (const auto& [name, format] : formats) {
+    if (const auto tag = as_text(args[format])) {
+      rank = parse_format(op, name, *tag).rank();
+      args[format] = batched_tag(op, name, *tag);
+    }
+  }
+  for (IValue& value : args) {
+    if (value.isIntList() || value.isSymIntList()) {
+      auto size = value.toSymIntVector();
+      size.insert(size.begin(), call.batch);
+      value = std::move(size);
+    }
+  }
+  for (const size_t argument : operands) {
+    if (!args[argument].isTensor())
+      continue;
+    Tensor& operand = args[argument].toTensor();
+    if (call.batched(argument))
+      operand = call.with_batch_at(argument, 0);
+    else if (operand.dim() > 0)
+      operand = operand.unsqueeze(0);
+    if (call.batched(argument) && operand.dim() == 1) {
+      std::vector<c10::SymInt> sizes(rank + 1, 1);
+      sizes[0] = call.batch;
+      operand = at::reshape_symint(operand, sizes);
+    }
+  }
+  return args;
 }
 
 namespace {
@@ -94,140 +114,88 @@ enum {
 };
 }
 
-// A call of reorder, what its arguments imply, and the calls that its derivatives consist of.
-struct ReorderCall {
-  Stack args;
-  IValue size;       // logical
-  IValue dst_format; // none where dst keeps the strides of src
-  IValue dtype;
-
-  explicit ReorderCall(Stack arguments) : args(std::move(arguments)) {
-    size = args[reorder_arg::size];
-    dst_format = args[reorder_arg::dst_format];
-    dtype = args[reorder_arg::dtype];
-    if (dtype.isNone())
-      dtype = as_ivalue(src().scalar_type());
-    c10::SymIntArrayRef sizes = src().sym_sizes();
-    SymSizes padded;
-    if (const auto tag = as_text(args[reorder_arg::src_format])) {
-      const Format format = parse_format("reorder", "src_format", *tag);
-      if (format.blocked()) {
-        sizes = padded = reorder_detail::padded_sizes(format, sizes);
-        if (dst_format.isNone())
-          dst_format = std::string(*tag);
-      }
-    }
-    if (size.isNone())
-      size = sizes.vec();
-  }
-
-  const Tensor& src() const {
-    return args[reorder_arg::src].toTensor();
-  }
-
-  const IValue& algorithm() const {
-    return args[reorder_arg::algorithm];
-  }
-
-  // The type that sums over elements are computed in.
-  IValue sum_dtype() const {
-    return as_ivalue(compute_dtype_of(
-        src().scalar_type() == c10::kDouble || dtype.toScalarType() == c10::kDouble));
-  }
-
-  // The format of a contiguous tensor of the logical size. (A 0-D tensor has no format.)
-  IValue contiguous() const {
-    const size_t rank = size.toSymIntVector().size();
-    return rank == 0 ? IValue() : contiguous_tag(rank);
-  }
-
-  // The format that the gradient of src gets.
-  IValue grad_format() const {
-    const IValue& src_format = args[reorder_arg::src_format];
-    if (dst_format.isNone() || !src_format.isNone())
-      return src_format;
-    switch (src().suggest_memory_format()) {
-      case at::MemoryFormat::ChannelsLast:
-        return "acdb";
-      case at::MemoryFormat::ChannelsLast3d:
-        return "acdeb";
-      default:
-        return contiguous();
+// A call of reorder with what its arguments imply: the logical size, the type, and the format of
+// dst, which is none where dst keeps the strides of src.
+Stack completed(Stack args) {
+  using namespace reorder_arg;
+  const Tensor& tensor = args[src].toTensor();
+  if (args[dtype].isNone())
+    args[dtype] = as_ivalue(tensor.scalar_type());
+  c10::SymIntArrayRef sizes = tensor.sym_sizes();
+  SymSizes padded;
+  if (const auto tag = as_text(args[src_format])) {
+    const Format format = parse_format("reorder", "src_format", *tag);
+    if (format.blocked()) {
+      sizes = padded = reorder_detail::padded_sizes(format, sizes);
+      if (args[dst_format].isNone())
+        args[dst_format] = args[src_format];
     }
   }
+  if (args[size].isNone())
+    args[size] = sizes.vec();
+  return args;
+}
 
-  // From the format of src to that of dst.
-  Stack plain(const Tensor& from) const {
-    return plain_call(
-        from,
-        args[reorder_arg::dst_format],
-        args[reorder_arg::src_format],
-        size,
-        dtype,
-        algorithm());
-  }
+// ---- Of a completed call ----
 
-  // From the format of dst to that of dst.
-  Stack plain_in_dst(const Tensor& from) const {
-    return plain_call(from, dst_format, dst_format, size, dtype, algorithm());
-  }
+// The type that sums over elements are computed in.
+IValue sum_dtype(const Stack& args) {
+  return as_ivalue(compute_dtype_of(
+      args[reorder_arg::src].toTensor().scalar_type() == c10::kDouble ||
+      args[reorder_arg::dtype].toScalarType() == c10::kDouble));
+}
 
-  // From the format of src to a contiguous tensor, in the type of sums.
-  Stack plain_for_sum() const {
-    return plain_call(
-        src(), contiguous(), args[reorder_arg::src_format], size, sum_dtype(), algorithm());
-  }
+// The format of a contiguous tensor of the logical size. (A 0-D tensor has no format.)
+IValue contiguous(const Stack& args) {
+  const size_t rank = args[reorder_arg::size].toSymIntVector().size();
+  return rank == 0 ? IValue() : contiguous_tag(rank);
+}
 
-  // `call` with some of the arguments of this one.
-  Stack with(c10::ArrayRef<int> arguments, Stack call) const {
-    for (const int argument : arguments)
-      call[argument] = args[argument];
-    return call;
-  }
+// The format that the gradient of src gets.
+IValue grad_format(const Stack& args) {
+  const IValue& src_format = args[reorder_arg::src_format];
+  if (args[reorder_arg::dst_format].isNone() || !src_format.isNone())
+    return src_format;
+  const auto order = args[reorder_arg::src].toTensor().suggest_memory_format();
+  return order == at::MemoryFormat::ChannelsLast  ? "acdb"
+      : order == at::MemoryFormat::ChannelsLast3d ? "acdeb"
+                                                  : contiguous(args);
+}
 
-  // beta as a scale: tensor and number. It may be 0, which only a tensor scale may be.
-  std::tuple<IValue, IValue> beta_as_scale() const {
-    const double beta = args[reorder_arg::beta].toDouble();
-    const float single = static_cast<float>(beta);
-    if (single != 0 && std::isfinite(single))
-      return {IValue(), beta};
-    return {at::full({}, beta, src().options().dtype(c10::kDouble)), 1.0};
-  }
+// From the format of dst to that of dst, with dst_scale alone.
+Stack in_dst(const Tensor& from, const Stack& args) {
+  using namespace reorder_arg;
+  Stack call = without({scale, src_zero_point, dst_zero_point, accumulate}, args);
+  call[src] = from;
+  call[src_format] = call[dst_format];
+  return call;
+}
 
-  // A call of reorder_backward, without the gradient of dst and without `scale`.
-  Stack backward_unscaled(IValue to_format, IValue to_dtype) const {
-    return {
-        IValue(),
-        size,
-        dst_format,
-        std::move(to_format),
-        std::move(to_dtype),
-        IValue(),
-        args[reorder_arg::dst_scale],
-        1.0,
-        args[reorder_arg::dst_scale_value],
-        algorithm()};
-  }
+// beta as a scale: tensor and number. It may be 0, which only a tensor scale may be.
+std::tuple<IValue, IValue> beta_as_scale(const Stack& args) {
+  const double beta = args[reorder_arg::beta].toDouble();
+  const float single = static_cast<float>(beta);
+  if (single != 0 && std::isfinite(single))
+    return {IValue(), beta};
+  const auto options = args[reorder_arg::src].toTensor().options();
+  return {at::full({}, beta, options.dtype(c10::kDouble)), 1.0};
+}
 
-  // The same with `scale`.
-  Stack backward(IValue to_format, IValue to_dtype) const {
-    Stack result = backward_unscaled(std::move(to_format), std::move(to_dtype));
-    result[backward_arg::scale] = args[reorder_arg::scale];
-    result[backward_arg::scale_value] = args[reorder_arg::scale_value];
-    return result;
-  }
-};
-
-// The arguments that w depends on besides src.
-constexpr int unshifted_arguments[] = {
-    reorder_arg::scale,
-    reorder_arg::scale_value,
-    reorder_arg::dst_scale,
-    reorder_arg::dst_scale_value,
-    reorder_arg::src_zero_point,
-    reorder_arg::src_zero_point_value,
-    reorder_arg::accumulate,
-    reorder_arg::beta};
+// A call of reorder_backward, without the gradient of dst.
+Stack backward(const Stack& args, IValue to_format, IValue to_dtype) {
+  using namespace reorder_arg;
+  return {
+      IValue(),
+      args[size],
+      args[dst_format],
+      std::move(to_format),
+      std::move(to_dtype),
+      args[scale],
+      args[dst_scale],
+      args[scale_value],
+      args[dst_scale_value],
+      args[algorithm]};
+}
 
 // Pullbacks. What they save starts with a call of reorder_backward; for a scale or zero point it
 // ends with the operand's sizes and type.
@@ -246,104 +214,105 @@ Tensor pull_shift(const Tensor& grad, const Stack& saved) {
 // The derivative by a scale is a product with what a second call, saved too, computes.
 template <bool negative>
 Tensor pull_scale(const Tensor& grad, const Stack& saved) {
-  const auto second = saved.begin() + backward_arg::count;
-  const ReorderCall call(Stack(second, second + reorder_arg::count));
-  Stack args = call.args;
-  if (args[reorder_arg::accumulate].isTensor()) {
-    args[reorder_arg::accumulate] = call_reorder(plain_call(
-        args[reorder_arg::accumulate].toTensor(),
-        call.dst_format,
-        saved[backward_arg::dst_format],
-        call.size,
-        call.dtype,
-        call.algorithm()));
+  using namespace reorder_arg;
+  const auto begin = saved.begin() + backward_arg::count;
+  Stack second(begin, begin + count);
+  if (second[accumulate].isTensor()) {
+    Stack sum = without(operands, second);
+    sum[src] = second[accumulate];
+    sum[src_format] = saved[backward_arg::dst_format];
+    second[accumulate] = call_reorder(std::move(sum));
   }
-  const Tensor factor = call_reorder(std::move(args));
+  const Tensor factor = call_reorder(std::move(second));
   const Tensor sum = sum_to_saved_operand(at::mul(pull_linear(grad, saved), factor), saved);
   return negative ? sum.neg() : sum;
 }
 
-Pullback pullback(size_t argument, const Stack& args) {
+Pullback pullback(size_t argument, const Stack& given) {
   using namespace reorder_arg;
-  const ReorderCall call(args);
+  const Stack args = completed(given);
   const Tensor& operand = args[argument].toTensor();
   const IValue operand_dtype = as_ivalue(operand.scalar_type());
-  const auto of_operand = [&](Pullback::Function apply, Stack saved, const Stack& second = {}) {
-    saved.insert(saved.end(), second.begin(), second.end());
-    saved.emplace_back(operand.sym_sizes().vec());
-    saved.push_back(operand_dtype);
-    return Pullback{apply, std::move(saved)};
+  const auto of_operand = [&](Pullback::Function apply, c10::ArrayRef<int> left_out) {
+    const Stack call = without(left_out, args);
+    return Pullback{apply, backward(call, contiguous(args), sum_dtype(args))};
   };
+  // Saves a second call: from the format of src to a contiguous tensor, in the type of sums.
+  const auto of_scale = [&](Pullback::Function apply, c10::ArrayRef<int> left_out) {
+    Stack second = without(left_out, args);
+    second[dst_format] = contiguous(args);
+    second[dtype] = sum_dtype(args);
+    Pullback result = of_operand(apply, {scale});
+    result.saved.insert(result.saved.end(), second.begin(), second.end());
+    return result;
+  };
+  Pullback result;
   switch (argument) {
     case src:
-      return {pull_linear, call.backward(call.grad_format(), operand_dtype)};
+      return {pull_linear, backward(args, grad_format(args), operand_dtype)};
     case accumulate: {
-      Stack saved = call.backward_unscaled(call.dst_format, operand_dtype);
-      std::tie(saved[backward_arg::scale], saved[backward_arg::scale_value]) = call.beta_as_scale();
+      Stack saved = backward(args, args[dst_format], operand_dtype);
+      std::tie(saved[backward_arg::scale], saved[backward_arg::scale_value]) = beta_as_scale(args);
       return {pull_linear, std::move(saved)};
     }
     case src_zero_point:
-      return of_operand(pull_shift<true>, call.backward(call.contiguous(), call.sum_dtype()));
-    case dst_zero_point: {
-      Stack saved = call.backward_unscaled(call.contiguous(), call.sum_dtype());
-      saved[backward_arg::dst_scale] = IValue();
-      saved[backward_arg::dst_scale_value] = 1.0;
-      return of_operand(pull_shift<false>, std::move(saved));
-    }
-    case scale:
-      return of_operand(
-          pull_scale<false>,
-          call.backward_unscaled(call.contiguous(), call.sum_dtype()),
-          call.with({src_zero_point, src_zero_point_value}, call.plain_for_sum()));
-    case dst_scale:
-      return of_operand(
-          pull_scale<true>,
-          call.backward_unscaled(call.contiguous(), call.sum_dtype()),
-          call.with(unshifted_arguments, call.plain_for_sum()));
-  }
-  return {};
-}
-
-Tensor pushforward(size_t argument, const Tensor& tangent, const Stack& args) {
-  using namespace reorder_arg;
-  const ReorderCall call(args);
-  Stack result;
-  switch (argument) {
-    case src:
-      result = call.with({scale, scale_value, dst_scale, dst_scale_value}, call.plain(tangent));
-      break;
-    case accumulate:
-      result = call.with({dst_scale, dst_scale_value}, call.plain_in_dst(tangent));
-      std::tie(result[scale], result[scale_value]) = call.beta_as_scale();
-      break;
-    case scale:
-      result = call.with(
-          {dst_scale, dst_scale_value, src_zero_point, src_zero_point_value},
-          call.plain(call.src()));
-      result[scale] = tangent;
-      break;
-    case src_zero_point:
-      result = call.with(
-          {scale, scale_value, dst_scale, dst_scale_value}, call.plain(at::zeros_like(call.src())));
-      result[src_zero_point] = tangent;
+      result = of_operand(pull_shift<true>, {});
       break;
     case dst_zero_point:
-      result = call.plain(at::zeros_like(call.src()));
-      result[dst_zero_point] = tangent;
+      result = of_operand(pull_shift<false>, {scale, dst_scale});
       break;
-    case dst_scale: {
-      Stack unshifted = call.with(unshifted_arguments, call.plain(call.src()));
-      unshifted[dtype] = call.sum_dtype();
-      result = call.with(
-          {dst_scale, dst_scale_value}, call.plain_in_dst(call_reorder(std::move(unshifted))));
-      result[scale] = at::neg(tangent);
+    case scale:
+      result = of_scale(pull_scale<false>, {scale, dst_scale, dst_zero_point, accumulate});
       break;
-    }
+    case dst_scale:
+      result = of_scale(pull_scale<true>, {dst_zero_point});
+      break;
   }
-  return call_reorder(std::move(result));
+  result.saved.emplace_back(operand.sym_sizes().vec());
+  result.saved.push_back(operand_dtype);
+  return result;
 }
 
-// reorder_backward's call as the reorder that it is, and where its tensors are in that.
+Tensor pushforward(size_t argument, const Tensor& tangent, const Stack& given) {
+  using namespace reorder_arg;
+  const Stack args = completed(given);
+  Stack call;
+  switch (argument) {
+    case src:
+      call = without({src_zero_point, dst_zero_point, accumulate}, args);
+      break;
+    case accumulate:
+      call = in_dst(tangent, args);
+      std::tie(call[scale], call[scale_value]) = beta_as_scale(args);
+      return call_reorder(std::move(call));
+    case dst_scale: {
+      Stack unshifted = without({dst_zero_point}, args);
+      unshifted[dtype] = sum_dtype(args);
+      call = in_dst(call_reorder(std::move(unshifted)), args);
+      call[scale] = at::neg(tangent);
+      return call_reorder(std::move(call));
+    }
+    case scale:
+      call = without({dst_zero_point, accumulate}, args);
+      break;
+    case src_zero_point:
+      call = without({dst_zero_point, accumulate}, args);
+      call[src] = at::zeros_like(args[src].toTensor());
+      break;
+    case dst_zero_point:
+      call = without({scale, dst_scale, src_zero_point, accumulate}, args);
+      call[src] = at::zeros_like(args[src].toTensor());
+      break;
+  }
+  call[argument] = tangent;
+  return call_reorder(std::move(call));
+}
+
+// reorder_backward's call as the reorder that it is. Its tensors are in the same places.
+static_assert(reorder_arg::src == int(backward_arg::grad));
+static_assert(reorder_arg::scale == int(backward_arg::scale));
+static_assert(reorder_arg::dst_scale == int(backward_arg::dst_scale));
+
 Stack as_reorder(const Stack& args) {
   const BackwardFormats formats = backward_formats(
       as_text(args[backward_arg::dst_format]),
@@ -351,11 +320,11 @@ Stack as_reorder(const Stack& args) {
       args[backward_arg::size].toSymIntVector().size());
   Stack call = plain_call(
       args[backward_arg::grad].toTensor(),
-      as_ivalue(formats.to),
-      as_ivalue(formats.from),
-      args[backward_arg::size],
       args[backward_arg::dtype],
       args[backward_arg::algorithm]);
+  call[reorder_arg::dst_format] = as_ivalue(formats.to);
+  call[reorder_arg::src_format] = as_ivalue(formats.from);
+  call[reorder_arg::size] = args[backward_arg::size];
   call[reorder_arg::scale] = args[backward_arg::scale];
   call[reorder_arg::dst_scale] = args[backward_arg::dst_scale];
   call[reorder_arg::scale_value] = args[backward_arg::scale_value];
@@ -363,64 +332,19 @@ Stack as_reorder(const Stack& args) {
   return call;
 }
 
-size_t as_reorder(size_t argument) {
-  switch (argument) {
-    case backward_arg::scale:
-      return reorder_arg::scale;
-    case backward_arg::dst_scale:
-      return reorder_arg::dst_scale;
-    default:
-      return reorder_arg::src;
-  }
-}
-
 const Derivatives forward_derivatives{pullback, pushforward};
 const Derivatives backward_derivatives{
-    [](size_t argument, const Stack& args) {
-      return pullback(as_reorder(argument), as_reorder(args));
-    },
+    [](size_t argument, const Stack& args) { return pullback(argument, as_reorder(args)); },
     [](size_t argument, const Tensor& tangent, const Stack& args) {
-      return pushforward(as_reorder(argument), tangent, as_reorder(args));
+      return pushforward(argument, tangent, as_reorder(args));
     }};
-
-// The batch becomes the first dimension, outermost in memory: formats get a letter more, the size
-// and the scales and zero points an entry.
-Stack with_batch_in_front(
-    const char* op,
-    const BatchedCall& call,
-    int dst_format,
-    int src_format,
-    int size,
-    std::initializer_list<size_t> operands) {
-  Stack args = call.args;
-  args[0] = call.with_batch_at(0, 0);
-  int64_t rank = args[0].toTensor().dim() - 1;
-  if (const auto tag = as_text(args[src_format])) {
-    rank = parse_format(op, "src_format", *tag).rank();
-    args[src_format] = batched_tag(op, "src_format", *tag);
-  }
-  if (const auto tag = as_text(args[dst_format]))
-    args[dst_format] = batched_tag(op, "dst_format", *tag);
-  if (!args[size].isNone()) {
-    auto sizes = args[size].toSymIntVector();
-    rank = sizes.size();
-    sizes.insert(sizes.begin(), call.batch);
-    args[size] = std::move(sizes);
-  }
-  for (const size_t operand : operands)
-    if (args[operand].isTensor())
-      args[operand] = operand_with_batch(call, operand, rank);
-  return args;
-}
 
 Tensor batch_reorder(const BatchedCall& call) {
   using namespace reorder_arg;
   Stack args = with_batch_in_front(
       "reorder",
       call,
-      dst_format,
-      src_format,
-      size,
+      {{"src_format", src_format}, {"dst_format", dst_format}},
       {scale, dst_scale, src_zero_point, dst_zero_point});
   if (args[accumulate].isTensor())
     args[accumulate] = call.with_batch_at(accumulate, 0);
@@ -430,11 +354,10 @@ Tensor batch_reorder(const BatchedCall& call) {
 Tensor batch_reorder_backward(const BatchedCall& call) {
   using namespace backward_arg;
   return torch_dnnl::call<"torch_dnnl::reorder_backward">(with_batch_in_front(
-      "reorder_backward", call, dst_format, src_format, size, {scale, dst_scale}));
-}
-
-Tensor meta_output(const Tensor& src, const ReorderOptions& options) {
-  return reorder_output(reorder_arguments(src, options));
+      "reorder_backward",
+      call,
+      {{"src_format", src_format}, {"dst_format", dst_format}},
+      {scale, dst_scale}));
 }
 
 using Ints = std::vector<int64_t>;
@@ -456,8 +379,7 @@ TORCH_LIBRARY_IMPL(torch_dnnl, CompositeImplicitAutograd, m) {
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {
-  m.impl("reorder", reorder_kernel<meta_output>);
-  m.impl("reorder_backward", reorder_backward_kernel<meta_output>);
+  ReorderOnDevice<Meta>::register_in(m);
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {

@@ -18,28 +18,6 @@
 namespace torch_dnnl {
 namespace reorder_detail {
 
-// The destination, as dst_format says or, without one, with src's strides.
-inline at::Tensor empty_destination(const ReorderArguments& call, c10::ScalarType dtype) {
-  const at::Tensor& src = call.src;
-  const auto options = src.options().dtype(dtype);
-  if (!call.dst_format) {
-    // What empty_like does, except that on meta tensors it makes up strides along sizes of 1.
-    return src.unsafeGetTensorImpl()->is_non_overlapping_and_dense_or_false()
-        ? empty_strided(src.sym_sizes(), src.sym_strides(), options)
-        : at::empty_like(src, options, at::MemoryFormat::Preserve);
-  }
-  if (call.is_dst_blocked())
-    return empty(call.dst_size, options);
-  const auto& order = call.dst_format->outer;
-  SymSizes strides(call.size.size());
-  c10::SymInt stride = 1;
-  for (auto dim = order.rbegin(); dim != order.rend(); dim++) {
-    strides[*dim] = stride;
-    stride = stride * call.size[*dim].max(1);
-  }
-  return empty_strided(call.size, strides, options);
-}
-
 // The digits of a tensor's dimensions.
 inline void set_layout(
     const std::optional<Format>& format,
@@ -117,9 +95,26 @@ inline ReorderProblem unreduced_problem(const ReorderArguments& call, const at::
 
 } // namespace reorder_detail
 
-// The empty output of a call.
-inline at::Tensor reorder_output(const ReorderArguments& call) {
-  return reorder_detail::empty_destination(call, call.dtype);
+// The empty output of a call, as dst_format says or, without one, with src's strides.
+inline at::Tensor reorder_output(const ReorderArguments& call, c10::ScalarType dtype) {
+  const at::Tensor& src = call.src;
+  const auto options = src.options().dtype(dtype);
+  if (!call.dst_format) {
+    // What empty_like does, except that on meta tensors it makes up strides along sizes of 1.
+    return src.unsafeGetTensorImpl()->is_non_overlapping_and_dense_or_false()
+        ? empty_strided(src.sym_sizes(), src.sym_strides(), options)
+        : at::empty_like(src, options, at::MemoryFormat::Preserve);
+  }
+  if (call.is_dst_blocked())
+    return empty(call.dst_size, options);
+  const auto& order = call.dst_format->outer;
+  SymSizes strides(call.size.size());
+  c10::SymInt stride = 1;
+  for (auto dim = order.rbegin(); dim != order.rend(); dim++) {
+    strides[*dim] = stride;
+    stride = stride * call.size[*dim].max(1);
+  }
+  return empty_strided(call.size, strides, options);
 }
 
 // The problem of a call with the output `dst`. What needs no arithmetic is converted exactly, or

@@ -75,7 +75,7 @@ MISTAKES = {
         *("address", OVERRUN, RESAMPLE_TESTS),
     ),
     "reorder, packs: one pack more": (
-        mistake_in(PACKS, "if (index >= box_.packs)", "if (index > box_.packs)"),
+        mistake_in(PACKS, "if (index >= box.packs)", "if (index > box.packs)"),
         *("address", OVERRUN, PACK_TESTS),
     ),
     "reorder, tiles: without the barrier": (
@@ -202,10 +202,11 @@ CUT_OFFSETS = {
         "resample, window",
     ),
     "reorder, tiles": (
-        mistake_in(
+        Mistake(
             TILES,
-            "at[kDst] += count * box_.axis[a].stride[kDst];",
-            "at[kDst] += static_cast<int>(count * box_.axis[a].stride[kDst]);",
+            "reorder/cuda/pack.h",
+            "at[kDst] += count * stride[kDst];",
+            "at[kDst] += static_cast<int>(count * stride[kDst]);",
         ),
         "reorder, tiles",
     ),

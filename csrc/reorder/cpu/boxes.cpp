@@ -113,11 +113,8 @@ bool supports_boxes(const ReorderProblem& p) {
 
 void run_boxes(const ReorderProblem& p) {
   using namespace reorder_cpu;
-  const Boxes boxes = decompose(p);
-  for (const Box& box : boxes.padding)
-    fill_with_zero(p, box);
-  for (const Box& box : boxes.values)
-    run_box(p, box);
+  for (const Box& box : decompose(p))
+    box.is_padding ? fill_with_zero(p, box) : run_box(p, box);
 }
 
 } // namespace torch_dnnl

@@ -56,13 +56,6 @@ inline __m512i pack_bytes(const Ints (&x)[4]) {
   return _mm512_permutexvar_epi32(
       order, kSigned ? _mm512_packs_epi16(low, high) : _mm512_packus_epi16(low, high));
 }
-inline __m512i pack_halves(Floats a, Floats b) {
-  const __m512i low = _mm512_castsi256_si512(_mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
-  return _mm512_inserti64x4(low, _mm512_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT), 1);
-}
-inline void store_all(Floats x, void* to, bool streamed) {
-  store(__m512i(x), to, streamed);
-}
 #elif defined(CPU_CAPABILITY_AVX2)
 inline Ints to_ints(Floats x) {
   return Ints(_mm256_cvtps_epi32(x));
@@ -81,16 +74,16 @@ inline __m256i pack_bytes(const Ints (&x)[4]) {
   return _mm256_permutevar8x32_epi32(
       kSigned ? _mm256_packs_epi16(low, high) : _mm256_packus_epi16(low, high), order);
 }
-inline __m256i pack_halves(Floats a, Floats b) {
-  const __m256i low = _mm256_castsi128_si256(_mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
-  return _mm256_inserti128_si256(low, _mm256_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT), 1);
-}
-inline void store_all(Floats x, void* to, bool streamed) {
-  store(__m256i(x), to, streamed);
-}
 #endif
 
 #if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+inline auto pack_halves(Floats a, Floats b) {
+  return at::vec::cvtfp32_fp16(a, b);
+}
+inline void store_all(Floats x, void* to, bool streamed) {
+  float* floats = static_cast<float*>(to);
+  streamed ? stream_vector(floats, x) : store_vector(floats, x);
+}
 inline Floats at_most(Floats x, Floats limit) {
   return at::vec::clamp_max<float>(x, limit);
 }

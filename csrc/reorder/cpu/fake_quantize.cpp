@@ -32,28 +32,27 @@ bool is_dense(const Box& box, Array array) {
   return true;
 }
 
-// f(first, count, offset) for the parts of elements [begin, begin + count) of a box that are one
-// run of its innermost axis; `first` counts from `begin`.
-template <class F>
-void for_each_run(const Box& box, int64_t begin, int64_t count, const F& f) {
+// The elements of an array that belong to the positions [begin, begin + count) of a box.
+template <class T, class C>
+void gather(const Box& box, Array array, const T* from, int64_t begin, int64_t count, C* to) {
   c10::SmallVector<int64_t, 8> index(box.axes.size());
-  Offsets offset = box.offset;
+  from += box.offset[array];
   for (size_t a = box.axes.size(); a-- > 0;) {
     index[a] = begin % box.axes[a].extent;
     begin /= box.axes[a].extent;
-    advance(offset, box.axes[a].stride, index[a]);
+    from += index[a] * box.axes[a].stride[array];
   }
   const size_t inner = box.axes.size() - 1;
-  for (int64_t first = 0; first < count;) {
-    const int64_t run = std::min(box.axes[inner].extent - index[inner], count - first);
-    f(first, run, offset);
-    first += run;
-    advance(offset, box.axes[inner].stride, run);
+  const int64_t step = box.axes[inner].stride[array];
+  for (C* const end = to + count; to < end;) {
+    const int64_t run = std::min<int64_t>(box.axes[inner].extent - index[inner], end - to);
+    widen_row(from, step, to, run);
+    to += run;
+    from += run * step;
     index[inner] += run;
     for (size_t a = inner; a > 0 && index[a] == box.axes[a].extent; a--) {
-      advance(offset, box.axes[a].stride, -index[a]);
+      from += box.axes[a - 1].stride[array] - index[a] * box.axes[a].stride[array];
       index[a] = 0;
-      advance(offset, box.axes[a - 1].stride, 1);
       index[a - 1]++;
     }
   }
@@ -87,7 +86,7 @@ class FakeRows {
  public:
   explicit FakeRows(const FakeReorderProblem& p)
       : p_(p),
-        box_(decompose(p.reorder).values.front()),
+        box_(decompose(p.reorder).front()),
         is_in_place_(p.reorder.src_dtype == kType && is_dense(box_, kSrc)) {}
 
   void run() const {
@@ -107,10 +106,9 @@ class FakeRows {
     if (is_in_place_)
       src = static_cast<const C*>(r.src) + box_.offset[kSrc] + begin;
     else
-      gather(kSrc, r.src, r.src_dtype, begin, count, buffer);
+      widen(r.src, r.src_dtype, kSrc, begin, count, buffer);
     RowArgs<C> row{};
     row.run = count;
-    row.rows = 1;
     row.src = reinterpret_cast<const char*>(src);
     row.src_dtype = kType;
     row.dst = static_cast<char*>(r.dst) + begin * c10::elementSize(r.dst_dtype);
@@ -132,7 +130,6 @@ class FakeRows {
     alignas(64) bool inside[kPiece];
     RowArgs<C> row{};
     row.run = all.run;
-    row.rows = 1;
     const auto convert = [&](const void* from, auto from_dtype, void* to, auto to_dtype) {
       row.src = static_cast<const char*>(from);
       row.src_dtype = from_dtype;
@@ -165,16 +162,12 @@ class FakeRows {
       result[i] = u[i] - (inside[i] ? w[i] : C(0));
   }
 
-  // The elements of an array that belong to a piece.
+  // In the type that is computed in.
   void
-  gather(Array array, const void* data, c10::ScalarType dtype, int64_t begin, int64_t count, C* to)
+  widen(const void* data, c10::ScalarType dtype, Array array, int64_t begin, int64_t count, C* to)
       const {
-    const int64_t step = box_.axes.back().stride[array];
     with_type(dtype, [&](auto tag) {
-      const auto* from = static_cast<const decltype(tag)*>(data);
-      for_each_run(box_, begin, count, [&](int64_t first, int64_t run, const Offsets& at) {
-        widen_row(from + at[array], step, to + first, run);
-      });
+      gather(box_, array, static_cast<const decltype(tag)*>(data), begin, count, to);
     });
   }
 
@@ -184,10 +177,10 @@ class FakeRows {
       return {operand.present, nullptr, 0, 0, static_cast<C>(operand.number)};
     const Axis& inner = box_.axes.back();
     if (inner.stride[array] == 0 && begin % inner.extent + count <= inner.extent) {
-      gather(array, operand.data, operand.dtype, begin, 1, buffer);
+      widen(operand.data, operand.dtype, array, begin, 1, buffer);
       return {true, nullptr, 0, 0, *buffer};
     }
-    gather(array, operand.data, operand.dtype, begin, count, buffer);
+    widen(operand.data, operand.dtype, array, begin, count, buffer);
     return {true, buffer, 1, 0, 0};
   }
 
@@ -214,18 +207,15 @@ void mask_row(const T* __restrict from, const uint8_t* mask, T* __restrict to, i
 // Elements as unsigned integers of their size.
 template <class T>
 void mask_elements(const FakeReorderProblem& p) {
-  const Box box = decompose(p.reorder).values.front();
+  const Box box = decompose(p.reorder).front();
   const bool is_in_place = is_dense(box, kSrc);
-  const int64_t step = box.axes.back().stride[kSrc];
   const T* src = static_cast<const T*>(p.reorder.src);
   for_each_piece(p, [&](int64_t begin, int64_t count, int64_t byte) {
     T* to = static_cast<T*>(p.reorder.dst) + begin;
     if (is_in_place)
       return mask_row(src + box.offset[kSrc] + begin, p.saved_mask + byte, to, count);
     alignas(64) T piece[kPiece];
-    for_each_run(box, begin, count, [&](int64_t first, int64_t run, const Offsets& at) {
-      widen_row(src + at[kSrc], step, piece + first, run);
-    });
+    gather(box, kSrc, src, begin, count, piece);
     mask_row(piece, p.saved_mask + byte, to, count);
   });
 }
@@ -243,15 +233,9 @@ void fake_quantize(const FakeReorderProblem& p) {
 }
 
 void mask_gradient(const FakeReorderProblem& p) {
-  using reorder_cpu::mask_elements;
-  switch (c10::elementSize(p.reorder.dst_dtype)) {
-    case 8:
-      return mask_elements<uint64_t>(p);
-    case 4:
-      return mask_elements<uint32_t>(p);
-    default:
-      return mask_elements<uint16_t>(p);
-  }
+  dispatch_bytes(c10::elementSize(p.reorder.dst_dtype), [&]<class T>(std::type_identity<T>) {
+    reorder_cpu::mask_elements<T>(p);
+  });
 }
 
 } // namespace torch_dnnl

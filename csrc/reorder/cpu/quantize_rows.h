@@ -33,7 +33,7 @@ struct RowArgs {
       return {present, at, step, 0, number};
     }
   };
-  int64_t run, rows; // elements of a row, rows
+  int64_t run, rows = 1; // elements of a row, rows
   const char* src;
   char* dst;
   int64_t src_row_step, dst_row_step; // in elements

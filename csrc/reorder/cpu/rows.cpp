@@ -70,13 +70,9 @@ void move_runs(
       move_long(src + i * src_step, dst + i * dst_step, bytes, may_stream);
     return;
   }
-  const auto move_if = [&]<int kBytes>(std::integral_constant<int, kBytes>) {
-    if (bytes == kBytes)
-      move_short<kBytes>(src, src_step, dst, dst_step, count);
-    return bytes == kBytes;
-  };
   const bool is_moved = [&]<int... sizes>(std::integer_sequence<int, sizes...>) {
-    return (move_if(std::integral_constant<int, sizes>()) || ...);
+    return (
+        (bytes == sizes && (move_short<sizes>(src, src_step, dst, dst_step, count), true)) || ...);
   }(std::integer_sequence<int, 1, 2, 4, 8, 16, 32, 64>());
   for (int64_t i = 0; i < count && !is_moved; i++)
     std::memcpy(dst + i * dst_step, src + i * src_step, bytes);

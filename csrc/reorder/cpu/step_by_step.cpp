@@ -51,7 +51,6 @@ void store_narrow(const double* value, int64_t size, T* to) {
   }
   RowArgs<float> row{};
   row.run = size;
-  row.rows = 1;
   row.src = reinterpret_cast<const char*>(singles);
   row.dst = reinterpret_cast<char*>(to);
   row.src_dtype = c10::kFloat;

@@ -12,29 +12,25 @@ namespace {
 
 using boxes::Box;
 
-void run_task(const ReorderProblem& p, Task task) {
+void run_box(const ReorderProblem& p, Box box) {
   const int64_t size = std::max(c10::elementSize(p.src_dtype), c10::elementSize(p.dst_dtype));
-  if (task.box.elements() <= kMaxCount / size) {
-    needs_transpose(p, task) ? run_transpose(p, task.box) : run_straight(p, task);
+  if (box.elements() <= kMaxCount / size) {
+    needs_transpose(p, box) ? run_transpose(p, box) : run_straight(p, box);
     return;
   }
   // Too large: as two halves.
-  auto& axes = task.box.axes;
+  auto& axes = box.axes;
   const auto longest = std::max_element(
       axes.begin(), axes.end(), [](auto& a, auto& b) { return a.extent < b.extent; });
   constexpr int64_t kAligned = 1024;
   int64_t half = longest->extent / 2;
   half -= half > kAligned ? half % kAligned : 0;
-  Task rest = task;
-  boxes::advance(rest.box.offset, longest->stride, half);
-  rest.box.axes[longest - axes.begin()].extent -= half;
+  Box rest = box;
+  boxes::advance(rest.offset, longest->stride, half);
+  rest.axes[longest - axes.begin()].extent -= half;
   longest->extent = half;
-  run_task(p, std::move(task));
-  run_task(p, std::move(rest));
-}
-
-bool fits(const Box& box) {
-  return box.axes.size() <= kMaxAxes;
+  run_box(p, std::move(box));
+  run_box(p, std::move(rest));
 }
 
 // No fewer axes than a box of the problem has before neighbouring ones are merged.
@@ -55,16 +51,13 @@ bool supports_boxes(const ReorderProblem& p) {
   if (most_axes(p) <= kMaxAxes)
     return true;
   const boxes::Boxes all = boxes::decompose(p);
-  return std::all_of(all.values.begin(), all.values.end(), fits) &&
-      std::all_of(all.padding.begin(), all.padding.end(), fits);
+  return std::all_of(
+      all.begin(), all.end(), [](const Box& box) { return box.axes.size() <= kMaxAxes; });
 }
 
 void run_boxes(const ReorderProblem& p) {
-  boxes::Boxes all = boxes::decompose(p);
-  for (Box& box : all.values)
-    run_task(p, {std::move(box), /*is_padding=*/false});
-  for (Box& box : all.padding)
-    run_task(p, {std::move(box), /*is_padding=*/true});
+  for (Box& box : boxes::decompose(p))
+    run_box(p, std::move(box));
 }
 
 void run_reference(const ReorderProblem& p) {

@@ -4,7 +4,6 @@
 #include "core/cuda/launch.h"
 #include "core/dispatch.h"
 #include "core/math.h"
-#include "reorder/cuda/alignment.h"
 #include "reorder/cuda/rows.h"
 #include "reorder/decompose.h"
 #include "reorder/fake_reference.h"
@@ -14,42 +13,11 @@ namespace {
 
 using boxes::Box;
 
-constexpr int kBits = 8; // of a byte of the mask, elements of a pack
-constexpr int kThreads = 256;
+constexpr int kBits = 8;  // of a byte of the mask, elements of a pack
 constexpr int kPacks = 2; // of a thread
 
-// Eight elements in accesses of at most 16 bytes.
 template <class T>
-struct Eight {
-  static constexpr int kWidth = cuda::kWidestAccess / sizeof(T);
-  static constexpr int kAccesses = kBits / kWidth;
-  cuda::Vector<T, kWidth> part[kAccesses];
-
-  __device__ __forceinline__ T& at(int k) {
-    return part[k / kWidth].at[k % kWidth];
-  }
-
-  __device__ __forceinline__ void load(const T* from, int count) {
-    if (count == kBits) {
-      for (int i = 0; i < kAccesses; i++)
-        part[i] = cuda::load_vector<kWidth>(from + i * kWidth);
-      return;
-    }
-    for (int k = 0; k < kBits; k++)
-      at(k) = k < count ? from[k] : T(0);
-  }
-
-  __device__ __forceinline__ void store(T* to, int count) {
-    if (count == kBits) {
-      for (int i = 0; i < kAccesses; i++)
-        cuda::store_vector(to + i * kWidth, part[i]);
-      return;
-    }
-    for (int k = 0; k < kBits; k++)
-      if (k < count)
-        to[k] = at(k);
-  }
-};
+using Eight = Elements<T, kBits>;
 
 template <class C>
 struct FakePlan {
@@ -120,10 +88,9 @@ __global__ void __launch_bounds__(kThreads)
     uint32_t of_row = pack;
     if (plan.mask_row.split(of_row) == plan.last_of_mask_row)
       plan.mask[byte + 1] = 0;
-    const auto store = [&](auto result) {
+    const auto store = [&]<class Result>(Eight<Result> result) {
       for (int k = 0; k < kBits; k++)
-        result.at(k) = convert<std::remove_reference_t<decltype(result.at(k))>>(value[k]);
-      using Result = std::remove_reference_t<decltype(result.at(0))>;
+        result.at(k) = convert<Result>(value[k]);
       result.store(reinterpret_cast<Result*>(args.dst + position.at[kDst]), count);
     };
     if constexpr (!std::is_same_v<T, C>) {
@@ -154,7 +121,7 @@ std::optional<Box> box_of_packs(const FakeReorderProblem& p) {
   if (!boxes::has_boxes(p.reorder))
     return std::nullopt;
   boxes::Boxes all = boxes::decompose(p.reorder);
-  Box& box = all.values.front();
+  Box& box = all.front();
   const boxes::Axis& row = box.axes.back();
   const bool is_whole = row.extent % kBits == 0 || box.axes.size() == 1;
   const bool is_whole_mask = p.row_elements % kBits == 0 || p.rows == 1;
@@ -163,16 +130,9 @@ std::optional<Box> box_of_packs(const FakeReorderProblem& p) {
   const Alignment dst(box, kDst, r.dst, c10::elementSize(r.dst_dtype));
   const bool is_aligned = src.bytes() == cuda::kWidestAccess && dst.bytes() == cuda::kWidestAccess;
   const bool fits = box.axes.size() <= kMaxAxes && box.elements() <= kMaxCount;
-  if (all.values.size() == 1 && fits && is_whole && is_whole_mask && is_aligned)
+  if (all.size() == 1 && fits && is_whole && is_whole_mask && is_aligned)
     return std::move(box);
   return std::nullopt;
-}
-
-template <class C>
-void launch_packs(void (*kernel)(FakePlan<C>), const FakePlan<C>& plan) {
-  constexpr uint32_t kBlock = kThreads * kPacks;
-  const dim3 grid(ceil_div(plan.box.packs, kBlock));
-  cuda::launch(kernel, grid, dim3(kThreads), 0, plan);
 }
 
 } // namespace
@@ -185,20 +145,15 @@ void fake_quantize(const FakeReorderProblem& p) {
   const Box box = *box_of_packs(p);
   dispatch(FloatingTypes{}, p.reorder.src_dtype, [&]<class T>(std::type_identity<T>) {
     using C = compute_t<T>;
-    launch_packs<C>(quantize_kernel<T, C>, FakePlan<C>(p, box));
+    launch_packs<kPacks>(quantize_kernel<T, C>, FakePlan<C>(p, box));
   });
 }
 
 void mask_gradient(const FakeReorderProblem& p) {
   const FakePlan<float> plan(p, *box_of_packs(p));
-  switch (plan.args.dst_size) {
-    case 8:
-      return launch_packs<float>(mask_kernel<uint64_t>, plan);
-    case 4:
-      return launch_packs<float>(mask_kernel<uint32_t>, plan);
-    default:
-      return launch_packs<float>(mask_kernel<uint16_t>, plan);
-  }
+  dispatch_bytes(plan.args.dst_size, [&]<class T>(std::type_identity<T>) {
+    launch_packs<kPacks>(mask_kernel<T>, plan);
+  });
 }
 
 void fake_quantize_reference(const FakeReorderProblem& p) {

@@ -17,17 +17,11 @@ constexpr int64_t kMaxCount = (int64_t(1) << 31) - 1;
 #endif
 
 // Strides and offsets of src and dst are in bytes, those of operands in elements.
-inline int64_t in_bytes(int array, int64_t elements, int64_t src_size, int64_t dst_size) {
-  return array == boxes::kSrc ? elements * src_size
-      : array == boxes::kDst  ? elements * dst_size
-                              : elements;
+inline boxes::Offsets in_bytes(boxes::Offsets elements, int64_t src_size, int64_t dst_size) {
+  elements[boxes::kSrc] *= src_size;
+  elements[boxes::kDst] *= dst_size;
+  return elements;
 }
-
-// What one launch does: to reorder the elements of a box or, where they are padding, to zero them.
-struct Task {
-  boxes::Box box;
-  bool is_padding;
-};
 
 // A problem as boxes (reorder/box.h), unless there are very many, or groups that do not nest; of
 // formats that anybody uses, one or two. Padding is boxes of its own. See boxes.cu.
@@ -36,10 +30,10 @@ void run_boxes(const ReorderProblem& p);
 void run_reference(const ReorderProblem& p);
 
 // A box whose elements are next to each other on both sides, or any: see straight.cu.
-void run_straight(const ReorderProblem& p, const Task& task);
+void run_straight(const ReorderProblem& p, const boxes::Box& box);
 
 // A box whose elements are next to each other in different directions: see transpose.cu.
-bool needs_transpose(const ReorderProblem& p, const Task& task);
+bool needs_transpose(const ReorderProblem& p, const boxes::Box& box);
 void run_transpose(const ReorderProblem& p, const boxes::Box& box);
 
 // fake_reorder and its backward: see fake_reorder.cu.

@@ -5,17 +5,17 @@
 // alike, so the kernels are compiled once for each size of a pack and not for each pair of types.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/cuda/launch.h"
 #include "core/cuda/vector.h"
-#include "reorder/box.h"
-#include "reorder/problem.h"
-#include "reorder/reference.h"
+#include "reorder/cuda/kernels.h"
 
 namespace torch_dnnl::reorder_cuda {
 
 using namespace reorder_arrays;
+using boxes::Offsets;
 
 // The bytes of a pack on their way from one place to another.
 struct alignas(cuda::kWidestAccess) RawPack {
@@ -30,18 +30,9 @@ using Bytes = cuda::Vector<
 // f(std::integral_constant<int, bytes>) for 1, 2, 4, 8 or 16 bytes.
 template <class F>
 __device__ __forceinline__ void with_bytes(int bytes, const F& f) {
-  switch (bytes) {
-    case 1:
-      return f(std::integral_constant<int, 1>{});
-    case 2:
-      return f(std::integral_constant<int, 2>{});
-    case 4:
-      return f(std::integral_constant<int, 4>{});
-    case 8:
-      return f(std::integral_constant<int, 8>{});
-    default:
-      return f(std::integral_constant<int, 16>{});
-  }
+  [&]<int... sizes>(std::integer_sequence<int, sizes...>) {
+    ((bytes == sizes && (f(std::integral_constant<int, sizes>{}), true)) || ...);
+  }(std::integer_sequence<int, 1, 2, 4, 8, 16>{});
 }
 
 template <int bytes>
@@ -86,8 +77,16 @@ struct PackArgs {
 
 // Where a pack begins in every array, and how far its elements are from each other there.
 struct PackPosition {
-  int64_t at[kArrays];
-  const int64_t* step;
+  Offsets at;
+  const Offsets* step;
+
+  __device__ __forceinline__ void advance(uint32_t count, const Offsets& stride, bool has_tensors) {
+    at[kSrc] += count * stride[kSrc];
+    at[kDst] += count * stride[kDst];
+    if (has_tensors)
+      for (int array = 0; array < kOperands; array++)
+        at[array] += count * stride[array];
+  }
 };
 
 // Reads what belongs to the first `count` elements of a pack.
@@ -100,7 +99,7 @@ struct PackOperands {
   template <int n>
   __device__ __forceinline__ void operator()(Array array, C (&value)[n]) const {
     const typename PackArgs<C>::Operand& operand = args.operand[array];
-    const int64_t step = position.step[array];
+    const int64_t step = (*position.step)[array];
     if (operand.data == nullptr) {
       for (int k = 0; k < n; k++)
         value[k] = operand.number;
@@ -120,17 +119,37 @@ struct PackOperands {
   }
 };
 
-// The first `count` elements of a vector.
+// Elements that follow each other, in accesses of at most 16 bytes. `count`: those that there are.
 template <class T, int n>
-__device__ __forceinline__ void store_part(T* to, const cuda::Vector<T, n>& vector, int count) {
-  if (count == n) {
-    cuda::store_vector(to, vector);
-    return;
+struct Elements {
+  static constexpr int kWidth = std::min<int>(n, cuda::kWidestAccess / sizeof(T));
+  cuda::Vector<T, kWidth> part[n / kWidth];
+
+  __device__ __forceinline__ T& at(int k) {
+    return part[k / kWidth].at[k % kWidth];
   }
-  for (int k = 0; k < n; k++)
-    if (k < count)
-      to[k] = vector.at[k];
-}
+
+  __device__ __forceinline__ void load(const T* from, int count) {
+    if (count == n) {
+      for (int i = 0; i < n / kWidth; i++)
+        part[i] = cuda::load_vector<kWidth>(from + i * kWidth);
+      return;
+    }
+    for (int k = 0; k < n; k++)
+      at(k) = k < count ? from[k] : T(0);
+  }
+
+  __device__ __forceinline__ void store(T* to, int count) {
+    if (count == n) {
+      for (int i = 0; i < n / kWidth; i++)
+        cuda::store_vector(to + i * kWidth, part[i]);
+      return;
+    }
+    for (int k = 0; k < n; k++)
+      if (k < count)
+        to[k] = at(k);
+  }
+};
 
 // Elements that are computed with.
 template <class C, int n>
@@ -172,10 +191,10 @@ class ConvertedPack {
     with_type(dtype, [&](auto tag) {
       using T = decltype(tag);
       if constexpr (sizeof(T) * n <= sizeof(RawPack)) {
-        cuda::Vector<T, n> pack;
+        Elements<T, n> pack;
         for (int k = 0; k < n; k++)
-          pack.at[k] = convert<T>(canonical_nan(value_[k]));
-        store_part(reinterpret_cast<T*>(to), pack, count);
+          pack.at(k) = convert<T>(canonical_nan(value_[k]));
+        pack.store(reinterpret_cast<T*>(to), count);
       }
     });
   }
@@ -192,22 +211,63 @@ class MovedPack {
   using Args = PackArgs<int32_t>;
 
   __device__ __forceinline__ void widen(const RawPack& raw, c10::ScalarType) {
-    std::memcpy(value_.at, &raw, sizeof(value_.at));
+    std::memcpy(&value_, &raw, sizeof(value_));
   }
 
   __device__ __forceinline__ void gather(const char* from, uint32_t step, c10::ScalarType) {
     for (int k = 0; k < n; k++)
-      value_.at[k] = *reinterpret_cast<const T*>(from + k * step);
+      value_.at(k) = *reinterpret_cast<const T*>(from + k * step);
   }
 
   __device__ __forceinline__ void compute(const Args&, const PackPosition&, int) {}
 
-  __device__ __forceinline__ void store(char* to, c10::ScalarType, int count) const {
-    store_part(reinterpret_cast<T*>(to), value_, count);
+  __device__ __forceinline__ void store(char* to, c10::ScalarType, int count) {
+    value_.store(reinterpret_cast<T*>(to), count);
   }
 
  private:
-  cuda::Vector<T, n> value_ = {};
+  Elements<T, n> value_ = {};
 };
+
+// The largest power of two that divides all that was added, up to `widest`.
+class Alignment {
+ public:
+  explicit Alignment(uint64_t widest) : bits_(widest) {}
+
+  // Of all that lies along the innermost axis of an array of a box.
+  Alignment(const boxes::Box& box, boxes::Array array, const void* data, int64_t element_size)
+      : bits_(cuda::kWidestAccess) {
+    add(data);
+    add(box.offset[array] * element_size);
+    for (size_t a = 0; a + 1 < box.axes.size(); a++)
+      add(box.axes[a].stride[array] * element_size);
+    const boxes::Axis& inner = box.axes.back();
+    if (inner.extent > 1 && inner.stride[array] != 1)
+      add(element_size);
+  }
+
+  void add(int64_t bytes) {
+    bits_ |= static_cast<uint64_t>(bytes);
+  }
+  void add(const void* address) {
+    bits_ |= reinterpret_cast<uintptr_t>(address);
+  }
+  int bytes() const {
+    return static_cast<int>(bits_ & -bits_);
+  }
+
+ private:
+  uint64_t bits_;
+};
+
+// Calls launch(std::integral_constant<int, width>) for the widest of these packs that have at most
+// `most` elements, or one.
+template <int... widths, class F>
+void with_widest(int most, const F& launch) {
+  const bool found =
+      ((std::max(most, 1) >= widths && (launch(std::integral_constant<int, widths>{}), true)) ||
+       ...);
+  TORCH_INTERNAL_ASSERT(found);
+}
 
 } // namespace torch_dnnl::reorder_cuda

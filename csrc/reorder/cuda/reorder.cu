@@ -23,18 +23,12 @@ struct Cuda {
   };
 };
 
-#ifdef TORCH_DNNL_CUDA_ON_HOST
-constexpr const char* kDevice = "cpu";
-#else
-constexpr const char* kDevice = "cuda";
-#endif
-
 TORCH_LIBRARY_IMPL(torch_dnnl, TORCH_DNNL_CUDA_KEY, m) {
   ReorderOnDevice<Cuda>::register_in(m);
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_dnnl, m) {
-  ReorderOnDevice<Cuda>::list_in(m, kDevice);
+  ReorderOnDevice<Cuda>::list_in(m, TORCH_DNNL_CUDA_NAME);
 }
 
 } // namespace

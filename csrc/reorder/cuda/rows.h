@@ -2,7 +2,6 @@
 #pragma once
 
 #include "core/cuda/divide.h"
-#include "reorder/cuda/kernels.h"
 #include "reorder/cuda/pack.h"
 
 namespace torch_dnnl::reorder_cuda {
@@ -14,39 +13,25 @@ struct RowBox {
   uint32_t packs;
   uint32_t row, width;               // elements: of a row, of a pack
   cuda::Divisor count[kMaxAxes + 1]; // with the bytes of an element
-  int64_t stride[kMaxAxes + 1][kArrays];
-  int64_t offset[kArrays];
-  int64_t step[kArrays]; // of the elements of a pack
+  Offsets stride[kMaxAxes + 1];
+  Offsets offset;
+  Offsets step; // of the elements of a pack
 
-  // f(axis, coordinate) for the coordinates of a pack.
-  template <class F>
-  __device__ __forceinline__ void for_each_coordinate(uint32_t pack, const F& f) const {
-    for (int a = 0; a + 1 < axes; a++)
-      f(a, count[a].split(pack));
-    f(axes - 1, pack);
-  }
-
-  // The last pack of a row may be a part.
-  __device__ __forceinline__ int elements(uint32_t pack_of_row) const {
-    return static_cast<int>(min(width, row - pack_of_row * width));
-  }
-
-  // Where a pack is, and how many elements it has.
+  // Where a pack is, and how many elements it has: the last one of a row may be a part.
   __device__ __forceinline__ int
   locate(uint32_t pack, bool has_tensors, PackPosition& position) const {
-    position.step = step;
+    position.step = &step;
     for (int array = 0; array < kArrays; array++)
       position.at[array] = offset[array];
-    int elements_of_pack = 0;
-    for_each_coordinate(pack, [&](int a, uint32_t coordinate) {
-      position.at[kSrc] += coordinate * stride[a][kSrc];
-      position.at[kDst] += coordinate * stride[a][kDst];
-      if (has_tensors)
-        for (int array = 0; array < kOperands; array++)
-          position.at[array] += coordinate * stride[a][array];
-      elements_of_pack = a == 0 ? elements(coordinate) : elements_of_pack;
-    });
-    return elements_of_pack;
+    int elements = 0;
+    const auto advance = [&](int a, uint32_t coordinate) {
+      position.advance(coordinate, stride[a], has_tensors);
+      elements = a == 0 ? static_cast<int>(min(width, row - coordinate * width)) : elements;
+    };
+    for (int a = 0; a + 1 < axes; a++)
+      advance(a, count[a].split(pack));
+    advance(axes - 1, pack);
+    return elements;
   }
 };
 
@@ -61,14 +46,20 @@ inline RowBox row_box(const boxes::Box& box, uint32_t width, int64_t src_size, i
     const int64_t step = a == 0 ? width : 1, count = ceil_div(axis.extent, step);
     result.count[a] = cuda::Divisor(count);
     result.packs *= static_cast<uint32_t>(count);
-    for (int array = 0; array < kArrays; array++)
-      result.stride[a][array] = in_bytes(array, axis.stride[array] * step, src_size, dst_size);
+    boxes::advance(result.stride[a], in_bytes(axis.stride, src_size, dst_size), step);
   }
-  for (int array = 0; array < kArrays; array++) {
-    result.offset[array] = in_bytes(array, box.offset[array], src_size, dst_size);
-    result.step[array] = box.axes.back().stride[array];
-  }
+  result.offset = in_bytes(box.offset, src_size, dst_size);
+  result.step = box.axes.back().stride;
   return result;
+}
+
+constexpr int kThreads = 256;
+
+// A kernel whose threads take `packs` packs of a plan's box each, a block's width apart.
+template <int packs, class Plan>
+void launch_packs(void (*kernel)(Plan), const Plan& plan) {
+  const dim3 grid(ceil_div(plan.box.packs, kThreads * packs));
+  cuda::launch(kernel, grid, dim3(kThreads), 0, plan);
 }
 
 } // namespace torch_dnnl::reorder_cuda

@@ -11,8 +11,7 @@
 
 #include "core/cuda/divide.h"
 #include "core/math.h"
-#include "reorder/cuda/alignment.h"
-#include "reorder/cuda/kernels.h"
+#include "reorder/cuda/pack.h"
 
 namespace torch_dnnl::reorder_cuda {
 
@@ -21,18 +20,18 @@ constexpr int kTiledAxes = 4; // along which a tile has more than one element, a
 struct TileAxis {
   uint32_t extent, tile;
   bool in_run;
-  cuda::Divisor tiles;            // along the axis
-  cuda::Divisor inside;           // coordinates within a tile
-  uint32_t shared;                // bytes in shared memory
-  int64_t stride[boxes::kArrays]; // of src and dst in bytes
+  cuda::Divisor tiles;  // along the axis
+  cuda::Divisor inside; // coordinates within a tile
+  uint32_t shared;      // bytes in shared memory
+  Offsets stride;       // of src and dst in bytes
 };
 
 // The first axis is the innermost one of the destination, whose elements go in packs.
 struct TileBox {
   int axes, tiled;
   TileAxis axis[kMaxAxes]; // those that are tiled first
-  int64_t offset[boxes::kArrays];
-  int64_t step[boxes::kArrays]; // of the elements of a pack
+  Offsets offset;
+  Offsets step; // of the elements of a pack
   // Source to shared memory, by vectors.
   int run_end;         // the last axis of the run
   uint32_t run_stride; // elements of the run per step of that axis
@@ -45,11 +44,7 @@ struct TileBox {
   uint32_t pack_shared; // bytes from one to the next
   uint32_t packs, line_packs;
   cuda::Divisor line;
-};
-
-// How a launch covers a box.
-struct TileLaunch {
-  TileBox box;
+  // How a launch covers the box.
   uint32_t blocks, shared_bytes;
 };
 
@@ -65,7 +60,7 @@ constexpr int64_t kBanks = 128;   // bytes of shared memory that are accessed at
 struct Source {
   const boxes::Box& box;
   const void* data;
-  int64_t src_size, dst_size; // of an element
+  int64_t src_size, dst_size; // of an element, bytes
   int64_t pack;               // elements of the destination
 
   // The innermost axis of the destination.
@@ -75,7 +70,7 @@ struct Source {
   int64_t extent(int a) const {
     return box.axes[a].extent;
   }
-  int64_t stride(int a, boxes::Array array) const {
+  int64_t stride(int a, Array array) const {
     return box.axes[a].stride[array];
   }
 };
@@ -132,21 +127,21 @@ inline int64_t line_packs(const Source& s, const Shape& shape) {
 inline void choose_run(const Source& s, Shape& shape) {
   c10::SmallVector<int, kMaxAxes> order;
   for (int a = s.last(); a >= 0; a--)
-    if (s.stride(a, boxes::kSrc) > 0)
+    if (s.stride(a, kSrc) > 0)
       order.push_back(a);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-    return s.stride(a, boxes::kSrc) < s.stride(b, boxes::kSrc);
+    return s.stride(a, kSrc) < s.stride(b, kSrc);
   });
   for (const int a : order) {
     const int64_t bytes = shape.run * s.src_size;
     const bool is_first = shape.run_axes.empty();
-    const bool is_next = is_first || s.stride(a, boxes::kSrc) == shape.run_step * shape.run;
+    const bool is_next = is_first || s.stride(a, kSrc) == shape.run_step * shape.run;
     // As rows, if they are aligned, the packs' axis has its columns in different banks.
     const bool makes_rows = a == s.last() && !is_first && bytes % cuda::kWidestAccess == 0;
     if (!is_next || bytes >= kLine || makes_rows || !may_tile(s, shape, a))
       break;
     if (is_first)
-      shape.run_step = s.stride(a, boxes::kSrc);
+      shape.run_step = s.stride(a, kSrc);
     shape.tile[a] = possible_tile(s, a, ceil_div(kLine / s.src_size, shape.run));
     shape.in_run[a] = true;
     shape.run_axes.push_back(a);
@@ -161,7 +156,7 @@ inline void choose_run(const Source& s, Shape& shape) {
 inline void choose_lines(const Source& s, Shape& shape) {
   int64_t together = 1;
   for (int a = s.last(); a >= 0 && together * s.dst_size < kLine; a--) {
-    if (s.stride(a, boxes::kDst) != together)
+    if (s.stride(a, kDst) != together)
       break;
     if (may_grow(s, shape, a))
       grow(s, shape, a, ceil_div(kLine / s.dst_size, together));
@@ -221,13 +216,10 @@ inline void set_axes(const Source& s, const Shape& shape, const Order& order, Ti
     axis.in_run = shape.in_run[a];
     axis.tiles = cuda::Divisor(ceil_div(s.extent(a), shape.tile[a]));
     axis.inside = cuda::Divisor(shape.tile[a]);
-    for (int array = 0; array < boxes::kArrays; array++)
-      axis.stride[array] = in_bytes(array, s.box.axes[a].stride[array], s.src_size, s.dst_size);
+    axis.stride = in_bytes(s.box.axes[a].stride, s.src_size, s.dst_size);
   }
-  for (int array = 0; array < boxes::kArrays; array++) {
-    result.offset[array] = in_bytes(array, s.box.offset[array], s.src_size, s.dst_size);
-    result.step[array] = s.box.axes[s.last()].stride[array];
-  }
+  result.offset = in_bytes(s.box.offset, s.src_size, s.dst_size);
+  result.step = s.box.axes.back().stride;
 }
 
 // Places what a tile has in shared memory; returns its bytes. Rows begin at multiples of 16 bytes.
@@ -272,10 +264,10 @@ choose_vectors(const Source& s, const Shape& shape, const Order& order, TileBox&
   const bool is_dense = !shape.run_axes.empty() && shape.run_step == 1;
   Alignment alignment(is_dense ? cuda::kWidestAccess : s.src_size);
   alignment.add(s.data);
-  alignment.add(s.box.offset[boxes::kSrc] * s.src_size);
+  alignment.add(s.box.offset[kSrc] * s.src_size);
   int64_t rows = 1;
   for (int a = 0; a <= s.last(); a++) {
-    const int64_t bytes = s.stride(a, boxes::kSrc) * s.src_size;
+    const int64_t bytes = s.stride(a, kSrc) * s.src_size;
     if (shape.tile[a] < s.extent(a))
       alignment.add(bytes * shape.tile[a]);
     if (shape.tile[a] > 1 && !shape.in_run[a]) {
@@ -306,22 +298,15 @@ inline void count_packs(const Source& s, const Shape& shape, TileBox& result) {
 
 } // namespace tile_detail
 
-// `src`: the source's data; sizes of elements in bytes; `pack`: elements of the destination.
-inline TileLaunch plan_tiles(
-    const boxes::Box& box,
-    const void* src,
-    int64_t src_size,
-    int64_t dst_size,
-    int64_t pack) {
+inline TileBox plan_tiles(const tile_detail::Source& source) {
   using namespace tile_detail;
-  const Source source{box, src, src_size, dst_size, pack};
   const Shape shape = choose_shape(source);
   const Order order = order_axes(source, shape);
-  TileLaunch result{};
-  set_axes(source, shape, order, result.box);
-  result.shared_bytes = place(source, shape, order, result.box);
-  choose_vectors(source, shape, order, result.box);
-  count_packs(source, shape, result.box);
+  TileBox result{};
+  set_axes(source, shape, order, result);
+  result.shared_bytes = place(source, shape, order, result);
+  choose_vectors(source, shape, order, result);
+  count_packs(source, shape, result);
   result.blocks = 1;
   for (int a = 0; a <= source.last(); a++)
     result.blocks *= static_cast<uint32_t>(ceil_div(source.extent(a), shape.tile[a]));

@@ -29,9 +29,7 @@ template <class Pack>
 class TileOfBlock {
  public:
   __device__ __forceinline__ TileOfBlock(const typename Pack::Args& args, const TileBox& box)
-      : args_(args), box_(box), run_(box.run_elements) {
-    for (int array = 0; array < kArrays; array++)
-      begin_[array] = box.offset[array];
+      : args_(args), box_(box), begin_{box.offset, &box.step}, run_(box.run_elements) {
     uint32_t tile = blockIdx.x;
 #pragma unroll
     for (int a = 0; a < kTiledAxes; a++) {
@@ -55,10 +53,7 @@ class TileOfBlock {
   }
 
   __device__ __forceinline__ void store_pack(uint32_t index, const char* shared) const {
-    PackPosition position;
-    position.step = box_.step;
-    for (int array = 0; array < kArrays; array++)
-      position.at[array] = begin_[array];
+    PackPosition position = begin_;
     uint32_t pack_index = box_.line.split(index);
     bool inside = true;
     uint32_t from = 0;
@@ -68,7 +63,7 @@ class TileOfBlock {
         const uint32_t coordinate = box_.axis[a].inside.split(index);
         inside &= coordinate < left_[a];
         from += coordinate * box_.axis[a].shared;
-        advance(position.at, a, coordinate);
+        advance(position, a, coordinate);
       }
     }
     pack_index += index * box_.line_packs;
@@ -76,7 +71,7 @@ class TileOfBlock {
     if (!inside || first >= left_[0])
       return;
     from += pack_index * box_.pack_shared;
-    advance(position.at, 0, first);
+    advance(position, 0, first);
     const int count =
         static_cast<int>(min(static_cast<uint32_t>(Pack::kElements), left_[0] - first));
     Pack pack;
@@ -91,12 +86,8 @@ class TileOfBlock {
     return a + 1 < box_.axes ? box_.axis[a].tiles.split(tile) : tile;
   }
 
-  __device__ __forceinline__ void advance(int64_t (&at)[kArrays], int a, uint32_t count) const {
-    at[kSrc] += count * box_.axis[a].stride[kSrc];
-    at[kDst] += count * box_.axis[a].stride[kDst];
-    if (args_.has_tensors)
-      for (int array = 0; array < kOperands; array++)
-        at[array] += count * box_.axis[a].stride[array];
+  __device__ __forceinline__ void advance(PackPosition& position, int a, uint32_t count) const {
+    position.advance(count, box_.axis[a].stride, args_.has_tensors);
   }
 
   // A vector of a run, and where it goes.
@@ -108,7 +99,7 @@ class TileOfBlock {
   template <int width>
   __device__ __forceinline__ Vector vector(uint32_t index, uint32_t run) const {
     const uint32_t i = box_.run_vectors.split(index);
-    Vector v{args_.src + begin_[kSrc] + i * box_.vector_stride, i * width, 0};
+    Vector v{args_.src + begin_.at[kSrc] + i * box_.vector_stride, i * width, 0};
     bool inside = i * width < run;
 #pragma unroll
     for (int a = 0; a < kTiledAxes; a++) {
@@ -152,7 +143,7 @@ class TileOfBlock {
 
   const typename Pack::Args& args_;
   const TileBox& box_;
-  int64_t begin_[kArrays];
+  PackPosition begin_;
   uint32_t left_[kTiledAxes]; // of the tile within the box; not indexed at run time
   uint32_t run_;              // elements of a run within the box
 };
@@ -171,8 +162,8 @@ __global__ void __launch_bounds__(kThreads)
 template <class Pack>
 void launch_tiles(const ReorderProblem& p, const Box& box) {
   const typename Pack::Args args(p);
-  const TileLaunch tiles = plan_tiles(box, p.src, args.src_size, args.dst_size, Pack::kElements);
-  const TilePlan<Pack> plan{args, tiles.box};
+  const TileBox tiles = plan_tiles({box, p.src, args.src_size, args.dst_size, Pack::kElements});
+  const TilePlan<Pack> plan{args, tiles};
   cuda::launch(tile_kernel<Pack>, dim3(tiles.blocks), dim3(kThreads), tiles.shared_bytes, plan);
 }
 
@@ -188,12 +179,12 @@ void launch_widest(const ReorderProblem& p, const Box& box) {
 
 // Where a sector of the source has several elements, and the destination's neighbours are not among
 // them.
-bool needs_transpose(const ReorderProblem& p, const Task& task) {
+bool needs_transpose(const ReorderProblem& p, const Box& box) {
   constexpr int64_t kSector = 32;
   const int64_t size = c10::elementSize(p.src_dtype);
-  const auto& axes = task.box.axes;
+  const auto& axes = box.axes;
   const int64_t inner = axes.back().stride[kSrc];
-  return !task.is_padding && inner > 1 && std::any_of(axes.begin(), axes.end(), [&](const Axis& a) {
+  return !box.is_padding && inner > 1 && std::any_of(axes.begin(), axes.end(), [&](const Axis& a) {
     return a.stride[kSrc] > 0 && a.stride[kSrc] < inner && a.stride[kSrc] * size < kSector;
   });
 }

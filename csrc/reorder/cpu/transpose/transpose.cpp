@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/cpu/stream.h"
+#include "core/dispatch.h"
 #include "core/math.h"
 
 namespace torch_dnnl::reorder_cpu {
@@ -241,16 +242,8 @@ void transpose_all(Matrix m) {
 } // namespace
 
 void transpose(const Matrix& matrix, int64_t element_size) {
-  switch (element_size) {
-    case 1:
-      return transpose_all<1>(matrix);
-    case 2:
-      return transpose_all<2>(matrix);
-    case 4:
-      return transpose_all<4>(matrix);
-    default:
-      return transpose_all<8>(matrix);
-  }
+  dispatch_bytes(
+      element_size, [&]<class E>(std::type_identity<E>) { transpose_all<sizeof(E)>(matrix); });
 }
 
 } // namespace torch_dnnl::reorder_cpu
