@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from threads import threads
 
+import torch_dnnl  # noqa: F401  registers the operators
+
 
 def peak_of(call):
     """The result, and how many bytes of memory the process took for a moment beyond what it had, at
