@@ -26,21 +26,25 @@ double filled(int64_t n, int64_t lanes) {
   return 1.0 * n / round_up(n, lanes);
 }
 
-// Times of Winograd's algorithm and of the direct kernel, in products of two channels, of which the
+// Of Winograd's algorithm and of the direct kernel, in products of two channels, of which the
 // definition has nine for each output.
+struct WinogradCosts {
+  static constexpr int64_t kernels_in_tiles = 4; // tiles that take as long as the kernels
+  static constexpr int64_t direct_pixel = 6;     // of those that meet data
+  static constexpr int64_t direct_weights = 100; // if the second-level cache does not hold them
+  static constexpr int64_t cached_weights = int64_t(1) << 20;
+};
+
 template <class F>
-int64_t time_of_tiles(const ConvProblem& p) {
-  constexpr int64_t kernels_in_tiles = 4; // to transform the kernels takes as long
-  return F::kPositions * (Tiles<F>(p.n, GatherImages{p}.out_size).count + kernels_in_tiles);
+int64_t cost_of_tiles(const ConvProblem& p) {
+  const int64_t tiles = Tiles<F>(p.n, GatherImages{p}.out_size).count;
+  return F::kPositions * (tiles + WinogradCosts::kernels_in_tiles);
 }
 
-int64_t time_of_direct(const ConvProblem& p) {
-  constexpr int64_t of_pixel = 6;     // of those that meet data
-  constexpr int64_t of_weights = 100; // if the second-level cache does not hold them
-  constexpr int64_t cached_weights = int64_t(1) << 20;
+int64_t cost_of_direct(const ConvProblem& p) {
   const int64_t pixels = p.n * std::min(product(p.src_size), product(p.dst_size));
-  const bool are_cached = p.groups * channel_pairs(p) * 9 < cached_weights;
-  return of_pixel * pixels + (are_cached ? 0 : of_weights);
+  const bool are_cached = p.groups * channel_pairs(p) * 9 < WinogradCosts::cached_weights;
+  return WinogradCosts::direct_pixel * pixels + (are_cached ? 0 : WinogradCosts::direct_weights);
 }
 
 bool prefers_winograd(const ConvProblem& p) {
@@ -54,7 +58,7 @@ bool prefers_winograd(const ConvProblem& p) {
     // Of images of one row or column, a tile takes few of the products that it is made for.
     return Tiles<F4x4>(p.n, p.dst_size).count >= 16 && std::min(p.dst_size[1], p.dst_size[2]) > 1;
   }
-  return std::min(time_of_tiles<F2x2>(p), time_of_tiles<F4x4>(p)) <= time_of_direct(p);
+  return std::min(cost_of_tiles<F2x2>(p), cost_of_tiles<F4x4>(p)) <= cost_of_direct(p);
 }
 
 } // namespace
@@ -138,7 +142,7 @@ bool prefers_few_outputs(const ConvProblem& p) {
 }
 
 bool prefers_tiles_2x2(const ConvProblem& p) {
-  return p.pass != ConvPass::backward_weights && time_of_tiles<F2x2>(p) <= time_of_tiles<F4x4>(p);
+  return p.pass != ConvPass::backward_weights && cost_of_tiles<F2x2>(p) <= cost_of_tiles<F4x4>(p);
 }
 
 bool prefers_winograd_2x2(const ConvProblem& p) {
