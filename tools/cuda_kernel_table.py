@@ -66,6 +66,8 @@ def read(path: str) -> dict[tuple[str, str], Kernel]:
                 arch = found[1]
             elif found := re.match(r"\s*Function\s*:?\s*(\w+):?", line):
                 name = found[1]
+                # A kernel of an inline function is in several objects, and listed as often.
+                kernels[arch, name].instructions = kernels[arch, name].local = 0
             elif found := re.match(r"\s*REG:(\d+) STACK:(\d+) SHARED:(\d+)", line):
                 kernel = kernels[arch, name]
                 kernel.registers, kernel.stack, kernel.shared = map(int, found.groups())
