@@ -9,7 +9,7 @@
 
 namespace torch_dnnl {
 
-enum class Activation { none, relu, silu, gelu, sigmoid, tanh, hardswish };
+enum class Activation { none, relu, silu, gelu, sigmoid, tanh, hardswish, last = hardswish };
 
 // Whether the derivative is a function of the result; else it is one of what the activation is
 // applied to.
@@ -88,7 +88,7 @@ TORCH_DNNL_HD inline V times_derivative(const V& grad, const V& value) {
 // f(tag) where tag.value is the activation, as a constant.
 template <Activation candidate = Activation::none, class F>
 TORCH_DNNL_HD inline auto with_activation(Activation a, F&& f) {
-  if constexpr (candidate != Activation::hardswish) // the last one
+  if constexpr (candidate != Activation::last)
     if (a != candidate)
       return with_activation<static_cast<Activation>(static_cast<int>(candidate) + 1)>(a, f);
   return f(std::integral_constant<Activation, candidate>{});

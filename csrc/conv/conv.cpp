@@ -85,10 +85,10 @@ Pullback gradient_by(size_t argument, const Stack& args) {
   saved[1] = derivative == backward_data ? image_size(tensor, args)
       : derivative == backward_weights   ? kernel_size(tensor, args)
                                          : IValue();
-  const auto apply = [](const Tensor& grad, const Stack& saved) {
-    Stack args = saved;
-    args.insert(args.begin() + position, IValue(grad));
-    return derivative(std::move(args));
+  const auto apply = [](const Tensor& grad, const Stack& kept) {
+    Stack call = kept;
+    call.insert(call.begin() + position, IValue(grad));
+    return derivative(std::move(call));
   };
   return {apply, std::move(saved)};
 }
@@ -232,12 +232,12 @@ FourTensors fused_backward_steps(
     const std::optional<Tensor>& src,
     const std::optional<Tensor>& weights,
     c10::SymIntArrayRef src_size,
-    c10::SymIntArrayRef kernel_size,
+    c10::SymIntArrayRef size_of_kernel,
     const ConvOptions& options,
-    bool bias,
-    bool residual) {
+    bool of_bias,
+    bool of_residual) {
   const ConvArguments checked = fused_backward_arguments(
-      grad, value, activation, std::nullopt, std::nullopt, src_size, kernel_size, options);
+      grad, value, activation, std::nullopt, std::nullopt, src_size, size_of_kernel, options);
   const Tensor h = times_derivative(grad, {value, activation});
   const auto gradient = [&](Tensor (*backward)(Stack), const Tensor& partner, auto size) {
     const auto& o = options;
@@ -248,9 +248,9 @@ FourTensors fused_backward_steps(
   const auto none = [&] { return h.new_empty({0}); };
   return {
       weights.has_value() ? gradient(backward_data, *weights, src_size) : none(),
-      src.has_value() ? gradient(backward_weights, *src, kernel_size) : none(),
-      bias ? bias_gradient(h, {checked.image_at.channel}) : none(),
-      residual ? h : none()};
+      src.has_value() ? gradient(backward_weights, *src, size_of_kernel) : none(),
+      of_bias ? bias_gradient(h, {checked.image_at.channel}) : none(),
+      of_residual ? h : none()};
 }
 
 const Ending activation_ending{

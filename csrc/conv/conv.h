@@ -73,7 +73,7 @@ inline void copy_layout(const at::Tensor& tensor, Dims at, int64_t* sizes, int64
 
 // A checked call of convolution_fused_backward. With the gradient g of the result, h = g a'(u) is
 // the gradient of the residual, its sums are that of the bias, and the gradients of src and weights
-// are made of h.
+// are made of h. The outputs are allocated when the call is made.
 struct FusedBackward {
   ConvArguments args;
   at::Tensor grad, value;                 // value: the result or, where a' needs it, u

@@ -13,9 +13,6 @@
 
 namespace torch_dnnl {
 
-// Sizes alone.
-struct Meta {};
-
 // The gradients of src, weights, bias and residual.
 using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
@@ -99,6 +96,7 @@ struct ConvOnDevice {
       bool bias,
       bool residual) {
     const FusedBackward call{
+        // with its outputs
         fused_backward_arguments(
             grad, value, activation, src, weights, src_size, kernel_size, options),
         grad,

@@ -16,7 +16,7 @@
 
 namespace torch_dnnl {
 
-// Which of the three tensors is computed.
+// Which of the three tensors is computed. name_of() names them in this order.
 enum class ConvPass { forward, backward_data, backward_weights };
 
 // The operator that computes a pass.

@@ -1,4 +1,4 @@
-// The switches from a run-time type or value to one of compile time, outside kernels.
+// The switches from a run-time type or value to one of compile time, outside loops.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -32,12 +32,14 @@ void dispatch(TypeList<T...>, c10::ScalarType type, F&& f) {
   TORCH_INTERNAL_ASSERT(found, "no kernel for ", type);
 }
 
-// f(std::type_identity<E>) for the unsigned integer E of so many bytes: what moves elements does
-// not ask for their type.
-template <class F>
+// f(std::type_identity<E>) for the unsigned integer E of so many bytes, at least kLeast: what moves
+// elements does not ask for their type.
+template <size_t kLeast = 1, class F>
 void dispatch_bytes(size_t bytes, F&& f) {
-  bytes == 1       ? f(std::type_identity<uint8_t>{})
-      : bytes == 2 ? f(std::type_identity<uint16_t>{})
+  if constexpr (kLeast == 1)
+    if (bytes == 1)
+      return f(std::type_identity<uint8_t>{});
+  bytes == 2       ? f(std::type_identity<uint16_t>{})
       : bytes == 4 ? f(std::type_identity<uint32_t>{})
                    : f(std::type_identity<uint64_t>{});
 }

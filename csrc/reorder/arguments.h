@@ -202,15 +202,13 @@ inline void check_operand(const ReorderArguments& call, int array, c10::ScalarTy
         !is_scale || number != 0,
         Expected(op) << argument << " to be different from 0 in "
                      << dtype_name(options.compute_dtype) << ", got " << given);
-    with_type(dtype, [&](auto tag) {
-      using T = decltype(tag);
-      if constexpr (std::is_integral_v<T>) {
-        TORCH_CHECK_VALUE(
-            is_scale || convert<T>(given) == given,
-            Expected(op) << argument << " to be a value of " << dtype_name(dtype) << ", got "
-                         << given);
-      }
-    });
+    const bool is_value = is_scale || with_type(dtype, [&](auto tag) {
+                            using T = decltype(tag);
+                            return !std::is_integral_v<T> || convert<T>(given) == given;
+                          });
+    TORCH_CHECK_VALUE(
+        is_value,
+        Expected(op) << argument << " to be a value of " << dtype_name(dtype) << ", got " << given);
     return;
   }
   const at::Tensor& tensor = *options.operand[array].tensor;

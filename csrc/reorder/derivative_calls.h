@@ -73,6 +73,7 @@ Stack with_batch_in_front(
     const char* op,
     const BatchedCall& call,
     std::initializer_list<std::pair<const char*, size_t>> formats,
+    std::optional<size_t> size,
     std::initializer_list<size_t> operands);
 
 } // namespace torch_dnnl

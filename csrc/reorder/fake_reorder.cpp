@@ -138,13 +138,15 @@ Stack batch_fake_reorder(const BatchedCall& call) {
       "fake_reorder",
       call,
       {{"dst_format", arg::dst_format}},
+      /*size=*/std::nullopt,
       {arg::dst_scale, arg::dst_zero_point});
   args[arg::batch_dims] = args[arg::batch_dims].toInt() + 1;
   return call_outputs<"torch_dnnl::fake_reorder">(std::move(args));
 }
 
 Tensor batch_fake_reorder_backward(const BatchedCall& call) {
-  Stack args = with_batch_in_front("fake_reorder", call, {{"format", 2}}, {});
+  Stack args =
+      with_batch_in_front("fake_reorder", call, {{"format", 2}}, /*size=*/std::nullopt, {});
   args[1] = call.with_batch_at(1, 0);
   return torch_dnnl::call<"torch_dnnl::fake_reorder_backward">(std::move(args));
 }

@@ -13,18 +13,15 @@
 
 namespace torch_dnnl {
 
-// Sizes alone.
-struct Meta {};
-
 // What a device registers: read the call, allocate, and run a kernel where there are elements.
 // Device has a table of kernels for each operator.
 template <class Device>
 struct ReorderOnDevice {
   static at::Tensor reorder(const at::Tensor& src, const ReorderOptions& options) {
-    const c10::DeviceGuard guard(src.device());
     const ReorderArguments call = reorder_arguments(src, options);
     at::Tensor dst = reorder_output(call, call.dtype);
     if constexpr (!is_meta) {
+      const c10::DeviceGuard guard(src.device());
       if (dst.numel() > 0)
         compute(Device::kernels, reorder_problem(call, dst), options);
     }
@@ -32,11 +29,11 @@ struct ReorderOnDevice {
   }
 
   static FakeReorderOutputs quantize(const at::Tensor& src, const FakeReorderOptions& options) {
-    const c10::DeviceGuard guard(src.device());
     const FakeReorderArguments call = fake_reorder_arguments(src, options);
     at::Tensor dst = reorder_output(call.reorder, call.result_dtype);
     at::Tensor mask = empty(call.mask_size, src.options().dtype(c10::kByte));
     if constexpr (!is_meta) {
+      const c10::DeviceGuard guard(src.device());
       if (src.numel() > 0) {
         FakeReorderProblem p = fake_reorder_problem(call, dst, mask);
         p.mask = mask.mutable_data_ptr<uint8_t>();
@@ -51,10 +48,10 @@ struct ReorderOnDevice {
 
   static at::Tensor
   mask(const at::Tensor& grad, const at::Tensor& saved_mask, const ReorderOptions& options) {
-    const c10::DeviceGuard guard(grad.device());
     const auto call = fake_reorder_backward_arguments(grad, saved_mask, options);
     at::Tensor dst = reorder_output(call.reorder, call.result_dtype);
     if constexpr (!is_meta) {
+      const c10::DeviceGuard guard(grad.device());
       if (grad.numel() > 0) {
         const at::Tensor dense = saved_mask.contiguous();
         FakeReorderProblem p = fake_reorder_problem(call, dst, dense);

@@ -26,6 +26,7 @@ using c10::IValue;
 
 Stack without(c10::ArrayRef<int> operands, Stack call) {
   using namespace reorder_arg;
+  static_assert(beta - accumulate == scale_value - scale); // the numbers are in the same order
   for (const int operand : operands) {
     const bool is_zero_point = operand == src_zero_point || operand == dst_zero_point;
     call[operand] = IValue();
@@ -61,6 +62,7 @@ Stack with_batch_in_front(
     const char* op,
     const BatchedCall& call,
     std::initializer_list<std::pair<const char*, size_t>> formats,
+    std::optional<size_t> size,
     std::initializer_list<size_t> operands) {
   Stack args = call.args;
   args[0] = call.with_batch_at(0, 0);
@@ -71,12 +73,10 @@ Stack with_batch_in_front(
       args[format] = batched_tag(op, name, *tag);
     }
   }
-  for (IValue& value : args) {
-    if (value.isIntList() || value.isSymIntList()) {
-      auto size = value.toSymIntVector();
-      size.insert(size.begin(), call.batch);
-      value = std::move(size);
-    }
+  if (size && !args[*size].isNone()) {
+    auto sizes = args[*size].toSymIntVector();
+    sizes.insert(sizes.begin(), call.batch);
+    args[*size] = std::move(sizes);
   }
   for (const size_t argument : operands) {
     if (!args[argument].isTensor())
@@ -345,6 +345,7 @@ Tensor batch_reorder(const BatchedCall& call) {
       "reorder",
       call,
       {{"src_format", src_format}, {"dst_format", dst_format}},
+      size,
       {scale, dst_scale, src_zero_point, dst_zero_point});
   if (args[accumulate].isTensor())
     args[accumulate] = call.with_batch_at(accumulate, 0);
@@ -357,6 +358,7 @@ Tensor batch_reorder_backward(const BatchedCall& call) {
       "reorder_backward",
       call,
       {{"src_format", src_format}, {"dst_format", dst_format}},
+      size,
       {scale, dst_scale}));
 }
 

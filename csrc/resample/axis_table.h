@@ -6,7 +6,7 @@
 // on the host (where tables are cached) and on the device. Products are rounded
 // before anything is added (mul), so that both find the same taps: a kernel is
 // chosen by the host's table and may run with the device's. A new filter is a
-// value of `Filter` with a case in `tap_weight` and one in `filter_support`; a
+// value of `Filter` with a case in `tap_weight` and a line in `filter_support`; a
 // new coordinate rule is a value of `Coordinates` with a case in
 // `source_coordinate`.
 //

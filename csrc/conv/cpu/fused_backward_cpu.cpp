@@ -20,6 +20,7 @@ using at::Tensor;
 
 // ---- How large parts are, and which rows of src belong to them: all of this is integers ----
 
+// Rows run along the first spatial dimension that has several in the result.
 struct FusedBackwardSizes {
   int64_t images, rows, groups;
   int64_t halo;        // rows before a part that meet the same rows of src; 0 without its gradient

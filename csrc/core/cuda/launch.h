@@ -46,7 +46,8 @@ class Scratch {
 };
 
 #ifndef TORCH_DNNL_CUDA_ON_HOST
-// Launches a kernel, given the addresses of its arguments. A function of its own, as torch's
+// Launches a kernel on the current stream of the current device, given the addresses of its
+// arguments. A function of its own, as torch's
 // headers of streams take nvcc longer than most kernels.
 void launch_kernel(
     const void* kernel,

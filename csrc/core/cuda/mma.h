@@ -2,10 +2,6 @@
 // capability 8.0 and later: from global to shared memory while the thread computes (cp.async), and
 // from there to registers (ldmatrix). On the host they are defined by what the lanes exchange.
 //
-// A thread issues copies, closes groups of them with commit(), and waits until no more than a few
-// of its latest groups are under way. Its own copies have then arrived; other threads see them
-// after a barrier.
-//
 // The operands of D[16][8] += A[16][k] B[k][8] lie in registers as 8 x 8 matrices of 16-bit
 // elements, or 8 x 4 of 32-bit ones: lane l has row l / 4 and of it the 4 bytes from byte 4 * (l %
 // 4) on. A is four such matrices: (rows 0-7, first half of k), (rows 8-15, first), (0-7, second),
@@ -36,7 +32,9 @@ __device__ __forceinline__ uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-// The copies of one thread.
+// The copies of one thread. It issues copies, closes groups of them with commit(), and waits until
+// no more than a few of its latest groups are under way. Its own copies have then arrived; other
+// threads see them after a barrier.
 class AsyncCopies {
  public:
   // 16 bytes between multiples of 16; zeros if not `valid`, when nothing is read. `cached`: what is

@@ -1,4 +1,4 @@
-// Where results come from.
+// Where results come from, and where there is nothing but their sizes.
 #pragma once
 
 #include <ATen/ops/empty.h>
@@ -8,6 +8,9 @@
 #include "core/cpu/huge_pages.h"
 
 namespace torch_dnnl {
+
+// In the place of a device: what is registered for meta tensors allocates and computes nothing.
+struct Meta {};
 
 // A tensor that is about to be written for the first time.
 inline at::Tensor in_huge_pages(at::Tensor empty) {

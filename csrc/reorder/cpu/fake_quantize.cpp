@@ -233,7 +233,7 @@ void fake_quantize(const FakeReorderProblem& p) {
 }
 
 void mask_gradient(const FakeReorderProblem& p) {
-  dispatch_bytes(c10::elementSize(p.reorder.dst_dtype), [&]<class T>(std::type_identity<T>) {
+  dispatch_bytes<2>(c10::elementSize(p.reorder.dst_dtype), [&]<class T>(std::type_identity<T>) {
     reorder_cpu::mask_elements<T>(p);
   });
 }

@@ -151,7 +151,7 @@ void fake_quantize(const FakeReorderProblem& p) {
 
 void mask_gradient(const FakeReorderProblem& p) {
   const FakePlan<float> plan(p, *box_of_packs(p));
-  dispatch_bytes(plan.args.dst_size, [&]<class T>(std::type_identity<T>) {
+  dispatch_bytes<2>(plan.args.dst_size, [&]<class T>(std::type_identity<T>) {
     launch_packs<kPacks>(mask_kernel<T>, plan);
   });
 }

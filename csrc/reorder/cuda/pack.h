@@ -79,15 +79,16 @@ struct PackArgs {
 struct PackPosition {
   Offsets at;
   const Offsets* step;
-
-  __device__ __forceinline__ void advance(uint32_t count, const Offsets& stride, bool has_tensors) {
-    at[kSrc] += count * stride[kSrc];
-    at[kDst] += count * stride[kDst];
-    if (has_tensors)
-      for (int array = 0; array < kOperands; array++)
-        at[array] += count * stride[array];
-  }
 };
+
+__device__ __forceinline__ void
+advance(Offsets& at, uint32_t count, const Offsets& stride, bool has_tensors) {
+  at[kSrc] += count * stride[kSrc];
+  at[kDst] += count * stride[kDst];
+  if (has_tensors)
+    for (int array = 0; array < kOperands; array++)
+      at[array] += count * stride[array];
+}
 
 // Reads what belongs to the first `count` elements of a pack.
 template <class C>

@@ -29,7 +29,7 @@ template <class Pack>
 class TileOfBlock {
  public:
   __device__ __forceinline__ TileOfBlock(const typename Pack::Args& args, const TileBox& box)
-      : args_(args), box_(box), begin_{box.offset, &box.step}, run_(box.run_elements) {
+      : args_(args), box_(box), begin_(box.offset), run_(box.run_elements) {
     uint32_t tile = blockIdx.x;
 #pragma unroll
     for (int a = 0; a < kTiledAxes; a++) {
@@ -53,7 +53,7 @@ class TileOfBlock {
   }
 
   __device__ __forceinline__ void store_pack(uint32_t index, const char* shared) const {
-    PackPosition position = begin_;
+    PackPosition position{begin_, &box_.step};
     uint32_t pack_index = box_.line.split(index);
     bool inside = true;
     uint32_t from = 0;
@@ -63,7 +63,7 @@ class TileOfBlock {
         const uint32_t coordinate = box_.axis[a].inside.split(index);
         inside &= coordinate < left_[a];
         from += coordinate * box_.axis[a].shared;
-        advance(position, a, coordinate);
+        advance(position.at, a, coordinate);
       }
     }
     pack_index += index * box_.line_packs;
@@ -71,7 +71,7 @@ class TileOfBlock {
     if (!inside || first >= left_[0])
       return;
     from += pack_index * box_.pack_shared;
-    advance(position, 0, first);
+    advance(position.at, 0, first);
     const int count =
         static_cast<int>(min(static_cast<uint32_t>(Pack::kElements), left_[0] - first));
     Pack pack;
@@ -86,8 +86,8 @@ class TileOfBlock {
     return a + 1 < box_.axes ? box_.axis[a].tiles.split(tile) : tile;
   }
 
-  __device__ __forceinline__ void advance(PackPosition& position, int a, uint32_t count) const {
-    position.advance(count, box_.axis[a].stride, args_.has_tensors);
+  __device__ __forceinline__ void advance(Offsets& at, int a, uint32_t count) const {
+    reorder_cuda::advance(at, count, box_.axis[a].stride, args_.has_tensors);
   }
 
   // A vector of a run, and where it goes.
@@ -99,7 +99,7 @@ class TileOfBlock {
   template <int width>
   __device__ __forceinline__ Vector vector(uint32_t index, uint32_t run) const {
     const uint32_t i = box_.run_vectors.split(index);
-    Vector v{args_.src + begin_.at[kSrc] + i * box_.vector_stride, i * width, 0};
+    Vector v{args_.src + begin_[kSrc] + i * box_.vector_stride, i * width, 0};
     bool inside = i * width < run;
 #pragma unroll
     for (int a = 0; a < kTiledAxes; a++) {
@@ -143,7 +143,7 @@ class TileOfBlock {
 
   const typename Pack::Args& args_;
   const TileBox& box_;
-  PackPosition begin_;
+  Offsets begin_;
   uint32_t left_[kTiledAxes]; // of the tile within the box; not indexed at run time
   uint32_t run_;              // elements of a run within the box
 };

@@ -51,7 +51,10 @@ enum class Window : int8_t {
 // Of how many vectors it is; of bytes or none: 0.
 constexpr int vectors_of(Window window) {
   using enum Window;
-  return window == shared_1 ? 1 : window == shared_2 ? 2 : window <= own_4 ? 4 : 0;
+  return window == shared_1                   ? 1
+      : window == shared_2                    ? 2
+      : window == shared_4 || window == own_4 ? 4
+                                              : 0;
 }
 
 // Whether rows of an image can be added up on the way into such a window.

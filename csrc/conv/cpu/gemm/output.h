@@ -125,10 +125,9 @@ class GemmOutput {
     for (int64_t count, j = first, end = first + n; j < end; j += count, to += count) {
       const C* from = row + j / kPanel<C> * step + j % kPanel<C>;
       count = std::min(end - j, kPanel<C> - j % kPanel<C>);
-      if (count == 1)
-        *to = convert<U>(*from);
-      else
-        at::vec::convert(from, to, count);
+      // In vectors, as g++ makes `rep movs` of a copy of up to a panel, which takes long to start.
+      for (int64_t k = 0; k < count; k += kLanes<C>)
+        store_up_to<C>(to + k, load_up_to<C>(from + k, count - k), count - k);
     }
   }
 

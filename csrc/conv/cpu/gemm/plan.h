@@ -29,7 +29,7 @@ namespace torch_dnnl {
 
 // A tensor as a matrix for each group; columns of left and right are the depth.
 struct GemmMatrix {
-  const void* data;
+  const void* data;   // of left and right
   int64_t group_step; // in elements
   Axis rows, columns;
   bool is_weights;
