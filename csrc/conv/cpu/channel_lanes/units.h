@@ -42,18 +42,21 @@ void for_each_weight(const ChannelLanesPlan& plan, int64_t vector, int64_t begin
   const int64_t* ws = p.weights_stride;
   const int64_t first = plan.first_channel(vector);
   const int64_t last = std::min(first + lanes, plan.channels);
+  const int64_t width = p.kernel[2], inputs = plan.in_channels, step = inputs * lanes; // of a tap
   for (int64_t c = begin; c < last; c++) {
     const int64_t group = c / plan.out_channels, channel = c - group * plan.out_channels;
     const int64_t from = group * p.weights_group + channel * plan.weights_out_stride;
     int64_t index = c - first;
     for (int64_t d = 0; d < p.kernel[0]; d++) {
       for (int64_t h = 0; h < p.kernel[1]; h++) {
-        for (int64_t w = 0; w < p.kernel[2]; w++) {
-          int64_t offset = from + d * ws[2] + h * ws[3] + w * ws[4];
-          for (int64_t i = 0; i < plan.in_channels;
-               i++, index += lanes, offset += plan.weights_in_stride)
-            f(offset, index);
+        const int64_t row = from + d * ws[2] + h * ws[3];
+        // A row of taps in the innermost loop, as there is mostly one input channel.
+        for (int64_t i = 0; i < inputs; i++) {
+          int64_t offset = row + i * plan.weights_in_stride, at = index + i * lanes;
+          for (int64_t w = 0; w < width; w++, offset += ws[4], at += step)
+            f(offset, at);
         }
+        index += width * step;
       }
     }
   }
