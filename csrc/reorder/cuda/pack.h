@@ -82,7 +82,7 @@ struct PackPosition {
 };
 
 __device__ __forceinline__ void
-advance(Offsets& at, uint32_t count, const Offsets& stride, bool has_tensors) {
+add_steps(Offsets& at, uint32_t count, const Offsets& stride, bool has_tensors) {
   at[kSrc] += count * stride[kSrc];
   at[kDst] += count * stride[kDst];
   if (has_tensors)

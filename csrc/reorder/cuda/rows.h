@@ -25,7 +25,7 @@ struct RowBox {
       position.at[array] = offset[array];
     int elements = 0;
     const auto advance = [&](int a, uint32_t coordinate) {
-      advance(position.at, coordinate, stride[a], has_tensors);
+      add_steps(position.at, coordinate, stride[a], has_tensors);
       elements = a == 0 ? static_cast<int>(min(width, row - coordinate * width)) : elements;
     };
     for (int a = 0; a + 1 < axes; a++)

@@ -87,7 +87,7 @@ class TileOfBlock {
   }
 
   __device__ __forceinline__ void advance(Offsets& at, int a, uint32_t count) const {
-    reorder_cuda::advance(at, count, box_.axis[a].stride, args_.has_tensors);
+    add_steps(at, count, box_.axis[a].stride, args_.has_tensors);
   }
 
   // A vector of a run, and where it goes.
