@@ -288,7 +288,7 @@ void sum_pixels(const Row& pixels, const RowPart<WeightOf<E>>& part) {
         out.template store<E>(c, broadcast_lanes(empty), rest...);
       });
     } else {
-      with_constant<0, 1, 2, 4>(static_cast<int>(taps), [&](auto kTaps) {
+      with_constant<0, 1, 2, 3, 4>(static_cast<int>(taps), [&](auto kTaps) {
         sum_taps<kTaps, E>(row, pixel, weight, taps, channels, out);
       });
     }
