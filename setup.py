@@ -2,8 +2,9 @@
 
 `_C` holds the schemas and everything above the kernels. The CPU kernels are compiled once per
 instruction set (`_cpu_default`, `_cpu_avx2`, `_cpu_avx512`). The CUDA kernels are in `_cuda`, those
-of reorder in `_cuda_exact`. All are plain shared libraries, loaded with torch.ops.load_library, not
-Python modules. What was built, and with which torch, is recorded in `torch_dnnl/_build.py`.
+of reorder and of quantized convolution in `_cuda_exact`. All are plain shared libraries, loaded
+with torch.ops.load_library, not Python modules. What was built, and with which torch, is recorded
+in `torch_dnnl/_build.py`.
 
 Environment:
   TORCH_DNNL_CUDA=0|1   never, or by all means, build the CUDA kernels (default: if torch has CUDA
@@ -202,13 +203,15 @@ for name in cpu_names:
     capability = [f"-DCPU_CAPABILITY={name.upper()}", f"-DCPU_CAPABILITY_{name.upper()}"]
     libraries.append(library(f"_cpu_{name}", CPU_KERNELS, ["-O3", *capability, *CPU_FLAGS[name]]))
 if cuda:
-    # Reorder's kernels agree with the CPU's to the bit, so that they must not fuse a * b + c. The
-    # libraries do not link to each other: what launches kernels is in both.
-    reorder = [path for path in sources(".cu", "cuda") if "/reorder/" in path]
-    launching = [path for path in sources(".cu", "cuda") if "/core/" in path]
-    others = [path for path in sources(".cu", "cuda") if path not in reorder]
+    # The kernels of Reorder and of quantized convolution agree with the CPU's to the bit, so that
+    # they must not fuse a * b + c. The libraries do not link to each other: what launches kernels
+    # is in both.
+    cuda_sources = sources(".cu", "cuda")
+    exact = [path for path in cuda_sources if {"reorder", "quantized"} & set(Path(path).parts)]
+    launching = [path for path in cuda_sources if "/core/" in path]
+    others = [path for path in cuda_sources if path not in exact]
     libraries.append(library("_cuda", others, ["-O3"]))
-    libraries.append(library("_cuda_exact", reorder + launching, ["-O3"]))
+    libraries.append(library("_cuda_exact", exact + launching, ["-O3"]))
 
 
 class BuildLibraries(BuildExtension):

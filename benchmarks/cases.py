@@ -28,6 +28,7 @@ class Case:
     operations: int = 0  # multiply-adds, where they are the limit
     exact: Callable[..., Tensor] | None = None  # of float64 tensors; default: peer
     graph: bool = False  # replayed as a CUDA graph
+    is_comparable: bool = True  # whether the peer computes the same
 
     @property
     def differentiable(self) -> bool:
@@ -475,31 +476,117 @@ def same_padding(device: str) -> Iterator[Case]:
         yield Case(f"{name} {layout}, F.pad", ours, torchs, (x, w), operations)
 
 
-def conv(device: str) -> Iterator[Case]:
+def conv(device: str, dtype: torch.dtype | None = None) -> Iterator[Case]:
     """The layers of real networks in conv_layers.csv: results, and the gradients of both inputs.
-    Then what follows and what precedes a convolution.
+    Then what follows and what precedes a convolution. With a type, the layers alone.
     """
     with (Path(__file__).parent / "conv_layers.csv").open() as file:
         layers = list(csv.DictReader(file))
     dtypes = (torch.float32, torch.bfloat16) if device == "cuda" else (torch.float32,)
-    for dtype, layout, layer in product(dtypes, ("ncx", "nxc"), layers):
-        yield from layer_passes(layer, layout, dtype, device)
+    for own, layout, layer in product((dtype,) if dtype else dtypes, ("ncx", "nxc"), layers):
+        if own == torch.int8:
+            yield from quantized_layer(layer, layout, device)
+        else:
+            yield from layer_passes(layer, layout, own, device)
+    if dtype is not None:
+        return
     yield from epilogues(device)
     yield from same_padding(device)
+
+
+def ints(text: str) -> list[int]:
+    return [int(number) for number in text.split("x")]
+
+
+ATTRIBUTES = ("n", "ic", "oc", "stride", "padding", "dilation", "groups")
+
+
+def quantized_layer(layer: dict[str, str], layout: str, device: str) -> Iterator[Case]:
+    """uint8 images by int8 weights to uint8, with zero points, a scale for each channel and a bias.
+
+    The peers are our convolution of float32, and torch's quantized one of weights packed before.
+    On machines without VNNI torch's sums of two products saturate, which shows in its errors.
+    """
+    n, ic, oc, stride, padding, dilation, groups = (int(layer[key]) for key in ATTRIBUTES)
+    spatial, kernel = ints(layer["spatial"]), ints(layer["kernel"])
+    dims = len(spatial)
+    x = torch.randint(256, (n, ic, *spatial), dtype=torch.uint8, device=device)
+    w = torch.randint(-127, 128, (oc, ic // groups, *kernel), device=device).to(torch.int8)
+    if layout == "nxc":
+        x, w = (t.movedim(1, -1).contiguous().movedim(-1, 1) for t in (x, w))
+    bias = torch.randn(oc, device=device)
+    scales = (torch.rand(oc, device=device) + 0.1) * 0.02 / (ic // groups * prod(kernel)) ** 0.5
+    attributes = [[stride] * dims, [padding] * dims, [dilation] * dims]
+    names = ("strides", "pads_begin", "dilations")
+    steps = {"src_scale": 0.02, "src_zero_point": 128, "dst_scale": 0.05, "dst_zero_point": 110}
+    given = dict(zip(names, attributes, strict=True)) | steps | {"groups": groups}
+    given |= {"pads_end": attributes[1], "data_format": "NCX", "weights_format": "OIX"}
+
+    def ours(x: Tensor, w: Tensor) -> Tensor:
+        return D.quantized_convolution(
+            x, w, bias, weights_scale=scales, dtype=torch.uint8, **given, **choice.options
+        )
+
+    def exact(x: Tensor, w: Tensor) -> Tensor:
+        convolve = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
+        sums = convolve(x - 128, w, None, *attributes, groups).movedim(1, -1)
+        v = (sums * 0.02 * scales + bias) / 0.05 + 110
+        return v.round().clamp(0, 255).movedim(-1, 1)
+
+    name = f"{layer['name']} {layout} u8"
+    operations = prod(ours(x.to("cpu"), w.to("cpu")).shape) * w[0].numel()
+    floats = [t.float() for t in (x, w)]
+    float_layer = (D.conv1d, D.conv2d, D.conv3d)[dims - 1]
+    yield Case(
+        f"{name}, float32",
+        ours,
+        lambda x, w: float_layer(*floats, bias, *attributes, groups),
+        (x, w),
+        operations,
+        exact=exact,
+        is_comparable=False,
+    )
+    if device == "cpu":
+        yield Case(name, ours, torchs_quantized(x, w, bias, scales, steps, attributes, groups),
+                   (x, w), operations, exact=exact)  # fmt: skip
+
+
+def torchs_quantized(
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor,
+    scales: Tensor,
+    steps: dict[str, float],
+    attributes: list[list[int]],
+    groups: int,
+) -> Callable[..., Tensor]:
+    """torch.ops.quantized.conv1d to conv3d, by the engine for this machine."""
+    torch.backends.quantized.engine = "x86"
+    dims = w.dim() - 2
+    qx = torch._make_per_tensor_quantized_tensor(
+        x, steps["src_scale"], int(steps["src_zero_point"])
+    )
+    zeros = torch.zeros(len(scales), dtype=torch.long)
+    qw = torch._make_per_channel_quantized_tensor(w, scales.double(), zeros, 0)
+    ops = torch.ops.quantized
+    pack, convolve = (
+        (ops.conv1d_prepack, ops.conv1d),
+        (ops.conv2d_prepack, ops.conv2d),
+        (ops.conv3d_prepack, ops.conv3d),
+    )[dims - 1]
+    packed = pack(qw, bias, *attributes, groups)
+    return lambda *_: convolve(qx, packed, steps["dst_scale"], int(steps["dst_zero_point"]))
 
 
 def layer_passes(
     layer: dict[str, str], layout: str, dtype: torch.dtype, device: str
 ) -> Iterator[Case]:
-    def ints(text: str) -> list[int]:
-        return [int(number) for number in text.split("x")]
-
-    n, ic, oc, stride, padding, dilation, groups = (
-        int(layer[key]) for key in ("n", "ic", "oc", "stride", "padding", "dilation", "groups")
-    )
+    n, ic, oc, stride, padding, dilation, groups = (int(layer[key]) for key in ATTRIBUTES)
     name = f"{layer['name']} {layout}"
+    if device == "cuda" or dtype != torch.float32:
+        name = f"{name} {SHORT[dtype]}"
     if device == "cuda":
-        n, name = 8 * n, f"{name} {SHORT[dtype]}"
+        n *= 8
     spatial, kernel = ints(layer["spatial"]), ints(layer["kernel"])
     dims = len(spatial)
     x = torch.randn(n, ic, *spatial, device=device, dtype=dtype)

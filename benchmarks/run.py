@@ -4,13 +4,15 @@
     python benchmarks/run.py --op resample --pass forward --pass backward --plot resample.png
     python benchmarks/run.py --op conv --pass both --csv conv.csv
     python benchmarks/run.py --device cuda
+    python benchmarks/run.py --op conv --dtype int8
     python benchmarks/run.py --op conv --kernel all    # our kernels beside each other
 
 Each row: milliseconds of both, peer / ours, GB/s (inputs read once, outputs written once, in either
 direction), their share of what a copy into a fresh tensor reaches in the same run, GFLOP/s where
-arithmetic is the limit and on a GPU their share of a matrix product's in the same run and type, and
-both errors against float64. Last, the geometric mean of peer / ours and the worst case. The copy
-moves as many bytes in all: it reads one half of them and writes the other.
+arithmetic is the limit, their share of a matrix product's in the same run and type (in float32 if
+the CPU has no instructions for the type), and both errors against float64. Last, the geometric
+mean of peer / ours and the worst case. The copy moves as many bytes in all: it reads one half of
+them and writes the other.
 
 On a GPU torch's convolutions are those that cudnn.benchmark finds fastest. A row that fails there
 is reported and left out, and the exit status tells it.
@@ -66,15 +68,29 @@ def error(result: object, exact: object) -> float:
     return ((flat(result) - flat(exact)).norm() / flat(exact).norm()).item()
 
 
+def has_fast_matrix_product(dtype: torch.dtype, device: str) -> bool:
+    """Elsewhere torch's product is a loop, which takes minutes and is no limit."""
+    if not dtype.is_floating_point or device == "cuda":
+        return dtype.is_floating_point
+    supported = {
+        torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
+        torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
+    }
+    return dtype not in supported or supported[dtype]()
+
+
 def row(
     case: Case, what: str, device: str, seconds: float, matrix_rates: dict[torch.dtype, float]
 ) -> dict[str, object]:
     dtype = case.tensors[0].dtype
+    rate_dtype = dtype if has_fast_matrix_product(dtype, device) else torch.float32
     ours, peer = (timed(f, case.tensors, what) for f in (case.ours, case.peer))
     with torch.backends.cudnn.flags(enabled=True, benchmark=False):
         exact = timed(case.exact or case.peer, tuple(t.double() for t in case.tensors), what)()
-    errors = [error(ours(), exact), error(peer(), exact)]
-    if errors[0] > max(WRONG, 4 * errors[1]) or math.isnan(errors[0]):
+    errors = [error(ours(), exact), error(peer(), exact) if case.is_comparable else math.nan]
+    if errors[0] > max(WRONG, 4 * (errors[1] if case.is_comparable else 0)) or math.isnan(
+        errors[0]
+    ):
         raise RuntimeError(f"{case.name}: error {errors[0]:.1e}, the peer's {errors[1]:.1e}")
     del exact  # of twice the memory or more
     tensors = (*case.tensors, case.ours(*case.tensors))
@@ -93,8 +109,8 @@ def row(
     each = GRAPH_CALLS if case.graph else 1
     a, b, copy = (t / each for t in interleaved(*calls, device=device, budget=seconds))
     rate = 2 * operations / a
-    if operations > 0 and dtype not in matrix_rates:
-        matrix_rates[dtype] = matrix_rate(dtype, device)
+    if operations > 0 and rate_dtype not in matrix_rates:
+        matrix_rates[rate_dtype] = matrix_rate(rate_dtype, device)
     return {
         "case": case.name,
         "pass": what,
@@ -104,7 +120,7 @@ def row(
         "GB/s": size / a / 1e9,
         "of copy": copy / a,
         "GFLOP/s": rate / 1e9,
-        "of matmul": rate / matrix_rates.get(dtype, math.inf),
+        "of matmul": rate / matrix_rates.get(rate_dtype, math.inf),
         "error": errors[0],
         "peer error": errors[1],
     }
@@ -169,6 +185,10 @@ def main() -> None:
         "--no-tf32", action="store_true", help="torch's float32 convolutions in float32"
     )
     parser.add_argument("--commit", help="for the table, where git does not know it")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16", "int8"),
+        help="with --op conv: its layers in this type; int8: quantized_convolution",
+    )  # fmt: skip
     parser.add_argument("--seconds", type=float, default=3.0, help="for each row")
     parser.add_argument("--csv", help="also write the rows to this file")
     parser.add_argument("--plot", help="also draw the ratios into this file")
@@ -179,6 +199,8 @@ def main() -> None:
     parser.add_argument("--reference", action="store_true", help='with "--kernel all", it too')
     parser.add_argument("--few", action="store_true", help="with --kernel, a fixed set of cases")
     args = parser.parse_args()
+    if args.dtype and args.op != ["conv"]:
+        parser.error("--dtype is for --op conv alone")
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error(f"--device cuda: torch {torch.__version__} sees no GPU")
     keep_freed_memory()
@@ -216,8 +238,9 @@ def main() -> None:
     for op in args.op or OPERATORS:
         print(f"\n{op}")
         print(" ".join(f"{column:>{width}}" for column, width, _ in COLUMNS))
-        ratios = []
-        for case in OPERATORS[op](args.device):
+        ratios: dict[bool, list[float]] = {True: [], False: []}
+        dtype = {"dtype": getattr(torch, args.dtype)} if args.dtype else {}
+        for case in OPERATORS[op](args.device, **dtype):
             if args.match not in case.name:
                 continue
             for what in args.passes or ["forward"]:
@@ -232,11 +255,13 @@ def main() -> None:
                     print(f"failed: {failures[-1]}", flush=True)
                     continue
                 print(" ".join(f"{values[c]:>{width}{f}}" for c, width, f in COLUMNS), flush=True)
-                ratios.append(values["ratio"])
+                ratios[case.is_comparable].append(values["ratio"])
                 rows.append({"op": op, **values, "torch": torch.__version__, **run})
-        if ratios:
-            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-            print(f"peer / ours: geometric mean {mean:.2f}, worst {min(ratios):.2f}")
+        for is_comparable, of_kind in ratios.items():
+            if of_kind:
+                mean = math.exp(sum(map(math.log, of_kind)) / len(of_kind))
+                peer = "peer" if is_comparable else "peer of another type"
+                print(f"{peer} / ours: geometric mean {mean:.2f}, worst {min(of_kind):.2f}")
     if args.csv and rows:
         with open(args.csv, "w", newline="") as file:
             writer = csv.DictWriter(file, fieldnames=rows[0])

@@ -82,6 +82,15 @@ TORCH_LIBRARY(torch_dnnl, m) {
   def("convolution_fused_backward(Tensor grad, Tensor value, str activation, Tensor? src, "
       "Tensor? weights, SymInt[] src_size, SymInt[] kernel_size, " + attributes +
       ", bool bias=False, bool residual=False) -> (Tensor, Tensor, Tensor, Tensor)");
+  // int8 or uint8 images by int8 weights, float32 bias; `dtype`: int8 if None. A scale or zero point
+  // is a tensor or, where that is None, a number.
+  def("quantized_convolution(Tensor src, Tensor weights, Tensor? bias=None, " + attributes +
+      ", Tensor? residual=None, str? activation=None, ScalarType? dtype=None, "
+      "Tensor? src_scale=None, Tensor? src_zero_point=None, Tensor? weights_scale=None, "
+      "Tensor? dst_scale=None, Tensor? dst_zero_point=None, Tensor? residual_scale=None, "
+      "Tensor? residual_zero_point=None, float src_scale_value=1., float src_zero_point_value=0., "
+      "float weights_scale_value=1., float dst_scale_value=1., float dst_zero_point_value=0., "
+      "float residual_scale_value=1., float residual_zero_point_value=0.) -> Tensor");
 }
 // clang-format on
 

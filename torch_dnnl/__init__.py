@@ -72,7 +72,7 @@ def _load_libraries() -> None:
 
 _load_libraries()
 
-from torch_dnnl import _flops, functional, nn  # noqa: E402, F401
+from torch_dnnl import _flops, functional, nn, quantization  # noqa: E402, F401
 from torch_dnnl.convert import convert  # noqa: E402
 from torch_dnnl.functional import _algorithm  # noqa: E402
 from torch_dnnl.functional._algorithm import (  # noqa: E402
@@ -87,7 +87,13 @@ def _kernels() -> dict[str, dict[str, list[str]]]:
     return {
         device: {
             family: names
-            for family in ("convolution", "reorder", "fake_reorder", "resample")
+            for family in (
+                "convolution",
+                "quantized_convolution",
+                "reorder",
+                "fake_reorder",
+                "resample",
+            )
             if (names := _algorithm.kernels(family, device))
         }
         for device in ("cpu", "cuda")
@@ -118,6 +124,7 @@ __all__ = [
     "convert",
     "functional",
     "nn",
+    "quantization",
     "reorder_algorithm",
     "resample_algorithm",
 ]

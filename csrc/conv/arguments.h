@@ -28,7 +28,23 @@ inline bool are_equal(c10::SymIntArrayRef a, c10::SymIntArrayRef b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), equal);
 }
 
-inline void check_tensor(const ConvArguments& a, const char* argument, const at::Tensor& tensor) {
+// The types that a tensor may have, and their names.
+struct TensorTypes {
+  bool (*contain)(c10::ScalarType);
+  const char* names;
+};
+template <class... T>
+constexpr TensorTypes types_of(TypeList<T...> /*types*/, const char* names) {
+  return {[](c10::ScalarType type) { return contains(TypeList<T...>{}, type); }, names};
+}
+inline constexpr TensorTypes kFloating =
+    types_of(FloatingTypes{}, "float64, float32, bfloat16 or float16");
+
+inline void check_tensor(
+    const ConvArguments& a,
+    const char* argument,
+    const at::Tensor& tensor,
+    const TensorTypes& types) {
   check_strided(a.op, argument, tensor);
   TORCH_CHECK_VALUE(
       tensor.dim() == a.rank,
@@ -36,9 +52,8 @@ inline void check_tensor(const ConvArguments& a, const char* argument, const at:
                      << "-D with sizes " << tensor.sym_sizes());
   check_numel(a.op, argument, tensor);
   TORCH_CHECK_TYPE(
-      contains(FloatingTypes{}, tensor.scalar_type()),
-      Expected(a.op) << argument << " to be float64, float32, bfloat16 or float16, got "
-                     << tensor.scalar_type());
+      types.contain(tensor.scalar_type()),
+      Expected(a.op) << argument << " to be " << types.names << ", got " << tensor.scalar_type());
 }
 
 inline void
@@ -49,14 +64,21 @@ check_divisible(const ConvArguments& a, const char* argument, const c10::SymInt&
                      << " channels, divisible by groups (" << a.groups << "), got " << channels);
 }
 
-inline void check_image(const ConvArguments& a, const char* argument, const at::Tensor& image) {
-  check_tensor(a, argument, image);
+inline void check_image(
+    const ConvArguments& a,
+    const char* argument,
+    const at::Tensor& image,
+    const TensorTypes& types = kFloating) {
+  check_tensor(a, argument, image, types);
   check_within(a.op, "the spatial sizes of ", argument, a.spatial_of(image), 1, kMaxSize);
   check_divisible(a, argument, a.channels(image));
 }
 
-inline void check_weights(const ConvArguments& a, const at::Tensor& weights) {
-  check_tensor(a, "weights", weights);
+inline void check_weights(
+    const ConvArguments& a,
+    const at::Tensor& weights,
+    const TensorTypes& types = kFloating) {
+  check_tensor(a, "weights", weights, types);
   check_within(a.op, "the kernel sizes of ", "weights", a.kernel_of(weights), 1, kMaxAttribute);
   TORCH_CHECK_VALUE(
       holds(a.oc(weights).sym_gt(0)) && holds(a.ic_per_group(weights).sym_le(kMaxAttribute)),
@@ -93,6 +115,33 @@ inline void check_like_output(
       are_equal(tensor.sym_sizes(), output_sizes),
       Expected(op) << argument << " to have the sizes of the output, " << output_sizes << ", got "
                    << tensor.sym_sizes());
+}
+
+// The sizes of the forward's result; the channels of src and weights fit together.
+inline void add_result(ConvArguments& a, const at::Tensor& src, const at::Tensor& weights) {
+  const c10::SymInt ic = a.channels(src) / a.groups;
+  TORCH_CHECK_VALUE(
+      holds(a.ic_per_group(weights).sym_eq(ic)),
+      Expected(a.op) << "weights to have " << ic << " input channels (the " << a.channels(src)
+                     << " of src in " << a.groups << " groups), got " << a.ic_per_group(weights)
+                     << " in sizes " << weights.sym_sizes());
+  const Sizes size = a.dst_size(a.spatial_of(src), a.kernel_of(weights));
+  a.dst = make_sizes(a.image_at, src.sym_size(0), a.oc(weights), size);
+  check_result(a.op, "src, pads and weights", a.dst);
+}
+
+// One number for each output channel.
+inline void check_per_channel(
+    const ConvArguments& a,
+    const char* argument,
+    const at::Tensor& tensor,
+    const at::Tensor& weights) {
+  const c10::SymInt oc = a.oc(weights);
+  check_strided(a.op, argument, tensor);
+  TORCH_CHECK_VALUE(
+      tensor.dim() == 1 && holds(tensor.sym_size(0).sym_eq(oc)),
+      Expected(a.op) << argument << " to be 1-D with " << oc
+                     << " elements (the output channels of weights), got " << tensor.sym_sizes());
 }
 
 // The gradient that a backward operator gets is shaped as the forward's result.
@@ -178,23 +227,11 @@ inline ConvArguments forward_arguments(
   check_image(a, "src", src);
   check_weights(a, weights);
   check_alike(a.op, "weights", weights, "src", src);
-  const c10::SymInt ic = a.channels(src) / a.groups, oc = a.oc(weights);
-  TORCH_CHECK_VALUE(
-      holds(a.ic_per_group(weights).sym_eq(ic)),
-      Expected(a.op) << "weights to have " << ic << " input channels (the " << a.channels(src)
-                     << " of src in " << a.groups << " groups), got " << a.ic_per_group(weights)
-                     << " in sizes " << weights.sym_sizes());
+  add_result(a, src, weights);
   if (bias.has_value()) {
-    check_strided(a.op, "bias", *bias);
     check_alike(a.op, "bias", *bias, "src", src);
-    TORCH_CHECK_VALUE(
-        bias->dim() == 1 && holds(bias->sym_size(0).sym_eq(oc)),
-        Expected(a.op) << "bias to be 1-D with " << oc
-                       << " elements (the output channels of weights), got " << bias->sym_sizes());
+    check_per_channel(a, "bias", *bias, weights);
   }
-  const Sizes size = a.dst_size(a.spatial_of(src), a.kernel_of(weights));
-  a.dst = make_sizes(a.image_at, src.sym_size(0), oc, size);
-  check_result(a.op, "src, pads and weights", a.dst);
   if (residual.has_value())
     check_like_output(a.op, "residual", *residual, a.dst, "src", src);
   return a;

@@ -25,6 +25,7 @@ inline constexpr std::string_view kConvAlgorithms[] = {
     "reference",
     "pixel_lanes",
     "channel_lanes",
+    "brgemm",
     "gemm",
     "few_outputs",
     "winograd_2x2",
@@ -33,6 +34,8 @@ inline constexpr std::string_view kConvAlgorithms[] = {
     "blocked",
     "depthwise",
     "dense",
+    // Of quantized convolution alone.
+    "pairs",
 };
 
 // The attributes of all operators, as they are passed. An empty list stands for strides and

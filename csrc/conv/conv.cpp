@@ -15,6 +15,7 @@
 #include <ATen/ops/threshold_backward.h>
 #include <torch/library.h>
 
+#include "conv/calls.h"
 #include "conv/on_device.h"
 #include "core/torch/autocast.h"
 #include "core/torch/autograd.h"
@@ -23,45 +24,17 @@
 namespace torch_dnnl {
 namespace {
 
+using namespace conv_arg;
+
 using at::Tensor;
 using c10::IValue;
 using c10::SymInt;
-
-// Positions of the arguments in the schemas: two tensors, then bias, src_size or
-// kernel_size, then the attributes, which are the same for all three.
-enum {
-  first,
-  second,
-  third,
-  strides,
-  pads_begin,
-  pads_end,
-  dilations,
-  auto_pad,
-  groups,
-  data_format,
-  weights_format,
-  algorithm,
-  // of convolution_fused, and its second output after them
-  residual,
-  activation,
-  keep_preactivation,
-  preactivation
-};
 
 constexpr auto convolution = call<"torch_dnnl::convolution">;
 constexpr auto convolution_fused = call_outputs<"torch_dnnl::convolution_fused">;
 constexpr auto backward_data = call<"torch_dnnl::convolution_backward_data">;
 constexpr auto backward_weights = call<"torch_dnnl::convolution_backward_weights">;
 constexpr auto fused_backward = call_outputs<"torch_dnnl::convolution_fused_backward">;
-
-conv_detail::Dims dims_of_images(const Stack& args, int64_t rank) {
-  return conv_detail::image_dims(args[data_format].toStringRef() == "NXC", rank);
-}
-
-conv_detail::Dims dims_of_weights(const Stack& args, int64_t rank) {
-  return conv_detail::weights_dims(args[weights_format].toStringRef() == "XIO", rank);
-}
 
 IValue spatial_sizes(const Tensor& tensor, const conv_detail::Dims& dims) {
   return IValue(tensor.sym_sizes().slice(dims.spatial, tensor.dim() - 2));
@@ -279,33 +252,7 @@ const Derivatives fused_derivatives{
     convolution_derivatives.pushforward,
     &activation_ending};
 
-// Batching. A batch of images alone is folded into N; otherwise it is folded into the channels,
-// where each of its elements has groups of its own. `images`: the arguments that are images.
-struct Folded {
-  Stack args;
-  int64_t dim; // of the result, that the batch is folded into
-};
-
-Folded image_batch(const BatchedCall& batched_call, std::initializer_list<size_t> image_arguments) {
-  Stack args = batched_call.args;
-  const auto fold_images = [&](int64_t dim) {
-    for (const size_t argument : image_arguments)
-      if (args[argument].isTensor())
-        args[argument] = batched_call.folded_into(argument, dim);
-  };
-  if (!batched_call.batched(second) && !batched_call.batched(third)) {
-    fold_images(0);
-    return {std::move(args), 0};
-  }
-  const int64_t rank = args[first].toTensor().dim() - batched_call.batched(first);
-  const auto images = dims_of_images(args, rank), weights = dims_of_weights(args, rank);
-  fold_images(images.channel);
-  args[second] = batched_call.folded_into(second, weights.outer);
-  if (args[third].isTensor())
-    args[third] = batched_call.folded_into(third, 0);
-  args[groups] = args[groups].toSymInt() * batched_call.batch;
-  return {std::move(args), images.channel};
-}
+// ---- Batching ----
 
 template <Tensor (*call)(Stack)>
 Tensor image_batch(const BatchedCall& batched_call) {

@@ -1,6 +1,7 @@
 // Integer arithmetic of sizes and positions.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/host_device.h"
@@ -31,6 +32,12 @@ struct Range {
   }
   bool operator==(const Range&) const = default;
 };
+
+// The part `i` of what is cut into parts of this size: [i * size, (i + 1) * size), but not beyond
+// the end.
+inline Range nth_range(int64_t i, int64_t size, int64_t end) {
+  return {i * size, std::min((i + 1) * size, end)};
+}
 
 // The k in [0, count) with 0 <= first + k * step < limit.
 TORCH_DNNL_HD inline Range within(int64_t first, int64_t step, int64_t limit, int64_t count) {

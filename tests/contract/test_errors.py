@@ -152,6 +152,26 @@ CALLS = [
     bad("reorder", IMAGE, names="dst_zero_point", dtype=torch.uint8, dst_zero_point=256),
     bad("reorder", IMAGE, names="dst_zero_point", dtype=torch.int8, dst_zero_point=-129),
     bad("reorder", IMAGE, names="scale", scale=torch.ones(3)),
+    bad("reorder", IMAGE, names="axis=", scale=torch.ones(3)),
+    bad("fake_reorder", IMAGE, names="axis=", dtype=torch.int8, dst_scale=torch.ones(3)),
+    bad("fake_reorder", IMAGE, names="axis=", dtype=torch.int8, src_zero_point=torch.ones(1)),
+    bad("reorder", IMAGE, names="axis to be from -4 to 3", axis=4),
+    bad("reorder", IMAGE, names="axis to be from -4 to 3", axis=-5),
+    bad("fake_reorder", IMAGE, names="axis to be from -4 to 3", dtype=torch.int8, axis=4),
+    bad("reorder", IMAGE, names="axis", error=TypeError, axis=True),
+    bad("reorder", IMAGE, names="axis", error=TypeError, axis=1.0),
+    bad("fake_reorder", IMAGE, names="axis", error=TypeError, dtype=torch.int8, axis="1"),
+    bad("reorder", IMAGE, names="axis", axis=HUGE * HUGE),
+    bad("reorder", IMAGE, names="dst_scale", axis=1, dst_scale=torch.ones(5)),
+    bad("reorder", IMAGE, names="src_zero_point", axis=3, src_zero_point=torch.ones(2)),
+    bad("reorder", IMAGE, names="scale", axis=2, scale=torch.ones(0)),
+    bad("reorder", IMAGE, names="scale", axis=1, scale=torch.ones(3, 1)),
+    bad("fake_reorder", IMAGE, names="scale", dtype=torch.int8, axis=1, dst_scale=torch.ones(2)),
+    bad("reorder", IMAGE, names="scale", error=TypeError, axis=1, scale=True),
+    bad("reorder", IMAGE, names="src", axis=1, scale=torch.ones(3), src_format="nChw8c"),
+    bad("reorder", IMAGE, names="src_format", axis=1, scale=torch.ones(3), src_format="nC!8c"),
+    bad("reorder", IMAGE, names="size", axis=1, scale=torch.ones(3), size=(2, 3, 5)),
+    bad("reorder", [[1.0]], names="src", error=TypeError, axis=1),
     bad("reorder", IMAGE, names="scale", scale=torch.ones(1, 2, 1, 1)),
     bad("reorder", IMAGE, names="scale", scale=torch.ones(1, 0, 1, 1)),
     bad(
@@ -351,6 +371,9 @@ def test_tensors_of_other_kinds():
         kinds = r"a Tensor \(strided, neither quantized nor nested\), got a (quan|nest|torch.sp)"
         with pytest.raises(TypeError, match=f"conv2d: expected input to be {kinds}"):
             D.conv2d(other, WEIGHT)
+        kinds = kinds.replace(", got", " or None, got")
+        with pytest.raises(TypeError, match=f"reorder: expected scale to be a number or {kinds}"):
+            D.reorder(IMAGE, scale=other)
 
 
 def test_long_values_are_cut_short():

@@ -238,6 +238,38 @@ def test_reorder_learns_its_parameters():
     assert layer.to(torch.float64).dst_scale.dtype == torch.float64
 
 
+def test_reorder_keeps_what_lies_along_an_axis():
+    """As a parameter or a buffer of one dimension, in the state too."""
+    steps, zeros = torch.nn.Parameter(torch.tensor([0.1, 0.2, 0.3])), torch.tensor([1.0])
+    options = {"dtype": torch.int8, "axis": 1, "fake": True}
+    layer = nn.Reorder(dst_scale=steps, dst_zero_point=zeros, **options)
+    assert {name: t.shape for name, t in layer.state_dict().items()} == {
+        "dst_scale": (3,),
+        "dst_zero_point": (1,),
+    }
+    assert repr(layer) == (
+        "Reorder(dtype=torch.int8, dst_scale=Parameter[3], dst_zero_point=Tensor[1], axis=1, "
+        "fake=True)"
+    )
+    src = torch.randn(2, 3, 4, 5)
+    spread = nn.Reorder(
+        dtype=torch.int8,
+        dst_scale=torch.nn.Parameter(steps.detach().reshape(1, 3, 1, 1)),
+        dst_zero_point=1,
+        fake=True,
+    )
+    assert torch.equal(layer(src), spread(src))
+    for module in (layer, spread):
+        module(src).square().sum().backward()
+    assert steps.grad.shape == (3,) and steps.grad.abs().min() > 0
+    assert torch.equal(steps.grad, spread.dst_scale.grad.flatten())
+    other = nn.Reorder(
+        dst_scale=torch.nn.Parameter(torch.ones(3)), dst_zero_point=torch.zeros(1), **options
+    )
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other(src), layer(src))
+
+
 MODULES = [
     nn.Conv1d(2, 4, 3, padding=((2, 0),)),
     nn.Conv2d(2, 4, 3, stride=2, padding="same_lower"),
@@ -246,6 +278,7 @@ MODULES = [
     nn.Upsample(scale_factor=2, mode="bilinear"),
     nn.Resample(scale_factor=2),
     nn.Reorder("nhwc", dtype=torch.int8, dst_scale=torch.nn.Parameter(torch.tensor(0.1))),
+    nn.Reorder(dtype=torch.int8, dst_scale=torch.nn.Parameter(torch.ones(3)), axis=-3),
 ]
 
 

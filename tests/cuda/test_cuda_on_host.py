@@ -60,7 +60,8 @@ def test_planted_mistake_is_found(mistake, sanitizer, report):
 NAMES = (
     *("values", "gradients", "resample", "interpolate", "reorder_bits", "fake_reorder"),
     *("onnx", "formats", "docs", "conv_epilogue"),
-    *("conv_dense", "cuda_depthwise", "resample_kernels", "reorder_packs", "every_kernel"),
+    *("conv_dense", "cuda_depthwise", "cuda_quantized", "quantized_convolution"),
+    *("resample_kernels", "reorder_packs", "every_kernel"),
 )
 # Every operator forward and backward, in every type. The sanitizers are slow, and neither addresses
 # nor races depend on types; the tests of single kernels are many, so that some of each are run
@@ -73,13 +74,16 @@ FEW_TYPES = (
 ADDRESSES = "matches_oracle or gradients_match_oracle or any_layout or support_table_is_true"
 SELECTIONS = {
     None: f"({ADDRESSES} or empty_batch or operator_agrees or test_resample or test_interpolate"
-    " or same_bits or test_onnx or test_reorder_packs or dense_matches or every_kernel)",
+    " or same_bits or test_onnx or test_reorder_packs or dense_matches or every_kernel"
+    " or large_layers or rounded_as_divisions or beyond_int32 or nan_becomes_zero or as_scales"
+    " or no_channels)",
     "address": f"({ADDRESSES} or integers or exact_adjoint or test_reorder_packs"
     " or (test_strides and float32) or (dense_matches and aligned)"
     " or (every_kernel and float32 and not reference))",
     "thread": "((matches_oracle and float32) or gradients_match_oracle or channels_last"
     " or tiles_of_views or fake_quantization or (test_strides and float32)"
-    " or (dense_matches and (aligned or split)) or (every_kernel and float32 and not reference))"
+    " or (dense_matches and (aligned or split)) or (every_kernel and float32 and not reference)"
+    " or (quantized_problem and nxc and torch.uint8))"
     " and not (conv_epilogue and reference or far_apart or beyond)",
 }
 

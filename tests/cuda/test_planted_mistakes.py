@@ -26,12 +26,16 @@ TILES, FAKE = "reorder/cuda/transpose.cu", "reorder/cuda/fake_reorder.cu"
 DENSE, DENSE_KERNELS = "conv/cuda/dense/bfloat16.cu", "conv/cuda/dense/kernels.h"
 NXC, NCX = "conv/cuda/depthwise/nxc.cu", "conv/cuda/depthwise/ncx.cu"
 WEIGHTS = "conv/cuda/depthwise/weights_gradient.cu"
+GATHER = "conv/cuda/shared/gather.h"
+QUANTIZED = "conv/cuda/quantized/dense.cu"
+WORDS, QUANTIZED_END = "conv/cuda/quantized/depthwise.cu", "conv/cuda/quantized/epilogue.h"
 RESAMPLE_TESTS = ("resample_kernels", "float32 and (x2 or x5 or x0.5)")
 PACK_TESTS = ("reorder_packs", "packs_of_every_type")
 TILE_TESTS = ("reorder_packs", "tiles_of_images and 37")
 FAKE_TESTS = ("reorder_packs", "packs_of_fake")
 DENSE_TESTS = ("conv_dense", "bfloat16 and dense_matches and (aligned or ends or split)")
 DEPTHWISE_TESTS = ("cuda_depthwise", "float32 and problem and 3x3")
+QUANTIZED_TESTS = ("cuda_quantized", "quantized_problem and uint8 and (3x3 or odd or two-tiles)")
 
 
 def mistake_in(file: str, right: str, wrong: str) -> Mistake:
@@ -93,20 +97,20 @@ MISTAKES = {
     "convolution, dense: without the barrier between stages": (
         Mistake(
             DENSE,
-            DENSE_KERNELS,
+            GATHER,
             "    __syncthreads(); // this slot is full",
             "    // this slot is full",
         ),
         *("thread", RACE + "conv/cuda/dense/", DENSE_TESTS),
     ),
     "convolution, dense: waits for one copy less": (
-        Mistake(DENSE, DENSE_KERNELS, "copies.wait<kStages - 2>();", "copies.wait<kStages - 1>();"),
+        Mistake(DENSE, GATHER, "copies.wait<kStages - 2>();", "copies.wait<kStages - 1>();"),
         *(None, WRONG, DENSE_TESTS),
     ),
     "convolution, dense: the column behind the image": (
         Mistake(
             DENSE,
-            DENSE_KERNELS,
+            GATHER,
             "is_within(b.w + shift.w, size[2])",
             "is_within(b.w + shift.w, size[2] + 1)",
         ),
@@ -115,7 +119,7 @@ MISTAKES = {
     "convolution, dense: one channel of the weights more": (
         Mistake(
             DENSE,
-            DENSE_KERNELS,
+            GATHER,
             "static_cast<int>(row) < channels_left}",
             "static_cast<int>(row) <= channels_left}",
         ),
@@ -133,6 +137,44 @@ MISTAKES = {
             "if (m <= columns && n < p.straight.channels)",
         ),
         *(None, WRONG, DENSE_TESTS),
+    ),
+    "convolution, quantized, dense: without the barrier before sums are read": (
+        mistake_in(
+            QUANTIZED,
+            """, m0, rows);
+  __syncthreads();
+  const QuantizedSteps""",
+            """, m0, rows);
+  const QuantizedSteps""",
+        ),
+        *("thread", RACE + "conv/cuda/quantized/", QUANTIZED_TESTS),
+    ),
+    "convolution, quantized, dense: pads are zeros": (
+        Mistake(QUANTIZED, GATHER, "if (pads != nullptr)", "if (pads == first)"),
+        *(None, WRONG, QUANTIZED_TESTS),
+    ),
+    "convolution, quantized, dense: a lane's weights are left out of the excess": (
+        mistake_in(
+            QUANTIZED, "lanes = 16; lanes > 0; lanes /= 2", "lanes = 16; lanes > 1; lanes /= 2"
+        ),
+        *(None, WRONG, QUANTIZED_TESTS),
+    ),
+    "convolution, quantized, dense: one channel of the inputs more": (
+        mistake_in(QUANTIZED, "first + e < image.channels ?", "first + e <= image.channels ?"),
+        *("address", OVERRUN, QUANTIZED_TESTS),
+    ),
+    "convolution, quantized, depthwise: the pixel behind the row": (
+        mistake_in(WORDS, "at >= 0 && at < c.src_size[2]", "at >= 0 && at <= c.src_size[2]"),
+        *(None, WRONG, QUANTIZED_TESTS),
+    ),
+    "convolution, quantized: one output more of a run": (
+        Mistake(
+            QUANTIZED,
+            QUANTIZED_END,
+            "if (e < count)\n          to[dst",
+            "if (e <= count)\n          to[dst",
+        ),
+        *("address", OVERRUN, QUANTIZED_TESTS),
     ),
     "convolution, NXC: without the barrier": (
         mistake_in(

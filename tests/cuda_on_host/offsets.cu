@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <random>
 
-#include "conv/cuda/dense/problem.h"
 #include "conv/cuda/depthwise/depthwise.h"
+#include "conv/cuda/shared/problem.h"
 #include "core/cuda/divide.h"
 #include "reorder/cuda/rows.h"
 #include "resample/cuda/kernel_arguments.h"

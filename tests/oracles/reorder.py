@@ -64,13 +64,19 @@ def pack(logical, tag):
     return logical.reshape(split).permute(order).contiguous()
 
 
-def spread(operand, logical):
-    """A scale or zero point, repeated over its groups of elements; None stays None."""
+def spread(operand, logical, axis=None):
+    """A scale or zero point, repeated over its groups of elements; None stays None.
+
+    `axis`: the dimension that a 1-D operand belongs to.
+    """
     if operand is None:
         return None
     operand = torch.as_tensor(operand, dtype=logical.dtype, device=logical.device)
     if operand.dim() == 0:
         return operand
+    if axis is not None and operand.dim() == 1:
+        own = range(logical.dim())[axis]
+        operand = operand[(None,) * own + (slice(None),) + (None,) * (logical.dim() - own - 1)]
     for dim, length in enumerate(operand.shape):
         operand = operand.repeat_interleave(logical.shape[dim] // max(length, 1), dim)
     return operand
@@ -116,6 +122,7 @@ def reorder(
     accumulate=None,
     beta=1.0,
     round_before_zero_point=False,
+    axis=None,
 ):
     blocked = src_format is not None and bool(parse(src_format)[1])
     if dst_format is None and blocked:
@@ -130,7 +137,7 @@ def reorder(
     else:
         value = logical.to(torch.float64 if src.dtype == torch.float64 else torch.float32)
         scale, dst_scale, src_zero_point, dst_zero_point = (
-            spread(operand, value) for operand in affine[:4]
+            spread(operand, value, axis) for operand in affine[:4]
         )
         if src_zero_point is not None:
             value = value - src_zero_point
@@ -179,7 +186,7 @@ def fake_reorder(src, dst_format=None, *, src_format=None, size=None, dtype, **o
     scale, shift = options.pop("dst_scale", None), options.pop("dst_zero_point", None)
     rounds_first = options.pop("round_before_zero_point", False)
     v = reorder(src, dtype=wide, **options)
-    scale, shift = spread(scale, v), spread(shift, v)
+    scale, shift = (spread(operand, v, options.get("axis")) for operand in (scale, shift))
 
     u = v if scale is None else v / scale
     if dtype in INTEGERS:

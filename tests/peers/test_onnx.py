@@ -220,7 +220,7 @@ if find_spec("onnx"):
                 assert_matches(ours, theirs, 1e-4)
 
 
-def quantize(x, scale, zero_point):
+def quantize(x, scale, zero_point, axis=None):
     dtype = zero_point.dtype
     return D.reorder(
         x,
@@ -228,6 +228,7 @@ def quantize(x, scale, zero_point):
         dst_scale=scale,
         dst_zero_point=zero_point,
         round_before_zero_point=True,
+        axis=axis,
     )
 
 
@@ -249,9 +250,9 @@ def test_quantize_linear_per_axis():
         ],
         dtype=torch.float32,
     )[None]
-    scale = torch.tensor([2.0, 4, 5]).reshape(1, 3, 1, 1)
-    zero_point = torch.tensor([84, 24, 196], dtype=torch.uint8).reshape(1, 3, 1, 1)
-    y = quantize(x, scale, zero_point)
+    scale = torch.tensor([2.0, 4, 5])
+    zero_point = torch.tensor([84, 24, 196], dtype=torch.uint8)
+    y = quantize(x, scale, zero_point, axis=1)
     assert y[0].tolist() == [
         [[3, 89], [34, 200], [74, 59]],
         [[5, 24], [24, 87], [32, 13]],
@@ -304,14 +305,13 @@ def dequantize_linear(x, scale, zero_point):
     return (x.astype(np.float32) - zero_point.astype(np.float32)) * scale
 
 
-def parameters(granularity, shape, axis):
-    """Shapes of scale and zero point: as ONNX has them, and as reorder takes them."""
+def shape_of_parameters(granularity, shape, axis):
+    """Of scale and zero point."""
     if granularity == "tensor":
-        return (), ()
+        return ()
     if granularity == "axis":
-        return (shape[axis],), tuple(n if d == axis else 1 for d, n in enumerate(shape))
-    blocked = tuple(n // 4 if d == axis else n for d, n in enumerate(shape))
-    return blocked, blocked
+        return (shape[axis],)
+    return tuple(n // 4 if d == axis else n for d, n in enumerate(shape))
 
 
 def spread(parameter, granularity, shape, axis):
@@ -333,32 +333,38 @@ def test_quantize_linear_by_formula(dtype, granularity, axis):
     """Exactly, and so what DequantizeLinear makes of the codes."""
     rng = np.random.default_rng(axis)
     shape = (8, 12, 20)
-    theirs, ours = parameters(granularity, shape, axis)
-    scale = rng.uniform(0.01, 3, theirs).astype(np.float32)
-    zero_point = np.zeros(theirs, np.int8)
+    own_shape = shape_of_parameters(granularity, shape, axis)
+    scale = rng.uniform(0.01, 3, own_shape).astype(np.float32)
+    zero_point = np.zeros(own_shape, np.int8)
     if dtype not in FLOAT8:  # which have none
         limits = np.iinfo(dtype)
-        zero_point = rng.integers(limits.min, limits.max, theirs, dtype, endpoint=True)
+        zero_point = rng.integers(limits.min, limits.max, own_shape, dtype, endpoint=True)
     full = [spread(np.asarray(p), granularity, shape, axis) for p in (scale, zero_point)]
     x = (rng.normal(0, 150, shape).astype(np.float32) * 2).round() / 2  # in steps; ties are many
     x = (x * full[0]).astype(np.float32)
     x.flat[:2] = np.inf, -np.inf
 
-    operands = [torch.tensor(p).reshape(ours) for p in (scale, zero_point)]
-    options = {"dtype": FLOAT8.get(dtype) or getattr(torch, dtype), "dst_scale": operands[0]}
+    operands = [torch.tensor(p) for p in (scale, zero_point)]
+    along = {"axis": axis} if granularity == "axis" else {}
+    options = {
+        "dtype": FLOAT8.get(dtype) or getattr(torch, dtype),
+        "dst_scale": operands[0],
+    } | along
     if dtype in FLOAT8:
         x.flat[2] = np.nan
         codes = D.reorder(torch.tensor(x), **options)
         expected = quantize_linear(x, *full, dtype)
         np.testing.assert_array_equal(codes.float().numpy(), expected)
-        back = D.reorder(codes, dtype=torch.float32, scale=operands[0])
+        back = D.reorder(codes, dtype=torch.float32, scale=operands[0], **along)
     else:
         codes = D.reorder(
             torch.tensor(x), dst_zero_point=operands[1], round_before_zero_point=True, **options
         )
         expected = quantize_linear(x, *full, dtype)
         np.testing.assert_array_equal(codes.numpy(), expected)
-        back = D.reorder(codes, dtype=torch.float32, scale=operands[0], src_zero_point=operands[1])
+        back = D.reorder(
+            codes, dtype=torch.float32, scale=operands[0], src_zero_point=operands[1], **along
+        )
     np.testing.assert_array_equal(back.numpy(), dequantize_linear(expected, *full))
 
 

@@ -43,7 +43,6 @@ def names_in(call):
         "mean": [0.485, 0.456, 0.406],
         "std": [0.229, 0.224, 0.225],
     }
-    names |= {f"{n}4": names[n].reshape(1, -1, 1, 1) for n in ("s", "z")}
     names |= {f"{n}3": torch.tensor(names[n]).reshape(-1, 1, 1) for n in ("mean", "std")}
     for name, path in {"v1": "transforms", "v2": "transforms.v2"}.items():
         if f"{name}." in call:

@@ -124,6 +124,16 @@ def test_quantization_example():
     assert float(after) + 3 < float(during)
 
 
+def test_quantized_residual_network():
+    """The lowered model agrees with torchao's: the exit status says so."""
+    result = python(
+        str(ROOT / "examples" / "quantize_after_training.py"), *("--size", "64", "--batch", "2")
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "lowered 20 convolutions" in result.stdout
+    assert len(re.findall(r"^\w.*? +[\d.]+ +[\d.]+$", result.stdout, re.MULTILINE)) == 4
+
+
 def unet_example(tmp_path, *variants):
     """Its exit status says that float32 losses agree with torch's."""
     picture = tmp_path / "unet.png"
@@ -176,14 +186,15 @@ def test_kernel_benchmarks_run(tmp_path):
     assert rows.count("reference") == 3 and len(rows) == 6
 
 
-PUBLIC = [f"{module.__name__}.{name}" for module in (D, torch_dnnl.nn) for name in module.__all__]
+MODULES = (D, torch_dnnl.nn, torch_dnnl.quantization)
+PUBLIC = [f"{module.__name__}.{name}" for module in MODULES for name in module.__all__]
 
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_docstring_examples_run(name):
     """Every public docstring has an example, and it prints what it says."""
     text = pkgutil.resolve_name(name).__doc__ or ""
-    public = {n: getattr(module, n) for module in (D, torch_dnnl.nn) for n in module.__all__}
+    public = {n: getattr(module, n) for module in MODULES for n in module.__all__}
     examples = doctest.DocTestParser().get_doctest(text, {"torch": torch, **public}, name, None, 0)
     assert examples.examples, f"{name} has no example"
     assert doctest.DocTestRunner().run(examples).failed == 0

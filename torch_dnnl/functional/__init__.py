@@ -1,6 +1,7 @@
 """The functions of the package: each spells its arguments and calls one operator."""
 
 from torch_dnnl.functional._conv import conv1d, conv2d, conv3d, convolution
+from torch_dnnl.functional._quantized import quantized_convolution
 from torch_dnnl.functional._reorder import fake_reorder, reorder
 from torch_dnnl.functional._resample import interpolate, resample
 
@@ -11,6 +12,7 @@ __all__ = [
     "convolution",
     "fake_reorder",
     "interpolate",
+    "quantized_convolution",
     "reorder",
     "resample",
 ]

@@ -183,7 +183,7 @@ def _check_ints(*values: Any) -> None:
                 raise TypeError
 
 
-def _per_dimension(name: str, value: Any, n: int) -> Any:
+def _per_dimension(name: str, value: Any, n: int, function: str = "convolution") -> Any:
     """One entry per dimension from a number or, as torch allows, from a list of one number.
 
     The operator would take an empty list for the default; here it is a bad call.
@@ -192,7 +192,7 @@ def _per_dimension(name: str, value: Any, n: int) -> Any:
         return (value,) * n
     if not value:
         raise ValueError(
-            f"convolution: expected {name} to have one entry per dimension, got {value}"
+            f"{function}: expected {name} to have one entry per dimension, got {value}"
         )
     return value * n if len(value) == 1 < n and not isinstance(value[0], (list, tuple)) else value
 

@@ -41,15 +41,19 @@ def _or_sequence(check: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: all(map(check, _entries(value)))
 
 
-_KINDS: dict[str, Callable[[object], bool]] = {
-    "a Tensor": lambda value: (
+def _is_tensor(value: object) -> bool:
+    return (
         isinstance(value, Tensor)
         and value.layout == torch.strided
         and not (value.is_quantized or value.is_nested)
-    ),
+    )
+
+
+_KINDS: dict[str, Callable[[object], bool]] = {
+    "a Tensor": _is_tensor,
     "a bool": lambda value: isinstance(value, bool),
     "a number": _is_number,
-    "a number or a Tensor": lambda value: _is_number(value) or isinstance(value, Tensor),
+    "a number or a Tensor": lambda value: _is_number(value) or _is_tensor(value),
     "a number or a sequence of numbers": _or_sequence(_is_number),
     "a sequence of ints": _sequence(is_int),
     "a sequence of numbers": _sequence(_is_number),

@@ -7,6 +7,7 @@ them. What the operator `fake_reorder` does not take comes before or after it as
 from __future__ import annotations
 
 import math
+import re
 import string
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -38,7 +39,9 @@ _KINDS = {
     "accumulate": "a Tensor or None",
     "beta": "a number",
     "round_before_zero_point": "a bool",
+    "axis": "an int or None",
 }
+_OPERANDS = ("scale", "dst_scale", "src_zero_point", "dst_zero_point")
 
 
 def reorder(
@@ -56,6 +59,7 @@ def reorder(
     beta: float = 1.0,
     round_before_zero_point: bool = False,
     compensation: str | None = None,
+    axis: int | None = None,
 ) -> Tensor:
     """Changes layout and type, scales, shifts and accumulates in one pass over memory:
 
@@ -78,7 +82,8 @@ def reorder(
         size: with a blocked `src_format`, the logical sizes, where the padding is to be dropped.
         dtype: type of the destination. None keeps the type of the source.
         scale, dst_scale: a number, or a tensor of the logical rank of `src` in which every
-            dimension is 1, the full length or a divisor of it (block-wise groups). Default: 1.
+            dimension is 1, the full length or a divisor of it (block-wise groups). With `axis` also
+            a tensor of shape [1] or [C]. Default: 1.
         src_zero_point, dst_zero_point: the same. Default: 0.
         accumulate: a tensor of the destination's shape and layout that is added with factor
             `beta`.
@@ -87,6 +92,8 @@ def reorder(
             QuantizeLinear and torch's fake quantization do.
         compensation: "s8s8" for int8 weights of a convolution whose int8 source is computed with
             as uint8, 128 larger: also returns what to add to each output channel for that.
+        axis: the logical dimension of `src` along which scales and zero points of shape [C] lie; C
+            is its size. Negative ones count from the end.
 
     Returns:
         With a plain tag, a tensor of the logical sizes with the tag's strides. With a blocked
@@ -96,8 +103,9 @@ def reorder(
 
     Raises:
         ValueError: a malformed tag, sizes that do not fit, a number that is not finite, a scale
-            of 0, a zero point outside the destination type; with `compensation`, what are no int8
-            weights or more than 131071 of them for an output channel.
+            of 0, a zero point outside the destination type, an `axis` that is no dimension; with
+            `compensation`, what are no int8 weights or more than 131071 of them for an output
+            channel.
         TypeError: an argument of a wrong type.
 
     Example:
@@ -107,11 +115,20 @@ def reorder(
         (192, 64, 8, 1)
         >>> reorder(torch.rand(1, 20, 8, 8), "nChw16c").shape
         torch.Size([1, 2, 8, 8, 16])
+        >>> rows = torch.tensor([[1.0, 2.0, 4.0], [1.0, 2.0, 4.0]])
+        >>> reorder(rows, dtype=torch.int8, dst_scale=torch.tensor([1.0, 0.5]), axis=0)
+        tensor([[1, 2, 4],
+                [2, 4, 8]], dtype=torch.int8)
 
     Definition: the oneDNN Reorder primitive and its memory format tags.
     """
     # Every argument of an operator takes its time, even a default.
     options: dict[str, Any] = reorder_choice.options  # copied where there are more
+    if axis is not None:
+        _check_types("reorder", axis=axis, src=src, src_format=src_format, size=size)
+        sizes = _logical_size(src, src_format, size)
+        operands = (scale, dst_scale, src_zero_point, dst_zero_point)
+        scale, dst_scale, src_zero_point, dst_zero_point = _along(axis, "reorder", sizes, operands)
     has_bool = type(beta) is bool or type(round_before_zero_point) is not bool
     if not (scale is dst_scale is src_zero_point is dst_zero_point is None):
         has_bool |= bool in map(type, (scale, dst_scale, src_zero_point, dst_zero_point))
@@ -131,7 +148,7 @@ def reorder(
         if has_bool or not (dtype is None or isinstance(dtype, torch.dtype)):
             raise TypeError  # explained below; the schema takes ints and bools as other numbers
         dst: Tensor = _reorder(src, dst_format, src_format, size, dtype, **options)
-    except Exception:
+    except Exception as error:
         _check_types(
             "reorder",
             src=src,
@@ -147,17 +164,12 @@ def reorder(
             beta=beta,
             round_before_zero_point=round_before_zero_point,
         )
+        _explain_axis(error)
         raise
     if compensation is None:
         return dst
-    if size is None:
-        size = src.shape
-        if src_format is not None and _blocked_rank(src_format):
-            format = parse(src_format)
-            size = [0] * format.ndim
-            for dim, length in zip(format.order, src.shape, strict=False):
-                size[dim] = length * format.block_size(dim)
-    sums = _compensation(compensation, dst, dst_format, src_format, size)
+    logical = _logical_size(src, src_format, size)
+    sums = _compensation(compensation, dst, dst_format, src_format, logical)
     return dst, sums  # type: ignore[return-value]
 
 
@@ -172,6 +184,62 @@ def _given(**operands: Number | None) -> dict[str, Any]:
         for name, operand in operands.items()
         if operand is not None
     }
+
+
+def _logical_size(src: Tensor, src_format: str | None, size: Sequence[int] | None) -> Sequence[int]:
+    """The logical sizes of `src`, with the padding unless there is a `size`."""
+    if size is not None:
+        return size
+    if src_format is None or not _blocked_rank(src_format):
+        return src.shape
+    _reorder(src.to("meta"), None, src_format)  # checks that they belong together
+    format = parse(src_format)
+    sizes = [0] * format.ndim
+    for dim, length in zip(format.order, src.shape, strict=False):
+        sizes[dim] = length * format.block_size(dim)
+    return sizes
+
+
+def _along(
+    axis: int, function: str, sizes: Sequence[int], operands: Sequence[Number | None]
+) -> list[Number | None]:
+    """Scales and zero points; those of shape [1] or [C], in the rank of a source of these sizes."""
+    rank = len(sizes)
+    if not -rank <= axis < rank:
+        raise ValueError(
+            f"{function}: expected axis to be from {-rank} to {rank - 1}, a dimension of the "
+            f"logical size of src, {list(sizes)}, got {axis}"
+        )
+    axis = list(range(rank))[axis]  # counted from the start, and a plain int where it was traced
+    shape = [1] * rank
+    shape[axis] = -1
+    spread = list(operands)
+    for i, (name, operand) in enumerate(zip(_OPERANDS, operands, strict=True)):
+        _check_types(function, **{name: operand})
+        # In one dimension, a tensor has the full rank as it is.
+        if isinstance(operand, Tensor) and operand.dim() == 1 and rank != 1:
+            _check_length(function, name, operand.shape[0], axis, sizes)
+            spread[i] = operand.reshape(shape)
+    return spread
+
+
+def _check_length(function: str, name: str, length: int, axis: int, sizes: Sequence[int]) -> None:
+    fits = (length == 1) | (length == sizes[axis])  # `or` would ask for a bool
+    expected = (
+        f"{function}: expected {name} to be {len(sizes)}-D, or to have 1 entry or as many as src "
+        f"has along axis {axis}"
+    )
+    if torch.compiler.is_compiling():
+        # Where sizes are unknown, an assertion of the program.
+        torch._check_value(fits, lambda: expected)  # type: ignore[no-untyped-call]
+    elif not fits:
+        raise ValueError(f"{expected} ({sizes[axis]}), got 1-D with sizes [{length}]")
+
+
+def _explain_axis(error: Exception) -> None:
+    """Where a tensor should have more than one dimension, says what else could be meant by it."""
+    if re.search(r" to be ([2-9]|\d\d)-D with each size .*, got 1-D with ", str(error)):
+        raise ValueError(f"{error}; a tensor along one dimension needs axis=") from error
 
 
 def _compensation(
@@ -225,6 +293,7 @@ def fake_reorder(
     accumulate: Tensor | None = None,
     beta: float = 1.0,
     round_before_zero_point: bool = False,
+    axis: int | None = None,
 ) -> Tensor:
     """Quantizes as `reorder` with the same arguments does, and dequantizes the result:
 
@@ -265,6 +334,7 @@ def fake_reorder(
         accumulate=accumulate,
         beta=beta,
         round_before_zero_point=round_before_zero_point,
+        axis=axis,
     )
     if not src.is_floating_point() or src.element_size() == 1:
         raise TypeError(
@@ -280,6 +350,11 @@ def fake_reorder(
         if src_format is not None and _blocked_rank(src_format) and dst_format is None:
             layout = src_format
         src = _to_plain(src, src_format, size, {})
+    if axis is not None:
+        operands = (scale, dst_scale, src_zero_point, dst_zero_point)
+        scale, dst_scale, src_zero_point, dst_zero_point = _along(
+            axis, "fake_reorder", src.shape, operands
+        )
     is_blocked = layout is not None and _blocked_rank(layout) > 0
     if not (scale is None and src_zero_point is None and accumulate is None):
         wide = torch.float64 if own_dtype == torch.float64 else torch.float32
@@ -303,14 +378,18 @@ def fake_reorder(
             finite = value.isfinite()
             value = torch.where(finite, scaled(torch.where(finite, src, 0)), value)
         src = value
-    result: Tensor = _fake_reorder(
-        src,
-        dtype,
-        _layout_of(src) if layout is None or is_blocked else layout,
-        **_given(dst_scale=dst_scale, dst_zero_point=dst_zero_point),
-        round_before_zero_point=round_before_zero_point,
-        **reorder_choice.options,
-    )[0]
+    try:
+        result: Tensor = _fake_reorder(
+            src,
+            dtype,
+            _layout_of(src) if layout is None or is_blocked else layout,
+            **_given(dst_scale=dst_scale, dst_zero_point=dst_zero_point),
+            round_before_zero_point=round_before_zero_point,
+            **reorder_choice.options,
+        )[0]
+    except ValueError as error:
+        _explain_axis(error)
+        raise
     if result.dtype != own_dtype:
         result = result.to(own_dtype)
     return _reorder_for_fake({}, result, layout) if is_blocked else result

@@ -1,7 +1,19 @@
 """The modules of the package: parameters around the functions."""
 
 from torch_dnnl.nn.conv import Conv, Conv1d, Conv2d, Conv3d
+from torch_dnnl.nn.quantized import QuantizedConv1d, QuantizedConv2d, QuantizedConv3d
 from torch_dnnl.nn.reorder import Reorder
 from torch_dnnl.nn.resample import Resample, Upsample
 
-__all__ = ["Conv", "Conv1d", "Conv2d", "Conv3d", "Reorder", "Resample", "Upsample"]
+__all__ = [
+    "Conv",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "QuantizedConv1d",
+    "QuantizedConv2d",
+    "QuantizedConv3d",
+    "Reorder",
+    "Resample",
+    "Upsample",
+]

@@ -14,7 +14,8 @@ class Reorder(torch.nn.Module):
     """`torch_dnnl.functional.reorder`, or `fake_reorder`, with its arguments fixed.
 
     A scale or zero point that is an `nn.Parameter` is a parameter of the module and is learned.
-    A scale or zero point that is another tensor is a buffer of the module.
+    A scale or zero point that is another tensor is a buffer of the module. Both keep their shape:
+    with `axis`, [1] or [C].
 
     Args:
         fake: whether to return the dequantized values (`fake_reorder`). Default: False.
@@ -29,6 +30,9 @@ class Reorder(torch.nn.Module):
         >>> image = torch.randint(256, (1, 8, 8, 3), dtype=torch.uint8)
         >>> to_float(image.permute(0, 3, 1, 2)).is_contiguous()
         True
+        >>> steps = torch.nn.Parameter(torch.full((3,), 0.1))  # learned, one for each channel
+        >>> Reorder(dtype=torch.int8, dst_scale=steps, axis=1, fake=True)
+        Reorder(dtype=torch.int8, dst_scale=Parameter[3], axis=1, fake=True)
 
     Definition: the oneDNN Reorder primitive.
     """
@@ -51,6 +55,7 @@ class Reorder(torch.nn.Module):
         dst_zero_point: Number | None = None,
         beta: float = 1.0,
         round_before_zero_point: bool = False,
+        axis: int | None = None,
         fake: bool = False,
     ) -> None:
         super().__init__()
@@ -64,6 +69,7 @@ class Reorder(torch.nn.Module):
         self._keep("dst_zero_point", dst_zero_point)
         self.beta = beta
         self.round_before_zero_point = round_before_zero_point
+        self.axis = axis
         self.fake = fake
 
     def _keep(self, name: str, value: Number | None) -> None:
@@ -87,6 +93,7 @@ class Reorder(torch.nn.Module):
             accumulate=accumulate,
             beta=self.beta,
             round_before_zero_point=self.round_before_zero_point,
+            axis=self.axis,
         )
 
     def extra_repr(self) -> str:

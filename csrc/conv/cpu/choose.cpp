@@ -6,6 +6,7 @@
 #include "conv/cpu/pixel_lanes/plan.h"
 #include "conv/cpu/shared/gather.h"
 #include "conv/cpu/shared/kernels.h"
+#include "conv/cpu/shared/products/products.h"
 #include "conv/cpu/winograd/tiles.h"
 #include "conv/reference.h"
 #include "core/cpu/simd.h"
@@ -31,6 +32,7 @@ double filled(int64_t n, int64_t lanes) {
 struct WinogradCosts {
   static constexpr int64_t kernels_in_tiles = 4; // tiles that take as long as the kernels
   static constexpr int64_t direct_pixel = 6;     // of those that meet data
+  static constexpr int64_t half_pixel = 3;       // where half types are multiplied in pairs
   static constexpr int64_t direct_weights = 100; // if the second-level cache does not hold them
   static constexpr int64_t cached_weights = int64_t(1) << 20;
 };
@@ -41,13 +43,13 @@ int64_t cost_of_tiles(const ConvProblem& p) {
   return F::kPositions * (tiles + WinogradCosts::kernels_in_tiles);
 }
 
-int64_t cost_of_direct(const ConvProblem& p) {
+int64_t cost_of_direct(const ConvProblem& p, int64_t of_pixel) {
   const int64_t pixels = p.n * std::min(product(p.src_size), product(p.dst_size));
   const bool are_cached = p.groups * channel_pairs(p) * 9 < WinogradCosts::cached_weights;
-  return WinogradCosts::direct_pixel * pixels + (are_cached ? 0 : WinogradCosts::direct_weights);
+  return of_pixel * pixels + (are_cached ? 0 : WinogradCosts::direct_weights);
 }
 
-bool prefers_winograd(const ConvProblem& p) {
+bool prefers_winograd(const ConvProblem& p, int64_t direct_pixel = WinogradCosts::direct_pixel) {
   // What takes less than a tenth of a millisecond is computed with the smaller error of direct
   // sums.
   constexpr int64_t few = int64_t(1) << 22;
@@ -58,7 +60,8 @@ bool prefers_winograd(const ConvProblem& p) {
     // Of images of one row or column, a tile takes few of the products that it is made for.
     return Tiles<F4x4>(p.n, p.dst_size).count >= 16 && std::min(p.dst_size[1], p.dst_size[2]) > 1;
   }
-  return std::min(cost_of_tiles<F2x2>(p), cost_of_tiles<F4x4>(p)) <= cost_of_direct(p);
+  return std::min(cost_of_tiles<F2x2>(p), cost_of_tiles<F4x4>(p)) <=
+      cost_of_direct(p, direct_pixel);
 }
 
 } // namespace
@@ -120,6 +123,21 @@ bool prefers_pixel_lanes(const ConvProblem& problem) {
   if (is_summed && plan.vectors == 1)
     return false;
   return pixels >= (is_strided || is_summed ? 0.75 : 0.625);
+}
+
+bool prefers_brgemm(const ConvProblem& p) {
+  const auto are_multiplied_in_pairs = [&]<class T>(std::type_identity<T>) {
+    const bool has_channels = std::min(p.ic * product(p.kernel), p.oc) >= kFullVector;
+    if (p.dtype != c10::CppTypeToScalarType<T>::value || !has_channels)
+      return false;
+    if (HalfProducts<T>::have_tiles())
+      return true;
+    const bool are_tiles_better =
+        supports_winograd_4x4(p) && prefers_winograd(p, WinogradCosts::half_pixel);
+    return HalfProducts<T>::are_native() && !are_tiles_better;
+  };
+  return are_multiplied_in_pairs(std::type_identity<c10::BFloat16>()) ||
+      are_multiplied_in_pairs(std::type_identity<c10::Half>());
 }
 
 bool prefers_gemm(const ConvProblem& p) {

@@ -31,6 +31,7 @@ void run_pixel_lanes_or_next(const ConvProblem& p);
 constexpr Kernel<ConvProblem> kernels[] = {
     {"pixel_lanes", supports_pixel_lanes, prefers_pixel_lanes, run_pixel_lanes_or_next},
     {"channel_lanes", supports_channel_lanes, prefers_channel_lanes, run_channel_lanes},
+    {"brgemm", supports_brgemm, prefers_brgemm, run_brgemm},
     {"gemm", supports_gemm, prefers_gemm, run_gemm},
     {"few_outputs", supports_few_outputs, prefers_few_outputs, run_few_outputs},
     {"winograd_2x2", supports_winograd_2x2, prefers_winograd_2x2, run_winograd_2x2},

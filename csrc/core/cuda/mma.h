@@ -154,53 +154,85 @@ __device__ __forceinline__ uint32_t to_tf32(float value) {
 template <class T>
 constexpr int kMmaDepth = 32 / sizeof(T);
 
+// In what sums of products are.
+template <class T>
+using MmaSum = std::conditional_t<sizeof(T) == 1, int32_t, float>;
+
+#ifndef __CUDACC__
+// What a lane needs of the others: rows of A from the 4 lanes of its own quarter of k ..., columns
+// of B from the lanes of two rows of its transpose.
+template <class A, class B, class Sum>
+void multiply_add_on_host(Sum (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  struct OfA {
+    uint32_t at[4];
+  } rows[4];
+  struct OfB {
+    uint32_t at[2];
+  } columns[2][4];
+  const unsigned lane = lane_index();
+  cuda_on_host::exchange(kWholeWarp, a, sizeof(OfA), lane / 4 * 4, rows, 4);
+  cuda_on_host::exchange(kWholeWarp, b, sizeof(OfB), lane % 4 * 8, columns, 8);
+  const auto element = []<class T>(std::type_identity<T>, uint32_t bits, int e) {
+    T values[4 / sizeof(T)];
+    std::memcpy(values, &bits, sizeof(bits));
+    return static_cast<Sum>(values[e]);
+  };
+  const std::type_identity<A> of_a;
+  const std::type_identity<B> of_b;
+  for (int i = 0; i < 4; i++) {
+    Sum sum = 0;
+    for (int half = 0; half < 2; half++) {
+      for (int k = 0; k < 4; k++)
+        for (int e = 0; e < int(4 / sizeof(A)); e++)
+          sum += element(of_a, rows[k].at[2 * half + i / 2], e) *
+              element(of_b, columns[i % 2][k].at[half], e);
+    }
+    d[i] += sum;
+  }
+}
+#endif
+
+#define TORCH_DNNL_MMA(constraint, shape_and_types)                                            \
+  asm volatile(                                                                                \
+      "mma.sync.aligned." shape_and_types                                                      \
+      " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                       \
+      : "+" constraint(d[0]), "+" constraint(d[1]), "+" constraint(d[2]), "+" constraint(d[3]) \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+
 // d += A B in float32.
 template <class T>
 __device__ __forceinline__ void
 multiply_add(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #ifdef __CUDACC__
-#define TORCH_DNNL_MMA(shape_and_types)                                           \
-  asm volatile("mma.sync.aligned." shape_and_types                                \
-               " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                   \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
   if constexpr (std::is_same_v<T, c10::BFloat16>) {
-    TORCH_DNNL_MMA("m16n8k16.row.col.f32.bf16.bf16.f32");
+    TORCH_DNNL_MMA("f", "m16n8k16.row.col.f32.bf16.bf16.f32");
   } else if constexpr (std::is_same_v<T, c10::Half>) {
-    TORCH_DNNL_MMA("m16n8k16.row.col.f32.f16.f16.f32");
+    TORCH_DNNL_MMA("f", "m16n8k16.row.col.f32.f16.f16.f32");
   } else {
     static_assert(std::is_same_v<T, float>);
-    TORCH_DNNL_MMA("m16n8k8.row.col.f32.tf32.tf32.f32");
+    TORCH_DNNL_MMA("f", "m16n8k8.row.col.f32.tf32.tf32.f32");
   }
-#undef TORCH_DNNL_MMA
 #else
-  // What a lane needs of the others: rows of A from the 4 lanes of its own quarter of k ...,
-  // columns of B from the lanes of two rows of its transpose.
-  struct A {
-    uint32_t at[4];
-  } rows[4];
-  struct B {
-    uint32_t at[2];
-  } columns[2][4];
-  const unsigned lane = lane_index();
-  cuda_on_host::exchange(kWholeWarp, a, sizeof(A), lane / 4 * 4, rows, 4);
-  cuda_on_host::exchange(kWholeWarp, b, sizeof(B), lane % 4 * 8, columns, 8);
-  constexpr int kElements = 4 / sizeof(T);
-  const auto element = [](uint32_t bits, int e) {
-    T values[kElements];
-    std::memcpy(values, &bits, sizeof(bits));
-    return static_cast<float>(values[e]);
-  };
-  for (int i = 0; i < 4; i++) {
-    float sum = 0;
-    for (int half = 0; half < 2; half++) {
-      for (int k = 0; k < 4; k++)
-        for (int e = 0; e < kElements; e++)
-          sum += element(rows[k].at[2 * half + i / 2], e) * element(columns[i % 2][k].at[half], e);
-    }
-    d[i] += sum;
-  }
+  multiply_add_on_host<T, T>(d, a, b);
 #endif
 }
+
+// The same of bytes, signed or not in A and signed in B, in int32: exact modulo 2^32.
+template <class T>
+__device__ __forceinline__ void
+multiply_add(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#ifdef __CUDACC__
+  if constexpr (std::is_same_v<T, uint8_t>) {
+    TORCH_DNNL_MMA("r", "m16n8k32.row.col.s32.u8.s8.s32");
+  } else {
+    static_assert(std::is_same_v<T, int8_t>);
+    TORCH_DNNL_MMA("r", "m16n8k32.row.col.s32.s8.s8.s32");
+  }
+#else
+  multiply_add_on_host<T, int8_t>(d, a, b);
+#endif
+}
+
+#undef TORCH_DNNL_MMA
 
 } // namespace torch_dnnl::cuda

@@ -5,6 +5,7 @@
 
 #include "conv/cpu/gemm/output.h"
 #include "conv/cpu/gemm/plan.h"
+#include "conv/cpu/shared/clear.h"
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/kernels.h"
 #include "conv/cpu/shared/reduce.h"
@@ -281,11 +282,7 @@ void clear_uncovered(const ConvProblem& p) {
     is_covered &= p.dst_size[a] * p.kernel[a] == p.src_size[a];
   if (is_covered)
     return;
-  const int64_t bytes =
-      p.n * p.groups * p.ic * product(p.src_size) * int64_t(c10::elementSize(p.dtype));
-  at::parallel_for(0, bytes, int64_t(1) << 18, [&](int64_t begin, int64_t end) {
-    std::memset(static_cast<char*>(p.out) + begin, 0, end - begin);
-  });
+  clear_images(p);
 }
 
 } // namespace

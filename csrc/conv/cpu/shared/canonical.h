@@ -97,6 +97,24 @@ inline ConvProblem canonical(ConvProblem p) {
   return p;
 }
 
+// Neighbouring axes of which outputs meet pixels of their own position only become one.
+inline ConvProblem with_joined_pixels(ConvProblem p) {
+  using canonical_detail::is_pointwise;
+  for (int a = 1; a >= 0; a--) {
+    const auto is_joined = [&](const int64_t* stride) {
+      return p.src_size[a] == 1 || stride[2 + a] == p.src_size[2] * stride[4];
+    };
+    const bool is_mergeable = is_pointwise(p, a) && is_pointwise(p, 2) && is_joined(p.src_stride) &&
+        is_joined(p.dst_stride) && (p.residual == nullptr || is_joined(p.residual_stride));
+    if (!is_mergeable)
+      break;
+    p.src_size[2] *= p.src_size[a];
+    p.dst_size[2] *= p.dst_size[a];
+    p.src_size[a] = p.dst_size[a] = 1;
+  }
+  return p;
+}
+
 // Whether src and dst can take each other's place in a gradient.
 inline bool can_exchange(const ConvProblem& p) {
   return product(p.stride) == 1;

@@ -9,12 +9,6 @@
 
 namespace torch_dnnl {
 
-// The part `i` of what is cut into parts of this size: [i * size, (i + 1) * size), but not beyond
-// the end.
-inline Range nth_range(int64_t i, int64_t size, int64_t end) {
-  return {i * size, std::min((i + 1) * size, end)};
-}
-
 using Offsets = std::span<const int64_t>;
 
 // An index of a matrix: several of a tensor as one number, of which the last runs fastest.

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/cpu/stream.h"
-#include "reorder/cpu/transpose/transpose.h"
+#include "core/cpu/transpose.h"
 
 namespace torch_dnnl::reorder_cpu {
 namespace {

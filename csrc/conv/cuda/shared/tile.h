@@ -3,7 +3,7 @@
 
 #include <type_traits>
 
-#include "conv/cuda/dense/problem.h"
+#include "conv/cuda/shared/problem.h"
 #include "core/cuda/mma.h"
 
 namespace torch_dnnl::cuda {
@@ -53,11 +53,12 @@ struct Shape {
 template <class T, class S, bool depth_in_rows>
 class TensorCoreSums {
  public:
-  using Sum = float;
+  using Sum = MmaSum<T>;
 
   __device__ void multiply(
       const OperandTile<T, S::m, depth_in_rows>& a,
       const OperandTile<T, S::n, depth_in_rows>& b) {
+    __syncwarp(); // what lanes did before may differ; matrix instructions need them together
     const int warp = threadIdx.x / 32;
     const int m0 = warp % S::warps_m * S::warp_m, n0 = warp / S::warps_m * S::warp_n;
 #pragma unroll kUnrolled
@@ -65,16 +66,16 @@ class TensorCoreSums {
       uint32_t of_a[S::warp_m / 16][4], of_b[S::warp_n / 16][4];
 #pragma unroll
       for (int i = 0; i < S::warp_m / 16; i++)
-        load_operand(a, m0 + 16 * i, k, of_a[i]);
+        load_operand<false>(a, m0 + 16 * i, k, of_a[i]);
 #pragma unroll
       for (int j = 0; j < S::warp_n / 16; j++)
-        load_operand(b, n0 + 16 * j, k, of_b[j]);
+        load_operand<true>(b, n0 + 16 * j, k, of_b[j]);
 #pragma unroll
       for (int i = 0; i < S::warp_m / 16; i++) {
 #pragma unroll
         for (int j = 0; j < S::warp_n / 8; j++) {
           const auto& pair = of_b[j / 2];
-          multiply_add<T>(sums_[i][j], of_a[i], {pair[j % 2], pair[j % 2 + 2]});
+          multiply_add<T>(sums_[i][j], of_a[i], {pair[j % 2 * 2], pair[j % 2 * 2 + 1]});
         }
       }
     }
@@ -103,21 +104,25 @@ class TensorCoreSums {
   static constexpr bool kLoadsMatrices = !depth_in_rows || sizeof(T) == 2;
   static constexpr int kUnrolled = kLoadsMatrices ? kDepth<T> / kMmaDepth<T> : 1;
 
-  // The 16 rows from `first` on, of depth k on.
-  template <class Operand>
+  // The 16 rows from `first` on, of depth k on: four matrices, the first two of which differ in
+  // their rows or, `by_depth`, in their depth. B is loaded by depth, so that both halves of an
+  // operand come into neighbouring registers, where the instruction takes them.
+  template <bool by_depth, class Operand>
   __device__ static void
   load_operand(const Operand& tile, int first, int k, uint32_t (&matrices)[4]) {
-    const int lane = lane_index();
+    const int lane = lane_index(), odd = lane / 8 % 2, high = lane / 16;
+    const int of_rows = by_depth ? high : odd, of_depth = by_depth ? odd : high;
     if constexpr (!depth_in_rows) {
-      const int row = first + lane % 16, chunk = k / kChunk<T> + lane / 16;
+      const int row = first + lane % 8 + of_rows * 8, chunk = k / kChunk<T> + of_depth;
       load_matrices<false>(tile.chunk(row, chunk), matrices);
     } else if constexpr (kLoadsMatrices) {
-      const int row = k + lane % 8 + lane / 16 * 8, chunk = first / kChunk<T> + lane / 8 % 2;
+      const int row = k + lane % 8 + of_depth * 8, chunk = first / kChunk<T> + of_rows;
       load_matrices<true>(tile.chunk(row, chunk), matrices);
     } else {
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        const float value = tile.at(k + lane % 4 + i / 2 * 4, first + lane / 4 + i % 2 * 8);
+        const int row = by_depth ? i / 2 : i % 2, depth = by_depth ? i % 2 : i / 2;
+        const float value = tile.at(k + lane % 4 + depth * 4, first + lane / 4 + row * 8);
         std::memcpy(&matrices[i], &value, sizeof(value));
       }
     }
@@ -131,7 +136,7 @@ class TensorCoreSums {
     }
   }
 
-  float sums_[S::warp_m / 16][S::warp_n / 8][4] = {};
+  Sum sums_[S::warp_m / 16][S::warp_n / 8][4] = {};
 };
 
 // The sums of a warp in the type's own arithmetic: lane l has rows of part l / 4 of 8 and columns

@@ -1,4 +1,4 @@
-#include "reorder/cpu/transpose/transpose.h"
+#include "core/cpu/transpose.h"
 
 #include <c10/macros/Macros.h>
 
@@ -11,7 +11,7 @@
 #include "core/dispatch.h"
 #include "core/math.h"
 
-namespace torch_dnnl::reorder_cpu {
+namespace torch_dnnl {
 namespace {
 
 // Where rows are.
@@ -246,4 +246,4 @@ void transpose(const Matrix& matrix, int64_t element_size) {
       element_size, [&]<class E>(std::type_identity<E>) { transpose_all<sizeof(E)>(matrix); });
 }
 
-} // namespace torch_dnnl::reorder_cpu
+} // namespace torch_dnnl

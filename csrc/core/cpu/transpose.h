@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace torch_dnnl::reorder_cpu {
+namespace torch_dnnl {
 
 struct Matrix {
   // Row r, contiguous, is at from + row_offset[r], or at from + r * row_step if there are no
@@ -30,4 +30,4 @@ struct Matrix {
 
 void transpose(const Matrix& matrix, int64_t element_size);
 
-} // namespace torch_dnnl::reorder_cpu
+} // namespace torch_dnnl

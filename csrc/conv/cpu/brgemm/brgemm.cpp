@@ -1,0 +1,101 @@
+// Convolution of half types as products that the machine has instructions for, through torch's
+// brgemm: sums are of float32 and are rounded once. float32 is computed so as well.
+#include <algorithm>
+#include <cstring>
+
+#include "conv/cpu/brgemm/forward_parts.h"
+#include "conv/cpu/shared/clear.h"
+#include "conv/cpu/shared/epilogue.h"
+#include "conv/cpu/shared/kernels.h"
+#include "conv/cpu/shared/products/row_products.h"
+#include "core/dispatch.h"
+
+namespace torch_dnnl {
+namespace {
+
+// Sums begin with the bias, and are completed by the epilogue. Pads are 0.
+template <class T>
+class FloatEnds {
+ public:
+  struct Workspace {
+    explicit Workspace(int64_t /*most*/) {}
+  };
+  using Sums = PanelSums<float>;
+
+  FloatEnds(const ConvProblem& p, const ProductPlan& plan)
+      : plan_(plan), epilogue_(p), has_bias_(p.bias != nullptr) {
+    const auto* bias = static_cast<const T*>(p.bias);
+    const int64_t channels = has_bias_ ? p.groups * p.oc : 0;
+    for (int64_t c = 0; c < channels; c++)
+      bias_.data()[c] = static_cast<float>(bias[c * p.bias_stride]);
+    std::fill_n(bias_.data() + channels, kProductColumns, 0.0f);
+  }
+
+  bool begin(const Sums& sums, int64_t row) const {
+    if (has_bias_) {
+      const float* const bias = bias_.data() + channel_of(sums);
+      for (int64_t x = 0; x < sums.pixels; x++)
+        std::copy_n(bias, plan_.columns(sums.panel), sums.at(row, x));
+    }
+    return has_bias_;
+  }
+  void skip(const Sums& /*sums*/, int64_t /*row*/, Range /*pixels*/, int64_t /*block*/) const {}
+  void store(const Sums& sums, const RowTask& task, Range rows, const Workspace& /*own*/) const {
+    const int64_t channels = std::min(kProductColumns, plan_.oc - sums.panel * kProductColumns);
+    for (int64_t row = rows.begin; row < rows.end; row++) {
+      epilogue_.store_pixels(
+          sums.at(row - rows.begin),
+          kLanes<float>,
+          kProductColumns,
+          {task.n, channel_of(sums), task.d, row, task.pixels.begin, channels, sums.pixels});
+    }
+  }
+
+ private:
+  // Among those of all groups.
+  int64_t channel_of(const Sums& sums) const {
+    return sums.group * plan_.oc + sums.panel * kProductColumns;
+  }
+
+  const ProductPlan& plan_;
+  const Epilogue<T> epilogue_;
+  const bool has_bias_;
+  const Scratch<float> bias_{(has_bias_ ? plan_.groups * plan_.oc : 0) + kProductColumns};
+};
+
+template <class T>
+void run_part(const ConvProblem& problem) {
+  using Products = ProductsOf<T>;
+  const ConvProblem p = with_joined_pixels(problem);
+  const FloatLines<T> lines;
+  const ProductPlan plan = plan_products<Products>(p, at::get_num_threads());
+  const ProductWeights<Products> weights(p, plan);
+  const FloatEnds<T> ends(p, plan);
+  RowProducts<Products, FloatLines<T>, FloatEnds<T>>(p, plan, lines, weights, ends).run();
+}
+
+} // namespace
+
+// Gradients of data of few parts: each of them packs its weights.
+bool supports_brgemm(const ConvProblem& p) {
+  constexpr int64_t most_parts = 16;
+  if (p.dtype == c10::ScalarType::Double)
+    return false;
+  if (p.pass == ConvPass::backward_weights)
+    return supports_brgemm_weights(p);
+  return p.pass == ConvPass::forward || product(p.stride) <= most_parts;
+}
+
+void run_brgemm(const ConvProblem& p) {
+  if (p.pass == ConvPass::backward_weights)
+    return brgemm_weights_gradient(p);
+  const ForwardParts all = forward_parts(p);
+  if (all.has_zeros)
+    clear_images(p);
+  dispatch(BrgemmTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
+    for (const ConvProblem& part : all.parts)
+      run_part<T>(part);
+  });
+}
+
+} // namespace torch_dnnl

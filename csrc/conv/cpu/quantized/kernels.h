@@ -1,0 +1,21 @@
+// The kernels of quantized convolution on the CPU, as quantized_cpu.cpp lists them. The file that
+// defines run_<name> says how the kernel works. All of them have the same bits.
+#pragma once
+
+#include "conv/quantized/problem.h"
+
+namespace torch_dnnl {
+
+// One channel in a group, and sums that float32 holds exactly.
+bool supports_quantized_depthwise(const QuantizedProblem& p);
+void run_quantized_depthwise(const QuantizedProblem& p);
+
+// Sums that int32 holds, where the machine and torch have products of bytes.
+bool supports_quantized_brgemm(const QuantizedProblem& p);
+void run_quantized_brgemm(const QuantizedProblem& p);
+
+// Sums that int32 holds.
+bool supports_quantized_pairs(const QuantizedProblem& p);
+void run_quantized_pairs(const QuantizedProblem& p);
+
+} // namespace torch_dnnl

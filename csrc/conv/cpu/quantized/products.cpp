@@ -1,0 +1,92 @@
+// Quantized convolution as matrix products of integers.
+#include "conv/cpu/quantized/epilogue.h"
+#include "conv/cpu/quantized/kernels.h"
+#include "conv/cpu/shared/products/row_products.h"
+
+namespace torch_dnnl {
+namespace {
+
+// Bytes still have the zero point when they are multiplied, and pads are it. The sums of all
+// weights times the zero point, which is what sums have too much, are taken away at the end.
+template <class Products>
+class IntegerEnds {
+ public:
+  using Workspace = QuantizedEpilogue::Workspace;
+  using Sums = PanelSums<int32_t>;
+
+  IntegerEnds(
+      const QuantizedProblem& p,
+      const ProductPlan& plan,
+      const ProductWeights<Products>& weights)
+      : plan_(plan), weights_(weights), epilogue_(p) {}
+
+  bool begin(const Sums& /*sums*/, int64_t /*row*/) const {
+    return false;
+  }
+  // Modulo 2^32.
+  void skip(const Sums& sums, int64_t row, Range pixels, int64_t block) const {
+    if (!weights_.has_excess())
+      return;
+    const int32_t* const excess = weights_.excess(sums.group, sums.panel, block);
+    const int64_t columns = plan_.columns(sums.panel);
+    for (int64_t x = pixels.begin; x < pixels.end; x++) {
+      int32_t* const to = sums.at(row, x);
+      for (int64_t c = 0; c < columns; c++)
+        to[c] =
+            static_cast<int32_t>(static_cast<uint32_t>(to[c]) + static_cast<uint32_t>(excess[c]));
+    }
+  }
+  void store(const Sums& sums, const RowTask& task, Range rows, const Workspace& own) const {
+    const int64_t first = sums.panel * kProductColumns;
+    for (int64_t row = rows.begin; row < rows.end; row++) {
+      epilogue_.store(
+          {sums.at(row - rows.begin),
+           kProductColumns,
+           task.n,
+           task.group * plan_.oc + first,
+           task.d,
+           row,
+           task.pixels.begin,
+           std::min(kProductColumns, plan_.oc - first),
+           sums.pixels,
+           weights_.excess(sums.group, sums.panel, plan_.blocks)},
+          own);
+    }
+  }
+
+ private:
+  const ProductPlan& plan_;
+  const ProductWeights<Products>& weights_;
+  const QuantizedEpilogue epilogue_;
+};
+
+template <class Products>
+void run_products(const QuantizedProblem& problem) {
+  using Lines = IntegerLines<typename Products::Left>;
+  const ConvProblem& p = problem.conv;
+  const Lines lines{p.dtype == c10::kChar, static_cast<int>(problem.src_zero_point.get())};
+  const ProductPlan plan = plan_products<Products>(p, at::get_num_threads());
+  const ProductWeights<Products> weights(p, plan, static_cast<int>(lines.pad()));
+  const IntegerEnds<Products> ends(problem, plan, weights);
+  RowProducts<Products, Lines, IntegerEnds<Products>>(p, plan, lines, weights, ends).run();
+}
+
+} // namespace
+
+bool supports_quantized_brgemm(const QuantizedProblem& p) {
+  return has_short_sums(p) && ByteProducts::are_supported();
+}
+
+void run_quantized_brgemm(const QuantizedProblem& p) {
+  run_products<ByteProducts>(p);
+}
+
+bool supports_quantized_pairs(const QuantizedProblem& p) {
+  return has_short_sums(p);
+}
+
+void run_quantized_pairs(const QuantizedProblem& p) {
+  run_products<PairProducts>(p);
+}
+
+} // namespace torch_dnnl

@@ -1,0 +1,18 @@
+// Lines of images with the pixels of a channel next to each other, and such lines as rows of
+// products.
+#pragma once
+
+#include "conv/cpu/shared/products/lines.h"
+
+namespace torch_dnnl {
+
+// [channel][pixel] with `pitch` elements from a channel to the next. Pads are 0.
+template <class T>
+void copy_channel_lines(const LineOfImage& line, int64_t pitch, T* to);
+
+// Lines of `depth` elements each as a panel, [row / pack][line][row % pack]; depth is a multiple of
+// pack.
+template <class T, int64_t pack>
+void interleave_lines(const T* from, int64_t lines, int64_t depth, T* to);
+
+} // namespace torch_dnnl

@@ -1,0 +1,99 @@
+// How a convolution becomes matrix products: of pixels, that is rows of inputs, with weights. Input
+// lines are brought to a form in which the inputs of a pixel follow each other, with what stands
+// for 0 where pads are: [pixel][input channel].
+#pragma once
+
+#include <algorithm>
+
+#include "conv/cpu/shared/products/products.h"
+#include "conv/problem.h"
+#include "core/math.h"
+
+namespace torch_dnnl {
+
+// Bytes of the taps of a row that are copied for each pixel.
+inline constexpr int64_t kCopiedBytes = 64;
+
+// Terms of a sum are in the order [kd][kh][kw][channel]; a block of them is what the inputs of a
+// pixel are multiplied with at once.
+struct ProductPlan {
+  // Groups that have few channels are computed several at a time, with weights of 0 between them.
+  int64_t merged;
+  int64_t groups, ic, oc; // then; ic: as many as a pixel has in a line, some of which may be 0
+  // The inputs of a block: those of a tap; of the taps of a row, where these follow each other; or
+  // of all taps, if they are so few that they are copied to one place for each pixel.
+  enum { of_tap, of_row, of_pixel } block;
+  int64_t blocks, depth; // of an output; terms of each
+  int64_t chunks, chunk; // of the depth; all but the last have `chunk` terms
+  int64_t panels;        // of output channels, of a group
+  int64_t input_pixels;  // from the inputs of an output to those of the next, in a line
+  // A task computes some rows of an image, of some panels: tiles of `width` pixels.
+  int64_t width, widths, rows, row_blocks, panels_of_task, panel_blocks;
+
+  Range chunk_range(int64_t i) const {
+    return {i * chunk, std::min((i + 1) * chunk, depth)};
+  }
+  int64_t columns(int64_t panel) const {
+    return std::min(kProductColumns, round_up(oc - panel * kProductColumns, kProductLanes));
+  }
+  int64_t tasks(const ConvProblem& p) const {
+    return p.n * groups * p.dst_size[0] * row_blocks * widths * panel_blocks;
+  }
+};
+
+namespace plan_detail {
+
+// Groups that fill a vector of columns together.
+inline int64_t groups_to_merge(const ConvProblem& p) {
+  int64_t merged = 1;
+  while (2 * merged * p.oc <= kProductLanes && p.groups % (2 * merged) == 0)
+    merged *= 2;
+  return merged;
+}
+
+} // namespace plan_detail
+
+template <class Products>
+ProductPlan plan_products(const ConvProblem& p, int64_t threads) {
+  constexpr int64_t most_width = 64, task_pixels = 384;
+  constexpr int64_t pack = Products::kPack, term_bytes = sizeof(typename Products::Left);
+  ProductPlan plan{};
+  plan.merged = plan_detail::groups_to_merge(p);
+  plan.groups = p.groups / plan.merged;
+  plan.ic = round_up(p.ic * plan.merged, Products::kPixelPack);
+  plan.oc = p.oc * plan.merged;
+  const int64_t taps = product(p.kernel), row = p.kernel[2] * plan.ic;
+  const bool are_together = p.kernel[2] == 1 || p.dilation[2] == 1;
+  const bool are_few = row * term_bytes <= kCopiedBytes && taps * plan.ic <= Products::kDepth;
+  plan.block = !are_together                     ? ProductPlan::of_tap
+      : are_few && p.kernel[0] * p.kernel[1] > 1 ? ProductPlan::of_pixel
+                                                 : ProductPlan::of_row;
+  plan.depth = plan.block == ProductPlan::of_tap ? plan.ic
+      : plan.block == ProductPlan::of_row        ? row
+                                                 : taps * plan.ic;
+  plan.blocks = taps * plan.ic / plan.depth;
+  plan.chunk = round_up(ceil_div(plan.depth, ceil_div(plan.depth, Products::kDepth)), pack);
+  plan.chunks = ceil_div(plan.depth, plan.chunk);
+  plan.panels = ceil_div(plan.oc, kProductColumns);
+  plan.input_pixels = p.kernel[2] == 1 ? 1 : p.stride[2]; // others are left out
+  const int64_t pixels = p.dst_size[2];
+  plan.width = ceil_div(pixels, ceil_div(pixels, most_width));
+  plan.widths = ceil_div(pixels, plan.width);
+  plan.panels_of_task = plan.panels;
+  plan.panel_blocks = 1;
+  const auto set_rows = [&](int64_t rows) {
+    plan.row_blocks = ceil_div(p.dst_size[1], rows);
+    plan.rows = ceil_div(p.dst_size[1], plan.row_blocks);
+  };
+  set_rows(std::clamp<int64_t>(task_pixels / plan.width, 1, p.dst_size[1]));
+  const int64_t enough = threads == 1 ? 1 : 3 * threads;
+  while (plan.tasks(p) < enough && plan.rows > 1 && plan.rows * plan.width > most_width)
+    set_rows(plan.rows / 2);
+  while (plan.tasks(p) < enough && plan.panels_of_task > 1) {
+    plan.panels_of_task = ceil_div(plan.panels_of_task, 2);
+    plan.panel_blocks = ceil_div(plan.panels, plan.panels_of_task);
+  }
+  return plan;
+}
+
+} // namespace torch_dnnl

@@ -1,0 +1,181 @@
+// Convolution as matrix products: each output row gathers products of input rows with the weights
+// of a tap, of all taps of a row of the kernel, or of all taps.
+#pragma once
+
+#include <algorithm>
+
+#include "conv/cpu/shared/products/task_lines.h"
+#include "conv/cpu/shared/products/weights.h"
+#include "core/cpu/parallel.h"
+
+namespace torch_dnnl {
+
+// Sums of so many pixels and a panel's columns are in the first-level cache.
+inline constexpr int64_t kPixelsAtOnce = 96;
+
+// Sums of rows of outputs and of a panel: [row][pixel][kProductColumns].
+template <class Sum>
+struct PanelSums {
+  Sum* data;
+  int64_t group, panel, pixels; // of a row
+
+  Sum* at(int64_t row, int64_t pixel = 0) const {
+    return data + (row * pixels + pixel) * kProductColumns;
+  }
+};
+
+// Runs a plan. `Ends` knows what sums begin with and what becomes of them:
+//   bool begin(sums, row)               writes what the sums of a row begin with, if that is
+//   anything void skip(sums, row, pixels, block) adds the products of pads with a block of weights
+//   void store(sums, task, rows, own)   own: an Ends::Workspace of the thread
+template <class Products, class Lines, class Ends>
+class RowProducts {
+  using Left = typename Products::Left;
+  using Sum = typename Products::Sum;
+
+ public:
+  RowProducts(
+      const ConvProblem& p,
+      const ProductPlan& plan,
+      const Lines& lines,
+      const ProductWeights<Products>& weights,
+      const Ends& ends)
+      : p_(p), plan_(plan), lines_(lines), weights_(weights), ends_(ends) {}
+
+  void run() const {
+    const int64_t operations = plan_.rows * plan_.width * plan_.panels_of_task * kProductColumns *
+        plan_.blocks * plan_.depth / 4;
+    parallel_tasks(plan_.tasks(p_), operations, [&](int64_t begin, int64_t end) {
+      Workspace own(*this);
+      for (int64_t task = begin; task < end; task++)
+        compute(row_task(plan_, p_, task), own);
+      Products::release();
+    });
+  }
+
+ private:
+  // Memory of a thread.
+  struct Workspace {
+    explicit Workspace(const RowProducts& all)
+        : lines(all.p_, all.plan_, all.lines_),
+          sums(all.pixels_at_once() * kProductColumns),
+          copied(all.copies() ? all.pixels_at_once() * all.plan_.depth + kCopiedBytes : 0),
+          ends(all.plan_.width * kProductColumns) {}
+    TaskLines<Products, Lines> lines;
+    Scratch<Sum> sums;
+    Scratch<Left> copied;
+    typename Ends::Workspace ends;
+  };
+
+  bool copies() const {
+    return plan_.block == ProductPlan::of_pixel;
+  }
+  int64_t pixels_at_once() const {
+    return std::max(plan_.width, kPixelsAtOnce);
+  }
+
+  void compute(const RowTask& task, Workspace& own) const {
+    own.lines.begin(task);
+    const int64_t at_once = std::max<int64_t>(kPixelsAtOnce / task.pixels.count(), 1);
+    const auto for_each_part = [&](const auto& f) {
+      for (int64_t h = task.rows.begin; h < task.rows.end; h += at_once)
+        f(Range{h, std::min(h + at_once, task.rows.end)});
+    };
+    const auto for_each_panel = [&](const auto& f) {
+      for (int64_t panel = task.panels.begin; panel < task.panels.end; panel++)
+        f(PanelSums<Sum>{own.sums.data(), task.group, panel, task.pixels.count()});
+    };
+    if (copies()) {
+      for_each_part([&](Range rows) {
+        own.lines.copy_taps(rows, own.copied.data());
+        for_each_panel([&](const PanelSums<Sum>& sums) {
+          multiply_copied(sums, rows.count(), own.copied.data());
+          ends_.store(sums, task, rows, own.ends);
+        });
+      });
+    } else {
+      for_each_panel([&](const PanelSums<Sum>& sums) {
+        for_each_part([&](Range rows) {
+          multiply_lines(sums, task.pixels, rows, own.lines);
+          ends_.store(sums, task, rows, own.ends);
+        });
+      });
+    }
+  }
+
+  void multiply_copied(const PanelSums<Sum>& sums, int64_t rows, const Left* copied) const {
+    bool has_sums = false;
+    for (int64_t row = 0; row < rows; row++)
+      has_sums = ends_.begin(sums, row);
+    Products::multiply(
+        {rows * sums.pixels,
+         plan_.columns(sums.panel),
+         plan_.depth,
+         plan_.depth,
+         kProductColumns,
+         copied,
+         weights_.at(sums.group, sums.panel, /*block=*/0, /*chunk=*/0),
+         sums.data,
+         has_sums});
+  }
+
+  // All sums of some rows and a panel. What meets pads only is left out.
+  void multiply_lines(
+      const PanelSums<Sum>& sums,
+      Range pixels,
+      Range rows,
+      TaskLines<Products, Lines>& lines) const {
+    const int64_t taps = plan_.block == ProductPlan::of_tap ? p_.kernel[2] : 1;
+    bool has_sums[kPixelsAtOnce];
+    for (int64_t row = 0; row < rows.count(); row++)
+      has_sums[row] = ends_.begin(sums, row);
+    for (int64_t block = 0; block < plan_.blocks; block++) {
+      Digits digits{block};
+      const int64_t kw = digits.next(taps), kh = digits.next(p_.kernel[1]);
+      const int64_t shift = kw * p_.dilation[2];
+      const Range inside = taps > 1 ? inside_image(pixels, shift) : Range{0, sums.pixels};
+      for (int64_t i = 0; i < plan_.chunks; i++) {
+        const Range chunk = plan_.chunk_range(i);
+        for (int64_t row = 0; row < rows.count(); row++) {
+          const InputLine<Left> line = lines.line(rows.begin + row, digits.rest, kh);
+          const bool meets_image = line.data != nullptr && inside.end > inside.begin;
+          const Range some = meets_image ? inside : Range{0, 0};
+          if (some.count() < sums.pixels && i == 0) {
+            if (!has_sums[row])
+              std::fill_n(sums.at(row), sums.pixels * kProductColumns, Sum(0));
+            has_sums[row] = true;
+            ends_.skip(sums, row, {0, some.begin}, block);
+            ends_.skip(sums, row, {some.end, sums.pixels}, block);
+          }
+          if (!meets_image)
+            continue;
+          Products::multiply(
+              {some.count(),
+               plan_.columns(sums.panel),
+               chunk.count(),
+               line.step,
+               kProductColumns,
+               line.data + some.begin * line.step + (shift - line.missing) * plan_.ic + chunk.begin,
+               weights_.at(sums.group, sums.panel, block, i),
+               sums.at(row, some.begin),
+               /*adds=*/has_sums[row]});
+          has_sums[row] = true;
+        }
+      }
+    }
+  }
+
+  // Which of some outputs of a row meet no pad at a tap that is so many pixels from the first one.
+  Range inside_image(Range outputs, int64_t shift) const {
+    const int64_t first = outputs.begin * p_.stride[2] + shift - p_.pad[2];
+    return within(first, p_.stride[2], p_.src_size[2], outputs.count());
+  }
+
+  const ConvProblem& p_;
+  const ProductPlan& plan_;
+  const Lines& lines_;
+  const ProductWeights<Products>& weights_;
+  const Ends& ends_;
+};
+
+} // namespace torch_dnnl

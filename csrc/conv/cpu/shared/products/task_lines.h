@@ -1,0 +1,165 @@
+// The tasks of products, and the input lines that they take.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <type_traits>
+#include <vector>
+
+#include "conv/cpu/shared/products/lines.h"
+#include "conv/cpu/shared/products/plan.h"
+#include "core/cpu/scratch.h"
+
+namespace torch_dnnl {
+
+// What a task computes.
+struct RowTask {
+  int64_t n, group, d;
+  Range rows, pixels, panels;
+};
+
+inline RowTask row_task(const ProductPlan& plan, const ConvProblem& p, int64_t index) {
+  Digits digits{index};
+  RowTask task{};
+  task.panels = nth_range(digits.next(plan.panel_blocks), plan.panels_of_task, plan.panels);
+  task.pixels = nth_range(digits.next(plan.widths), plan.width, p.dst_size[2]);
+  task.rows = nth_range(digits.next(plan.row_blocks), plan.rows, p.dst_size[1]);
+  task.d = digits.next(p.dst_size[0]);
+  task.group = digits.next(plan.groups);
+  task.n = digits.rest;
+  return task;
+}
+
+// The inputs of a row of outputs.
+template <class T>
+struct InputLine {
+  const T* data;   // null: pads
+  int64_t missing; // pixels in front of it that the first output would meet at the first tap
+  int64_t step;    // values from the inputs of an output to those of the next
+};
+
+// The input lines of a task. They are read where they lie if they can be, and else copied when they
+// are first asked for.
+template <class Products, class Lines>
+class TaskLines {
+  using Left = typename Products::Left;
+  using Element = typename Lines::Element;
+
+ public:
+  TaskLines(const ConvProblem& p, const ProductPlan& plan, const Lines& lines)
+      : p_(p), plan_(plan), copy_(lines) {
+    std::fill_n(pads_.data(), size_, lines.pad());
+  }
+
+  void begin(const RowTask& task) {
+    task_ = task;
+    std::fill(is_copied_.begin(), is_copied_.end(), false);
+  }
+
+  // The inputs of the outputs (h, task.pixels) that meet row (kd, kh) of the kernel.
+  InputLine<Left> line(int64_t h, int64_t kd, int64_t kh) {
+    const int64_t step = plan_.input_pixels * plan_.ic;
+    const int64_t d = task_.d * p_.stride[0] + kd * p_.dilation[0] - p_.pad[0];
+    const int64_t below = (h - task_.rows.begin) * p_.stride[1] + kh * p_.dilation[1];
+    const int64_t row = task_.rows.begin * p_.stride[1] - p_.pad[1] + below;
+    if (d < 0 || d >= p_.src_size[0] || row < 0 || row >= p_.src_size[1])
+      return {nullptr, 0, step};
+    const LineOfImage line = line_of_image(d, row);
+    const int64_t missing = line.first - first_pixel();
+    if constexpr (std::is_same_v<Element, Left>) {
+      if (can_stay_ && line.first >= 0 && line.first + (line.pixels - 1) * line.step < line.size)
+        return {
+            static_cast<const Left*>(line.data) + line.first * line.pixel_stride,
+            missing,
+            p_.stride[2] * line.pixel_stride};
+    }
+    const int64_t row_index = rows_follow_ ? below : kh * plan_.rows + h - task_.rows.begin;
+    const int64_t index = kd * rows_ + row_index;
+    Left* const to = lines_.data() + index * size_;
+    if (!is_copied_[index]) {
+      is_copied_[index] = true;
+      copy_.copy(line, plan_.ic, elements_.data(), to);
+    }
+    return {to, missing, step};
+  }
+  // The inputs of all taps of the outputs (rows, task.pixels), pixel by pixel. Some bytes more are
+  // copied at a time, and overwritten by those that belong there.
+  void copy_taps(Range rows, Left* to) {
+    constexpr int64_t most = kCopiedBytes / sizeof(Left);
+    const int64_t kernel_rows = p_.kernel[0] * p_.kernel[1], size = plan_.depth / kernel_rows;
+    const int64_t step = plan_.input_pixels * plan_.ic, pixels = task_.pixels.count();
+    std::vector<const Left*> lines(kernel_rows);
+    for (int64_t h = rows.begin; h < rows.end; h++) {
+      for (int64_t i = 0; i < kernel_rows; i++) {
+        const Left* const from = line(h, i / p_.kernel[1], i % p_.kernel[1]).data;
+        lines[i] = from == nullptr ? pads_.data() : from;
+      }
+      const auto copy = [&](auto count) {
+        for (int64_t x = 0; x < pixels; x++)
+          for (int64_t i = 0; i < kernel_rows; i++, to += size)
+            std::memcpy(to, lines[i] + x * step, count * sizeof(Left));
+      };
+      if (size <= most / 4)
+        copy(std::integral_constant<int64_t, most / 4>());
+      else if (size <= most / 2)
+        copy(std::integral_constant<int64_t, most / 2>());
+      else
+        copy(std::integral_constant<int64_t, most>());
+    }
+  }
+
+ private:
+  LineOfImage line_of_image(int64_t d, int64_t row) const {
+    const int64_t *xs = p_.src_stride, step = p_.kernel[2] == 1 ? p_.stride[2] : 1;
+    const int64_t channels = p_.ic * plan_.merged;
+    const auto* image = static_cast<const Element*>(p_.src) + task_.n * xs[0] +
+        task_.group * channels * xs[1] + d * xs[2] + row * xs[3];
+    Range pixels{first_pixel(), first_pixel() + window(task_.pixels.count()) * step};
+    if (has_no_pads()) {
+      pixels.begin = std::clamp<int64_t>(pixels.begin, 0, p_.src_size[2] - 1);
+      pixels.end = std::clamp(pixels.end, pixels.begin + 1, p_.src_size[2]);
+    }
+    return {
+        image, channels, xs[1], pixels.begin, pixels.count() / step, step, p_.src_size[2], xs[4]};
+  }
+  // That the first output of the task meets at the first tap.
+  int64_t first_pixel() const {
+    return task_.pixels.begin * p_.stride[2] - p_.pad[2];
+  }
+  // Products of single taps leave pads out, of which there may be many between distant taps.
+  bool has_no_pads() const {
+    return plan_.block == ProductPlan::of_tap && p_.kernel[2] > 1;
+  }
+  // Pixels of a line that outputs meet.
+  int64_t window(int64_t outputs) const {
+    return (outputs - 1) * plan_.input_pixels + (p_.kernel[2] - 1) * p_.dilation[2] + 1;
+  }
+  // Whether a line without pads is one of products where it lies.
+  bool is_line_of_products() const {
+    const bool are_pixels = p_.src_stride[1] == 1 && plan_.ic == p_.ic * plan_.merged;
+    return copy_.are_same() && are_pixels && plan_.block != ProductPlan::of_pixel &&
+        plan_.depth % Products::kPack == 0 && (p_.kernel[2] == 1 || p_.src_stride[4] == plan_.ic);
+  }
+
+  static constexpr int64_t kSlack = 64; // inputs that are read beyond the last
+
+  const ConvProblem& p_;
+  const ProductPlan& plan_;
+  const Lines& copy_;
+  const bool can_stay_ = is_line_of_products();
+  RowTask task_{};
+  const int64_t size_ = kSlack +
+      plan_.ic *
+          (has_no_pads() ? std::min(window(plan_.width), p_.src_size[2]) : window(plan_.width));
+  // Input rows that a task's rows meet: all from the first to the last, or those of each tap.
+  const int64_t following_rows_ =
+      (plan_.rows - 1) * p_.stride[1] + (p_.kernel[1] - 1) * p_.dilation[1] + 1;
+  const bool rows_follow_ = following_rows_ <= p_.kernel[1] * plan_.rows;
+  const int64_t rows_ = rows_follow_ ? following_rows_ : p_.kernel[1] * plan_.rows;
+  const Scratch<Left> lines_{p_.kernel[0] * rows_ * size_}, pads_{size_};
+  const Scratch<Element> elements_{size_};
+  std::vector<char> is_copied_ = std::vector<char>(p_.kernel[0] * rows_);
+};
+
+} // namespace torch_dnnl

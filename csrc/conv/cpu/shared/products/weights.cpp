@@ -1,0 +1,185 @@
+#include "conv/cpu/shared/products/weights.h"
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "conv/cpu/shared/products/channel_lines.h"
+#include "core/cpu/parallel.h"
+#include "core/cpu/transpose.h"
+
+namespace torch_dnnl {
+namespace {
+
+// Rows of numbers that lie next to each other become columns.
+template <class T>
+void transpose_numbers(
+    const T* from,
+    int64_t row_step,
+    int64_t rows,
+    T* to,
+    const int64_t* column_offsets, // in bytes
+    int64_t columns) {
+  constexpr int64_t size = sizeof(T);
+  transpose(
+      {reinterpret_cast<const char*>(from),
+       nullptr,
+       row_step * size,
+       rows,
+       reinterpret_cast<char*>(to),
+       column_offsets,
+       /*column_step=*/0,
+       columns,
+       /*may_overread=*/false,
+       /*is_streamed=*/false},
+      size);
+}
+
+// The weights of output channels in the order of the terms of their sums, [kd][kh][kw][channel]:
+// channel i of tap t goes to term tap_terms[t] + i.
+template <class T>
+class ChannelTerms {
+ public:
+  ChannelTerms(const ConvProblem& p, std::vector<int64_t> tap_terms)
+      : p_(p), tap_terms_(std::move(tap_terms)) {
+    for (int64_t t = 0; t < taps(); t++) {
+      Digits digits{t};
+      const int64_t kw = digits.next(p.kernel[2]), kh = digits.next(p.kernel[1]);
+      offsets_.push_back(digits.rest * ws_[2] + kh * ws_[3] + kw * ws_[4]);
+    }
+    // Taps that lie next to each other, in any order, are rows of a matrix.
+    first_ = *std::min_element(offsets_.begin(), offsets_.end());
+    std::vector<int64_t> at(taps(), -1);
+    for (int64_t t = 0; t < taps(); t++)
+      if (offsets_[t] - first_ < taps())
+        at[offsets_[t] - first_] = tap_terms_[t] * int64_t(sizeof(T));
+    if (taps() > 1 && std::find(at.begin(), at.end(), -1) == at.end())
+      dense_terms_ = std::move(at);
+  }
+
+  // Of `count` channels from `channel` on: term j of channel c to to[c * pitch + j].
+  void copy(int64_t channel, int64_t count, T* to, int64_t pitch) const {
+    const auto* from = static_cast<const T*>(p_.weights) + channel * ws_[0];
+    if (ws_[0] == 1 && ws_[1] != 1 && count > 1)
+      return copy_rows(from, count, to, pitch);
+    for (int64_t c = 0; c < count; c++)
+      copy_channel(from + c * ws_[0], to + c * pitch);
+  }
+
+ private:
+  int64_t taps() const {
+    return std::ssize(tap_terms_);
+  }
+  // Output channels lie next to each other.
+  void copy_rows(const T* from, int64_t count, T* to, int64_t pitch) const {
+    std::vector<int64_t> columns(count);
+    for (int64_t c = 0; c < count; c++)
+      columns[c] = c * pitch * int64_t(sizeof(T));
+    for (int64_t t = 0; t < taps(); t++)
+      transpose_numbers(
+          from + offsets_[t], ws_[1], p_.ic, to + tap_terms_[t], columns.data(), count);
+  }
+  void copy_channel(const T* from, T* to) const {
+    if (ws_[1] == 1) {
+      for (int64_t t = 0; t < taps(); t++)
+        std::memcpy(to + tap_terms_[t], from + offsets_[t], p_.ic * sizeof(T));
+    } else if (!dense_terms_.empty()) {
+      transpose_numbers(from + first_, ws_[1], p_.ic, to, dense_terms_.data(), taps());
+    } else {
+      for (int64_t i = 0; i < p_.ic; i++, from += ws_[1])
+        for (int64_t t = 0; t < taps(); t++)
+          to[tap_terms_[t] + i] = from[offsets_[t]];
+    }
+  }
+
+  const ConvProblem& p_;
+  const int64_t* const ws_ = p_.weights_stride;
+  const std::vector<int64_t> tap_terms_;
+  std::vector<int64_t> offsets_, dense_terms_;
+  int64_t first_;
+};
+
+} // namespace
+
+template <class Products>
+ProductWeights<Products>::ProductWeights(
+    const ConvProblem& p,
+    const ProductPlan& plan,
+    int zero_point)
+    : p_(p), plan_(plan), zero_point_(zero_point) {
+  const int64_t of_panel = 8 * kProductColumns * panel_rows_;
+  parallel_tasks(plan.groups * plan.panels, of_panel, [&](int64_t begin, int64_t end) {
+    const Scratch<Weight> lines(kProductColumns * panel_rows_);
+    for (int64_t i = begin; i < end; i++) {
+      const int64_t group = i / plan.panels, panel = i % plan.panels;
+      gather(group, panel, lines.data());
+      if constexpr (kIsExact)
+        add_up(group, panel, lines.data());
+      interleave(group, panel, lines.data());
+    }
+  });
+}
+
+template <class Products>
+void ProductWeights<Products>::gather(int64_t group, int64_t panel, Weight* lines) const {
+  const int64_t first = panel * kProductColumns, taps = product(p_.kernel);
+  const int64_t columns = std::min(plan_.columns(panel), plan_.oc - first);
+  std::memset(lines, 0, plan_.columns(panel) * panel_rows_ * sizeof(Weight));
+  // Groups that are merged have terms of their own, one after the other.
+  for (int64_t end, at = 0; at < columns; at = end) {
+    const int64_t member = (first + at) / p_.oc;
+    end = std::min(columns, (member + 1) * p_.oc - first);
+    std::vector<int64_t> tap_terms(taps);
+    for (int64_t t = 0; t < taps; t++) {
+      const int64_t term = t * plan_.ic + member * p_.ic;
+      tap_terms[t] = term / plan_.depth * rows_ + term % plan_.depth;
+    }
+    ConvProblem own = p_;
+    const int64_t group_channel = (group * plan_.merged + member) * p_.weights_group;
+    own.weights = static_cast<const Weight*>(p_.weights) + group_channel;
+    ChannelTerms<Weight>(own, std::move(tap_terms))
+        .copy(first + at - member * p_.oc, end - at, lines + at * panel_rows_, panel_rows_);
+  }
+}
+
+template <class Products>
+void ProductWeights<Products>::add_up(int64_t group, int64_t panel, const Weight* lines) const {
+  auto* const excess = const_cast<int32_t*>(this->excess(group, panel, 0));
+  std::memset(excess, 0, (plan_.blocks + 1) * kProductColumns * sizeof(int32_t));
+  const auto zero_point = static_cast<uint32_t>(zero_point_);
+  for (int64_t c = 0; c < plan_.columns(panel); c++) {
+    uint32_t all = 0;
+    for (int64_t block = 0; block < plan_.blocks; block++) {
+      int32_t sum = 0;
+      for (int64_t i = 0; i < rows_; i++)
+        sum += lines[c * panel_rows_ + block * rows_ + i];
+      const uint32_t of_block = zero_point * static_cast<uint32_t>(sum);
+      excess[block * kProductColumns + c] = static_cast<int32_t>(of_block);
+      all += of_block;
+    }
+    excess[plan_.blocks * kProductColumns + c] = static_cast<int32_t>(all);
+  }
+}
+
+template <class Products>
+void ProductWeights<Products>::interleave(int64_t group, int64_t panel, const Weight* lines) const {
+  constexpr int64_t pack = Products::kPack;
+  const int64_t columns = plan_.columns(panel), rows = panel_rows_;
+  Right* const to = panels_.data() + group * group_size_ + panel * kProductColumns * rows;
+  if constexpr (std::is_same_v<Weight, Right>)
+    return interleave_lines<Right, pack>(lines, columns, rows, to);
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t c = 0; c < columns; c++)
+      to[(r / pack * columns + c) * pack + r % pack] = lines[c * rows + r];
+}
+
+template class ProductWeights<ByteProducts>;
+template class ProductWeights<PairProducts>;
+template class ProductWeights<FloatProducts>;
+template class ProductWeights<HalfProducts<c10::BFloat16>>;
+template class ProductWeights<HalfProducts<c10::Half>>;
+
+} // namespace torch_dnnl

@@ -1,0 +1,53 @@
+// Weights in the order in which products read them and, where zero points make inputs that stand
+// for 0 different from 0, what sums have too much because of it.
+#pragma once
+
+#include "conv/cpu/shared/products/plan.h"
+#include "core/cpu/scratch.h"
+
+namespace torch_dnnl {
+
+// [group][panel][block][row / pack][column][row % pack]
+template <class Products>
+class ProductWeights {
+ public:
+  using Right = typename Products::Right;
+
+  // zero_point: of integers.
+  ProductWeights(const ConvProblem& p, const ProductPlan& plan, int zero_point = 0);
+
+  const Right* at(int64_t group, int64_t panel, int64_t block, int64_t chunk) const {
+    return panels_.data() + group * group_size_ + panel * kProductColumns * panel_rows_ +
+        (block * rows_ + chunk * plan_.chunk) * plan_.columns(panel);
+  }
+  // The zero point times the sum of the weights of each column, of a block or, if that is
+  // plan.blocks, of all of them. Modulo 2^32.
+  const int32_t* excess(int64_t group, int64_t panel, int64_t block) const {
+    return excess_.data() +
+        ((group * plan_.panels + panel) * (plan_.blocks + 1) + block) * kProductColumns;
+  }
+  bool has_excess() const {
+    return zero_point_ != 0;
+  }
+
+ private:
+  using Weight = typename Products::Weight;
+  static constexpr bool kIsExact = std::is_integral_v<Weight>;
+
+  // The weights of a panel, a line for each column. Blocks are padded with zeros.
+  void gather(int64_t group, int64_t panel, Weight* lines) const;
+  void add_up(int64_t group, int64_t panel, const Weight* lines) const;
+  void interleave(int64_t group, int64_t panel, const Weight* lines) const;
+
+  const ConvProblem& p_;
+  const ProductPlan& plan_;
+  const int zero_point_;
+  const int64_t rows_ = round_up(plan_.depth, Products::kPack); // of a block
+  const int64_t panel_rows_ = plan_.blocks * rows_;
+  const int64_t group_size_ = panel_rows_ * round_up(plan_.oc, kProductLanes);
+  const Scratch<Right> panels_{plan_.groups * group_size_};
+  const Scratch<int32_t> excess_{
+      kIsExact ? plan_.groups * plan_.panels * (plan_.blocks + 1) * kProductColumns : 0};
+};
+
+} // namespace torch_dnnl

@@ -1,0 +1,96 @@
+"""The products of half types through torch's brgemm, forced: on a machine without instructions for
+them they are made one by one, of the same operands in the same order."""
+
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+from random_convolutions import TOLERANCE, check, random_problem, random_wide_problem
+from threads import same_on_threads
+
+OPS = torch.ops.torch_dnnl
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+every_type = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+@every_type
+@pytest.mark.parametrize("seed", range(3))
+def test_random_problems_match_float64(dtype, seed):
+    choose = random.Random(seed)
+    torch.manual_seed(seed)
+    for _ in range(25):
+        random_problem(choose, dtype, "brgemm")
+
+
+@every_type
+def test_random_wide_problems_match_float64(dtype):
+    """Several panels, chunks of the depth, and tasks."""
+    choose = random.Random(1)
+    torch.manual_seed(1)
+    for _ in range(4):
+        random_wide_problem(choose, dtype, "brgemm")
+
+
+@every_type
+def test_groups_that_are_merged(dtype):
+    choose = random.Random(2)
+    torch.manual_seed(2)
+    for groups, ic, oc in [(16, 1, 1), (12, 2, 3), (8, 3, 4), (6, 4, 8), (5, 9, 2)]:
+        pads = [[1, 0], [1, 2]]
+        check(choose, dtype, (2, groups, ic, oc), [7, 70], [3, 3], [1, 2], pads, [1, 1], "brgemm")
+
+
+@every_type
+def test_distant_taps(dtype):
+    """Rows that no tap meets take no memory."""
+    choose = random.Random(3)
+    torch.manual_seed(3)
+    for size, kernel, dilations, pads in [
+        ([90, 110], [3, 3], [40, 50], [[20, 0], [0, 30]]),
+        ([9], [3], [100_000], [[100_001], [100_000]]),
+        ([300_000], [2], [200_000], [[7], [0]]),
+    ]:
+        ones = [1] * len(size)
+        check(choose, dtype, (1, 1, 17, 18), size, kernel, ones, pads, dilations, "brgemm")
+
+
+@every_type
+@pytest.mark.parametrize("channels", [3, 16])
+def test_what_is_not_finite_stays_with_its_outputs(dtype, channels):
+    """It lies beside the inputs of other outputs in products."""
+    x = torch.randn(1, channels, 6, 9).to(dtype)
+    x[0, 0, 2, 4] = torch.inf
+    x[0, -1, 5, 0] = torch.nan
+    x = x.contiguous(memory_format=torch.channels_last)
+    w = torch.randn(16, channels, 3, 3).to(dtype)
+    attributes = ([1, 1], [1, 1], [1, 1], [1, 1], "none", 1, "NCX", "OIX")
+    result = OPS.convolution(x, w, None, *attributes, "brgemm")
+    assert torch.equal(result.isfinite(), F.conv2d(x.double(), w.double(), padding=1).isfinite())
+
+
+@every_type
+def test_same_bits_for_any_number_of_threads(dtype):
+    def compute():
+        for stride, channels, size in [(1, 70, (20, 33)), (2, 33, (9, 150)), (1, 300, (7, 7))]:
+            torch.manual_seed(0)
+            x = torch.randn(3, channels, *size).to(dtype)
+            w = torch.randn(130, channels, 3, 3).to(dtype)
+            attributes = ([stride] * 2, [1, 1], [1, 1], [1, 1], "none", 1, "NCX", "OIX", "brgemm")
+            y = OPS.convolution(x, w, None, *attributes)
+            yield y
+            yield OPS.convolution_backward_data(y, w, size, *attributes)
+            yield OPS.convolution_backward_weights(y, x, (3, 3), *attributes)
+
+    same_on_threads(compute)
+
+
+@every_type
+def test_without_onednn(dtype):
+    """torch's switch also turns off the products that oneDNN generates."""
+    x, w = torch.randn(2, 16, 9, 9).to(dtype), torch.randn(16, 16, 3, 3).to(dtype)
+    attributes = ([1, 1], [0, 0], [0, 0], [1, 1], "none", 1, "NCX", "OIX", "brgemm")
+    with torch.backends.mkldnn.flags(enabled=False):
+        result = OPS.convolution(x, w, None, *attributes).double()
+    expected = F.conv2d(x.double(), w.double())
+    assert (result - expected).norm() <= TOLERANCE[dtype] * expected.norm()
