@@ -444,6 +444,9 @@ SUPPORT = {
     "conv2d": Support(FLOATING, _ANY, ranks="2"),
     "conv3d": Support(FLOATING, _ANY, ranks="3"),
     "convolution": Support(FLOATING, f"{_ANY}; NCX and NXC, OIX and XIO"),
+    "quantized_convolution": Support(
+        (torch.uint8, torch.int8), f"{_ANY}; NCX and NXC, OIX and XIO"
+    ),
 }
 
 MATRIX = [case for case in CASES if case.in_matrix]

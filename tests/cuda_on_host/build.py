@@ -129,7 +129,8 @@ def _kernels(sanitizer: str | None, mistake: Mistake | None) -> list[Path]:
     if mistake is not None:
         planted = BUILD / "mistake"
         shutil.rmtree(planted, ignore_errors=True)
-        objects.append(_compile(mistake.plant(planted), [f"-I{planted}", *flags]))
+        # First: of inline functions that several objects have, the linker takes the first one.
+        objects.insert(0, _compile(mistake.plant(planted), [f"-I{planted}", *flags]))
     return objects
 
 

@@ -68,6 +68,9 @@ def call(name, dtype):
         return D.fake_reorder(torch.ones(2, 3, 4).to(dtype), dtype=torch.int8, dst_scale=0.1)
     if name == "reorder":
         return D.reorder(torch.ones(2, 3, 4).to(dtype), "acb", scale=2.0)
+    if name == "quantized_convolution":
+        src, weights = torch.ones(2, 4, 5, 3).to(dtype), torch.ones(3, 3, 3, 2, dtype=torch.int8)
+        return D.quantized_convolution(src, weights, dtype=dtype)
     case = next(case for case in CASES if case.function == name)
     return case.call(*(torch.ones(shape).to(dtype) for shape in case.shapes))
 

@@ -7,6 +7,7 @@
 // whole registers at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace torch_dnnl {
@@ -29,5 +30,35 @@ struct Matrix {
 };
 
 void transpose(const Matrix& matrix, int64_t element_size);
+
+// Rows of numbers that lie next to each other, `row_step` from one to the next, become columns that
+// are `column_step` apart.
+template <class T>
+void transpose_numbers(
+    const T* from,
+    int64_t row_step,
+    int64_t rows,
+    T* to,
+    int64_t column_step,
+    int64_t columns) {
+  constexpr int64_t most = 256, size = sizeof(T); // most: columns at a time
+  int64_t offsets[most];
+  for (int64_t i = 0; i < std::min(most, columns); i++)
+    offsets[i] = i * column_step * size;
+  for (int64_t first = 0; first < columns; first += most) {
+    transpose(
+        {reinterpret_cast<const char*>(from + first),
+         nullptr,
+         row_step * size,
+         rows,
+         reinterpret_cast<char*>(to + first * column_step),
+         offsets,
+         column_step * size,
+         std::min(most, columns - first),
+         /*may_overread=*/false,
+         /*is_streamed=*/false},
+        size);
+  }
+}
 
 } // namespace torch_dnnl

@@ -7,6 +7,7 @@
 // a tap are those of one rest by the stride; they are kept apart.
 #include <algorithm>
 
+#include "conv/cpu/shared/gradient_tiles.h"
 #include "conv/cpu/shared/kernels.h"
 #include "conv/cpu/shared/pixels.h"
 #include "conv/cpu/shared/products/channel_lines.h"
@@ -44,10 +45,9 @@ struct Output {
 // A task computes an output, which is some taps of some panels of output channels and a block of
 // input channels, for a chunk of the tiles. The plan, and with it the order of sums, depends on the
 // problem alone.
-struct BrgemmWeightsPlan {
+struct BrgemmWeightsPlan : GradientTiles {
   int64_t taps, task_taps, block, panels, task_panels, outputs, chunks;
   RestAxis rows, pixels;
-  int64_t tile_rows, tile_width, row_tiles, width_tiles, tiles;
   int64_t pitch;        // of lines
   int64_t plane, lines; // elements of a channel: of one depth of the kernel, and of all
   int64_t depth;        // of a tile
@@ -106,22 +106,6 @@ Output output_of(const ConvProblem& p, const BrgemmWeightsPlan& plan, int64_t i)
   return o;
 }
 
-// Pixels of some rows of dst.
-struct Tile {
-  int64_t n, d;
-  Range rows, pixels;
-};
-
-Tile tile_of(const ConvProblem& p, const BrgemmWeightsPlan& plan, int64_t index) {
-  Digits digits{index};
-  Tile tile;
-  tile.pixels = nth_range(digits.next(plan.width_tiles), plan.tile_width, p.dst_size[2]);
-  tile.rows = nth_range(digits.next(plan.row_tiles), plan.tile_rows, p.dst_size[1]);
-  tile.d = digits.next(p.dst_size[0]);
-  tile.n = digits.rest;
-  return tile;
-}
-
 int64_t product_columns(const ConvProblem& p, int64_t panel) {
   return std::min(kProductColumns, round_up(p.oc - panel * kProductColumns, kProductLanes));
 }
@@ -138,7 +122,7 @@ class TileOperands {
   }
 
   // Gradients of a tile, as rows of products.
-  void load_panels(const Output& o, const Tile& tile) const {
+  void load_panels(const Output& o, const GradientTile& tile) const {
     const int64_t* ys = p_.dst_stride;
     const int64_t depth = tile.rows.count() * plan_.pitch;
     for (int64_t panel = o.panels.begin; panel < o.panels.end; panel++) {
@@ -161,12 +145,12 @@ class TileOperands {
       }
       std::fill_n(dst_.data() + channels * depth, (columns - channels) * depth, T(0));
       interleave_lines<T, Products::kPack>(
-          dst_.data(), columns, depth, panels_.data() + panel_at(o, panel));
+          dst_.data(), depth, columns, depth, panels_.data() + panel_at(o, panel));
     }
   }
 
   // Plane d of src, [channel][rest of rows][rest of pixels][row][pixel].
-  void load_plane(const Output& o, const Tile& tile, int64_t kd, int64_t d) const {
+  void load_plane(const Output& o, const GradientTile& tile, int64_t kd, int64_t d) const {
     const int64_t* xs = p_.src_stride;
     const T* image = static_cast<const T*>(p_.src) + tile.n * xs[0] +
         (o.group * p_.ic + o.channels.begin) * xs[1] + d * xs[2];
@@ -194,7 +178,7 @@ class TileOperands {
   }
 
   // Adds the products of a tap, for each panel.
-  void multiply(const Output& o, const Tile& tile, int64_t tap, float* sums) const {
+  void multiply(const Output& o, const GradientTile& tile, int64_t tap, float* sums) const {
     Digits digits{tap};
     const int64_t w = digits.next(p_.kernel[2]) * p_.dilation[2];
     const int64_t h = digits.next(p_.kernel[1]) * p_.dilation[1], kd = digits.rest;
@@ -251,7 +235,7 @@ class BrgemmWeights {
     const int64_t of_plane = p_.kernel[1] * p_.kernel[2]; // taps
     const int64_t end = plan_.tiles * (chunk + 1) / plan_.chunks;
     for (int64_t i = plan_.tiles * chunk / plan_.chunks; i < end; i++) {
-      const Tile tile = tile_of(p_, plan_, i);
+      const GradientTile tile = tile_of(p_, plan_, i);
       bool has_panels = false;
       for (int64_t kd = o.taps.begin / of_plane; kd * of_plane < o.taps.end; kd++) {
         const int64_t d = tile.d * p_.stride[0] + kd * p_.dilation[0] - p_.pad[0];

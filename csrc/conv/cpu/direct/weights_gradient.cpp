@@ -6,6 +6,7 @@
 #include "conv/cpu/direct/row_copies.h"
 #include "conv/cpu/shared/canonical.h"
 #include "conv/cpu/shared/gather.h"
+#include "conv/cpu/shared/gradient_tiles.h"
 #include "conv/cpu/shared/kernels.h"
 #include "conv/cpu/shared/reduce.h"
 #include "core/dispatch.h"
@@ -23,11 +24,10 @@ constexpr int64_t kChunkPixels = 512;    // that make up for adding sums of chun
 // which is some taps of a block of input channels and a panel of output channels, for a chunk of
 // the tiles of pixels. The plan, and with it the order of sums, depends on the problem alone: the
 // result is the same for any number of threads.
-struct WeightsGradientPlan {
-  int64_t taps, block;                           // block: of input channels
-  int64_t tile_rows, tile_width;                 // of dst
-  int64_t row_tiles, width_tiles, tiles, chunks; // tiles: of all images
-  int64_t task_taps, outputs, task_size;         // task_size: sums of a task
+struct WeightsGradientPlan : GradientTiles {
+  int64_t taps, block;                   // block: of input channels
+  int64_t chunks;                        // of all tiles
+  int64_t task_taps, outputs, task_size; // task_size: sums of a task
   // Of few channels, rows of the image are copied: products of one tap would be of few rows.
   std::optional<RowCopiesPlan> copies;
   std::vector<int64_t> pixels; // where the pixels of a tile are in copies
@@ -102,22 +102,6 @@ Output output_of(const ConvProblem& p, const WeightsGradientPlan& plan, int64_t 
   return output;
 }
 
-// Pixels of some rows of dst.
-struct Tile {
-  int64_t n, d;
-  Range rows, pixels; // pixels: of each row
-};
-
-Tile tile_of(const ConvProblem& p, const WeightsGradientPlan& plan, int64_t index) {
-  Digits digits{index};
-  Tile tile;
-  tile.pixels = nth_range(digits.next(plan.width_tiles), plan.tile_width, p.dst_size[2]);
-  tile.rows = nth_range(digits.next(plan.row_tiles), plan.tile_rows, p.dst_size[1]);
-  tile.d = digits.next(p.dst_size[0]);
-  tile.n = digits.rest;
-  return tile;
-}
-
 template <class T>
 class WeightsGradient {
   using C = compute_t<T>;
@@ -150,7 +134,7 @@ class WeightsGradient {
     const int64_t* xs = p_.src_stride;
     const int64_t end = plan_.tiles * (chunk + 1) / plan_.chunks;
     for (int64_t i = plan_.tiles * chunk / plan_.chunks; i < end; i++) {
-      const Tile tile = tile_of(p_, plan_, i);
+      const GradientTile tile = tile_of(p_, plan_, i);
       const Grads grads = load_grads(o, tile, buffer);
       const T* image = static_cast<const T*>(p_.src) + tile.n * xs[0] +
           (o.group * p_.ic + o.channels.begin) * xs[1];
@@ -180,7 +164,7 @@ class WeightsGradient {
   };
 
   // Vectors are whole: as they lie, or copied with zeros behind the last channel.
-  Grads load_grads(const Output& o, const Tile& tile, C* to) const {
+  Grads load_grads(const Output& o, const GradientTile& tile, C* to) const {
     const int64_t *stride = p_.dst_stride, channels = panels_.size(o.panel), width = panels_.width;
     const T* from = static_cast<const T*>(p_.dst) + tile.n * stride[0] +
         (o.group * p_.oc + o.panel * width) * stride[1] + tile.d * stride[2] +
@@ -203,7 +187,7 @@ class WeightsGradient {
   // A product for each tap, of the pixels that it meets.
   void multiply_taps(
       const Output& o,
-      const Tile& tile,
+      const GradientTile& tile,
       const T* image,
       C* widened,
       const Grads& grads,

@@ -51,8 +51,9 @@ class QuantizedEpilogue {
   }
   template <class T>
   void add_residual(const QuantizedRun& run, const Workspace& own) const;
-  template <class Dst, bool is_relu, bool is_bounded>
+  template <class Dst, class Residual, bool is_bounded>
   void store_bytes(const QuantizedRun& run, const Workspace& own) const;
+  bool try_store_bytes(const QuantizedRun& run, const Workspace& own) const;
   template <class Dst>
   void store_as(const QuantizedRun& run, const Workspace& own) const;
 

@@ -10,9 +10,9 @@ namespace torch_dnnl {
 template <class T>
 void copy_channel_lines(const LineOfImage& line, int64_t pitch, T* to);
 
-// Lines of `depth` elements each as a panel, [row / pack][line][row % pack]; depth is a multiple of
-// pack.
+// `depth` elements of each of some lines, that begin `pitch` apart, as [row / pack][line][row %
+// pack]. Depth and pitch are multiples of pack.
 template <class T, int64_t pack>
-void interleave_lines(const T* from, int64_t lines, int64_t depth, T* to);
+void interleave_lines(const T* from, int64_t pitch, int64_t lines, int64_t depth, T* to);
 
 } // namespace torch_dnnl

@@ -89,12 +89,14 @@ using PairProduct = PairProducts::Arguments;
 // A tile of rows and vectors of columns, from a, b and c on.
 template <int rows, int vectors>
 void multiply_tile(const PairProduct& p, const int16_t* a, const int16_t* b, int32_t* c) {
+  constexpr int64_t together = PairProducts::kTogether;
+  const int64_t vector_step = kSums < together ? 2 * kSums : together * round_up(p.k, 2);
   Sums sums[rows][vectors] = {};
-  for (int64_t k = 0; k < p.k; k += 2, a += 2, b += 2 * p.n) {
+  for (int64_t k = 0; k < p.k; k += 2, a += 2, b += 2 * together) {
     Sums right[vectors];
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++)
-      right[v] = load_sums(b + 2 * v * kSums);
+      right[v] = load_sums(b + v * vector_step);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
       int32_t pair;
@@ -161,12 +163,14 @@ bool ByteProducts::are_supported() {
 }
 
 void PairProducts::multiply(const PairProduct& p) {
-  constexpr int64_t most = kVectors * kSums;
+  constexpr int64_t most = kVectors * kSums, together = kTogether;
+  static_assert(most % together == 0 || together % most == 0);
   for (int64_t j = 0; j < p.n; j += most) {
     const int64_t vectors = std::min(p.n - j, most) / kSums;
+    const int16_t* const b = p.b + j / together * together * round_up(p.k, 2) + j % together * 2;
     for (int64_t rows, i = 0; i < p.m; i += rows) {
       rows = ceil_div(p.m - i, ceil_div(p.m - i, kRows));
-      tiles[rows - 1][vectors - 1](p, p.a + i * p.a_row, p.b + 2 * j, p.c + i * p.c_row + j);
+      tiles[rows - 1][vectors - 1](p, p.a + i * p.a_row, b, p.c + i * p.c_row + j);
     }
   }
 }

@@ -13,36 +13,6 @@
 namespace torch_dnnl {
 namespace {
 
-// Rows of numbers that lie next to each other become columns, `column_step` apart.
-template <class T>
-void transpose_numbers(
-    const T* from,
-    int64_t row_step,
-    int64_t rows,
-    T* to,
-    int64_t column_step,
-    int64_t columns) {
-  constexpr int64_t most = 256, size = sizeof(T); // most: columns at a time
-  int64_t offsets[most];
-  for (int64_t first = 0; first < columns; first += most) {
-    const int64_t n = std::min(most, columns - first);
-    for (int64_t i = 0; i < n; i++)
-      offsets[i] = i * column_step * size;
-    transpose(
-        {reinterpret_cast<const char*>(from + first),
-         nullptr,
-         row_step * size,
-         rows,
-         reinterpret_cast<char*>(to + first * column_step),
-         offsets,
-         column_step * size,
-         n,
-         /*may_overread=*/false,
-         /*is_streamed=*/false},
-        size);
-  }
-}
-
 // Pixels of a line that lie in the image.
 Range inside_of(const LineOfImage& line) {
   const Range inside = within(line.first, line.step, line.size, line.pixels);
@@ -146,12 +116,14 @@ void copy_channel_lines(const LineOfImage& line, int64_t pitch, T* to) {
 }
 
 template <class T, int64_t pack>
-void interleave_lines(const T* from, int64_t lines, int64_t depth, T* to) {
-  using Row = std::conditional_t<pack * sizeof(T) == 4, uint32_t, T>;
+void interleave_lines(const T* from, int64_t pitch, int64_t lines, int64_t depth, T* to) {
+  constexpr size_t size = pack * sizeof(T);
+  using Packed = std::conditional_t<size == 4, uint32_t, uint16_t>;
+  using Row = std::conditional_t<pack == 1, T, Packed>;
   static_assert(pack * sizeof(T) == sizeof(Row));
   transpose_numbers(
       reinterpret_cast<const Row*>(from),
-      depth / pack,
+      pitch / pack,
       lines,
       reinterpret_cast<Row*>(to),
       lines,
@@ -161,11 +133,13 @@ void interleave_lines(const T* from, int64_t lines, int64_t depth, T* to) {
 template void copy_channel_lines(const LineOfImage&, int64_t, float*);
 template void copy_channel_lines(const LineOfImage&, int64_t, c10::BFloat16*);
 template void copy_channel_lines(const LineOfImage&, int64_t, c10::Half*);
-template void interleave_lines<float, 1>(const float*, int64_t, int64_t, float*);
+template void interleave_lines<float, 1>(const float*, int64_t, int64_t, int64_t, float*);
 template void
-interleave_lines<c10::BFloat16, 2>(const c10::BFloat16*, int64_t, int64_t, c10::BFloat16*);
-template void interleave_lines<c10::Half, 2>(const c10::Half*, int64_t, int64_t, c10::Half*);
-template void interleave_lines<int8_t, 4>(const int8_t*, int64_t, int64_t, int8_t*);
+interleave_lines<c10::BFloat16, 2>(const c10::BFloat16*, int64_t, int64_t, int64_t, c10::BFloat16*);
+template void
+interleave_lines<c10::Half, 2>(const c10::Half*, int64_t, int64_t, int64_t, c10::Half*);
+template void interleave_lines<int8_t, 2>(const int8_t*, int64_t, int64_t, int64_t, int8_t*);
+template void interleave_lines<int8_t, 4>(const int8_t*, int64_t, int64_t, int64_t, int8_t*);
 
 template struct IntegerLines<uint8_t>;
 template struct IntegerLines<int16_t>;

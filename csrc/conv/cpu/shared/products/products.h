@@ -2,8 +2,8 @@
 // machine, through torch's brgemm, and those that every machine has. Products of integers are
 // exact.
 //
-// b is in panels of columns, in which `kPack` rows are interleaved: [row / kPack][column][row %
-// kPack].
+// b is in panels of columns, in which `kPack` rows of `kTogether` columns are interleaved:
+// [column / kTogether][row / kPack][column % kTogether][row % kPack].
 #pragma once
 
 #include <ATen/native/CPUBlas.h>
@@ -32,7 +32,8 @@ struct Product {
 };
 
 // What the products of a kind have in common. Weight: the type of weights in memory. kPixelPack:
-// the channels of a pixel are filled up with zeros to a multiple of it.
+// the channels of a pixel are filled up with zeros to a multiple of it. kTogether: a whole panel,
+// as brgemm takes it, unless a kind has another number.
 template <class A, class B, class C, class W, int64_t pack, int64_t pixel_pack, int64_t depth>
 struct ProductTypes {
   using Left = A;
@@ -43,6 +44,7 @@ struct ProductTypes {
   static constexpr int64_t kPack = pack;
   static constexpr int64_t kPixelPack = pixel_pack;
   static constexpr int64_t kDepth = depth; // terms of a sum that a product takes, at most
+  static constexpr int64_t kTogether = kProductColumns;
 
   // What a thread holds between products is given back.
   static void release() {}
@@ -63,6 +65,10 @@ struct ByteProducts : ProductTypes<uint8_t, int8_t, int32_t, int8_t, 4, 1, 512> 
 
 // Differences from the zero point, of 16 bits, by bytes that are widened to 16 bits.
 struct PairProducts : ProductTypes<int16_t, int16_t, int32_t, int8_t, 2, 1, 512> {
+  // The columns of few registers are multiplied with all rows of a before the next ones. Next to
+  // each other they fill all sets of the first-level cache, and stay there.
+  static constexpr int64_t kTogether = kProductLanes;
+
   static void multiply(const Arguments& p);
 };
 

@@ -119,7 +119,8 @@ class RowProducts {
          has_sums});
   }
 
-  // All sums of some rows and a panel. What meets pads only is left out.
+  // All sums of some rows and a panel. What meets pads only is left out; rows whose inputs follow
+  // each other are one product.
   void multiply_lines(
       const PanelSums<Sum>& sums,
       Range pixels,
@@ -136,11 +137,16 @@ class RowProducts {
       const Range inside = taps > 1 ? inside_image(pixels, shift) : Range{0, sums.pixels};
       for (int64_t i = 0; i < plan_.chunks; i++) {
         const Range chunk = plan_.chunk_range(i);
-        for (int64_t row = 0; row < rows.count(); row++) {
-          const InputLine<Left> line = lines.line(rows.begin + row, digits.rest, kh);
+        for (int64_t end, row = 0; row < rows.count(); row = end) {
+          const auto line_of = [&](int64_t i) {
+            return lines.line(rows.begin + i, digits.rest, kh);
+          };
+          const InputLine<Left> line = line_of(row);
+          end = row + 1;
           const bool meets_image = line.data != nullptr && inside.end > inside.begin;
           const Range some = meets_image ? inside : Range{0, 0};
-          if (some.count() < sums.pixels && i == 0) {
+          const bool is_whole = some.count() == sums.pixels;
+          if (!is_whole && i == 0) {
             if (!has_sums[row])
               std::fill_n(sums.at(row), sums.pixels * kProductColumns, Sum(0));
             has_sums[row] = true;
@@ -149,8 +155,15 @@ class RowProducts {
           }
           if (!meets_image)
             continue;
+          const auto is_next = [&](const InputLine<Left>& next, int64_t after) {
+            return next.data == line.data + after * sums.pixels * line.step &&
+                next.missing == line.missing;
+          };
+          while (is_whole && end < rows.count() && has_sums[end] == has_sums[row] &&
+                 is_next(line_of(end), end - row))
+            end++;
           Products::multiply(
-              {some.count(),
+              {(end - row - 1) * sums.pixels + some.count(),
                plan_.columns(sums.panel),
                chunk.count(),
                line.step,
@@ -159,7 +172,7 @@ class RowProducts {
                weights_.at(sums.group, sums.panel, block, i),
                sums.at(row, some.begin),
                /*adds=*/has_sums[row]});
-          has_sums[row] = true;
+          std::fill(has_sums + row, has_sums + end, true);
         }
       }
     }

@@ -49,7 +49,7 @@ class TaskLines {
  public:
   TaskLines(const ConvProblem& p, const ProductPlan& plan, const Lines& lines)
       : p_(p), plan_(plan), copy_(lines) {
-    std::fill_n(pads_.data(), size_, lines.pad());
+    std::fill_n(pads_.data(), size_ + kSlack, lines.pad());
   }
 
   void begin(const RowTask& task) {
@@ -142,22 +142,21 @@ class TaskLines {
         plan_.depth % Products::kPack == 0 && (p_.kernel[2] == 1 || p_.src_stride[4] == plan_.ic);
   }
 
-  static constexpr int64_t kSlack = 64; // inputs that are read beyond the last
+  static constexpr int64_t kSlack = 64; // inputs that are read beyond the last line
 
   const ConvProblem& p_;
   const ProductPlan& plan_;
   const Lines& copy_;
   const bool can_stay_ = is_line_of_products();
   RowTask task_{};
-  const int64_t size_ = kSlack +
-      plan_.ic *
-          (has_no_pads() ? std::min(window(plan_.width), p_.src_size[2]) : window(plan_.width));
+  const int64_t size_ = plan_.ic *
+      (has_no_pads() ? std::min(window(plan_.width), p_.src_size[2]) : window(plan_.width));
   // Input rows that a task's rows meet: all from the first to the last, or those of each tap.
   const int64_t following_rows_ =
       (plan_.rows - 1) * p_.stride[1] + (p_.kernel[1] - 1) * p_.dilation[1] + 1;
   const bool rows_follow_ = following_rows_ <= p_.kernel[1] * plan_.rows;
   const int64_t rows_ = rows_follow_ ? following_rows_ : p_.kernel[1] * plan_.rows;
-  const Scratch<Left> lines_{p_.kernel[0] * rows_ * size_}, pads_{size_};
+  const Scratch<Left> lines_{p_.kernel[0] * rows_ * size_ + kSlack}, pads_{size_ + kSlack};
   const Scratch<Element> elements_{size_};
   std::vector<char> is_copied_ = std::vector<char>(p_.kernel[0] * rows_);
 };

@@ -14,30 +14,6 @@
 namespace torch_dnnl {
 namespace {
 
-// Rows of numbers that lie next to each other become columns.
-template <class T>
-void transpose_numbers(
-    const T* from,
-    int64_t row_step,
-    int64_t rows,
-    T* to,
-    const int64_t* column_offsets, // in bytes
-    int64_t columns) {
-  constexpr int64_t size = sizeof(T);
-  transpose(
-      {reinterpret_cast<const char*>(from),
-       nullptr,
-       row_step * size,
-       rows,
-       reinterpret_cast<char*>(to),
-       column_offsets,
-       /*column_step=*/0,
-       columns,
-       /*may_overread=*/false,
-       /*is_streamed=*/false},
-      size);
-}
-
 // The weights of output channels in the order of the terms of their sums, [kd][kh][kw][channel]:
 // channel i of tap t goes to term tap_terms[t] + i.
 template <class T>
@@ -75,19 +51,26 @@ class ChannelTerms {
   }
   // Output channels lie next to each other.
   void copy_rows(const T* from, int64_t count, T* to, int64_t pitch) const {
-    std::vector<int64_t> columns(count);
-    for (int64_t c = 0; c < count; c++)
-      columns[c] = c * pitch * int64_t(sizeof(T));
     for (int64_t t = 0; t < taps(); t++)
-      transpose_numbers(
-          from + offsets_[t], ws_[1], p_.ic, to + tap_terms_[t], columns.data(), count);
+      transpose_numbers(from + offsets_[t], ws_[1], p_.ic, to + tap_terms_[t], pitch, count);
   }
   void copy_channel(const T* from, T* to) const {
     if (ws_[1] == 1) {
       for (int64_t t = 0; t < taps(); t++)
         std::memcpy(to + tap_terms_[t], from + offsets_[t], p_.ic * sizeof(T));
     } else if (!dense_terms_.empty()) {
-      transpose_numbers(from + first_, ws_[1], p_.ic, to, dense_terms_.data(), taps());
+      transpose(
+          {reinterpret_cast<const char*>(from + first_),
+           nullptr,
+           ws_[1] * int64_t(sizeof(T)),
+           p_.ic,
+           reinterpret_cast<char*>(to),
+           dense_terms_.data(),
+           /*column_step=*/0,
+           taps(),
+           /*may_overread=*/false,
+           /*is_streamed=*/false},
+          sizeof(T));
     } else {
       for (int64_t i = 0; i < p_.ic; i++, from += ws_[1])
         for (int64_t t = 0; t < taps(); t++)
@@ -112,7 +95,8 @@ ProductWeights<Products>::ProductWeights(
     : p_(p), plan_(plan), zero_point_(zero_point) {
   const int64_t of_panel = 8 * kProductColumns * panel_rows_;
   parallel_tasks(plan.groups * plan.panels, of_panel, [&](int64_t begin, int64_t end) {
-    const Scratch<Weight> lines(kProductColumns * panel_rows_);
+    constexpr int64_t copies = std::is_same_v<Weight, Right> ? 1 : 2;
+    const Scratch<Weight> lines(copies * kProductColumns * panel_rows_);
     for (int64_t i = begin; i < end; i++) {
       const int64_t group = i / plan.panels, panel = i % plan.panels;
       gather(group, panel, lines.data());
@@ -165,15 +149,31 @@ void ProductWeights<Products>::add_up(int64_t group, int64_t panel, const Weight
 }
 
 template <class Products>
-void ProductWeights<Products>::interleave(int64_t group, int64_t panel, const Weight* lines) const {
-  constexpr int64_t pack = Products::kPack;
+void ProductWeights<Products>::interleave(int64_t group, int64_t panel, Weight* lines) const {
+  constexpr int64_t pack = Products::kPack, together = Products::kTogether;
   const int64_t columns = plan_.columns(panel), rows = panel_rows_;
   Right* const to = panels_.data() + group * group_size_ + panel * kProductColumns * rows;
-  if constexpr (std::is_same_v<Weight, Right>)
-    return interleave_lines<Right, pack>(lines, columns, rows, to);
-  for (int64_t r = 0; r < rows; r++)
-    for (int64_t c = 0; c < columns; c++)
-      to[(r / pack * columns + c) * pack + r % pack] = lines[c * rows + r];
+  const auto interleave = [&](const Weight* from, int64_t count, int64_t depth, Right* at) {
+    if constexpr (std::is_same_v<Weight, Right>) {
+      interleave_lines<Weight, pack>(from, rows, count, depth, at);
+    } else {
+      Weight* const narrow = lines + columns * rows;
+      interleave_lines<Weight, pack>(from, rows, count, depth, narrow);
+      std::copy_n(narrow, count * depth, at);
+    }
+  };
+  if (columns <= together) // what belongs to products of parts of the rows lies one after the other
+    return interleave(lines, columns, rows, to);
+  for (int64_t block = 0; block < plan_.blocks; block++) {
+    for (int64_t i = 0; i < plan_.chunks; i++) {
+      const Range chunk = plan_.chunk_range(i);
+      const int64_t first = block * rows_ + chunk.begin, depth = round_up(chunk.count(), pack);
+      for (int64_t c = 0; c < columns; c += together) {
+        const Weight* const from = lines + c * rows + first;
+        interleave(from, together, depth, to + first * columns + c * depth);
+      }
+    }
+  }
 }
 
 template class ProductWeights<ByteProducts>;

@@ -37,7 +37,8 @@ class ProductWeights {
   // The weights of a panel, a line for each column. Blocks are padded with zeros.
   void gather(int64_t group, int64_t panel, Weight* lines) const;
   void add_up(int64_t group, int64_t panel, const Weight* lines) const;
-  void interleave(int64_t group, int64_t panel, const Weight* lines) const;
+  // Those that are widened need room behind the lines.
+  void interleave(int64_t group, int64_t panel, Weight* lines) const;
 
   const ConvProblem& p_;
   const ProductPlan& plan_;
