@@ -14,6 +14,11 @@ void run_quantized_depthwise(const QuantizedProblem& p);
 bool supports_quantized_brgemm(const QuantizedProblem& p);
 void run_quantized_brgemm(const QuantizedProblem& p);
 
+// Kernels of 3 x 3 without strides and dilations, and four times the sums in int32.
+bool supports_quantized_winograd(const QuantizedProblem& p);
+bool prefers_quantized_winograd(const QuantizedProblem& p);
+void run_quantized_winograd(const QuantizedProblem& p);
+
 // Sums that int32 holds.
 bool supports_quantized_pairs(const QuantizedProblem& p);
 void run_quantized_pairs(const QuantizedProblem& p);

@@ -29,6 +29,10 @@ void run_reference(const QuantizedProblem& q) {
 constexpr Kernel<QuantizedProblem> kernels[] = {
     {"depthwise", supports_quantized_depthwise, always, run_quantized_depthwise},
     {"brgemm", supports_quantized_brgemm, always, run_quantized_brgemm},
+    {"winograd_2x2",
+     supports_quantized_winograd,
+     prefers_quantized_winograd,
+     run_quantized_winograd},
     {"pairs", supports_quantized_pairs, always, run_quantized_pairs},
     {"reference", always, always, run_reference},
 };

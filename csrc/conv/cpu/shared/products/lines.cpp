@@ -138,6 +138,7 @@ template void
 interleave_lines<c10::BFloat16, 2>(const c10::BFloat16*, int64_t, int64_t, int64_t, c10::BFloat16*);
 template void
 interleave_lines<c10::Half, 2>(const c10::Half*, int64_t, int64_t, int64_t, c10::Half*);
+template void interleave_lines<int16_t, 2>(const int16_t*, int64_t, int64_t, int64_t, int16_t*);
 template void interleave_lines<int8_t, 2>(const int8_t*, int64_t, int64_t, int64_t, int8_t*);
 template void interleave_lines<int8_t, 4>(const int8_t*, int64_t, int64_t, int64_t, int8_t*);
 

@@ -96,7 +96,7 @@ class RowProducts {
     } else {
       for_each_panel([&](const PanelSums<Sum>& sums) {
         for_each_part([&](Range rows) {
-          multiply_lines(sums, task.pixels, rows, own.lines);
+          multiply_lines(sums, rows, own.lines);
           ends_.store(sums, task, rows, own.ends);
         });
       });
@@ -121,11 +121,8 @@ class RowProducts {
 
   // All sums of some rows and a panel. What meets pads only is left out; rows whose inputs follow
   // each other are one product.
-  void multiply_lines(
-      const PanelSums<Sum>& sums,
-      Range pixels,
-      Range rows,
-      TaskLines<Products, Lines>& lines) const {
+  void
+  multiply_lines(const PanelSums<Sum>& sums, Range rows, TaskLines<Products, Lines>& lines) const {
     const int64_t taps = plan_.block == ProductPlan::of_tap ? p_.kernel[2] : 1;
     bool has_sums[kPixelsAtOnce];
     for (int64_t row = 0; row < rows.count(); row++)
@@ -134,14 +131,12 @@ class RowProducts {
       Digits digits{block};
       const int64_t kw = digits.next(taps), kh = digits.next(p_.kernel[1]);
       const int64_t shift = kw * p_.dilation[2];
-      const Range inside = taps > 1 ? inside_image(pixels, shift) : Range{0, sums.pixels};
+      const Range inside = taps > 1 ? lines.inside_image(shift) : Range{0, sums.pixels};
       for (int64_t i = 0; i < plan_.chunks; i++) {
         const Range chunk = plan_.chunk_range(i);
         for (int64_t end, row = 0; row < rows.count(); row = end) {
-          const auto line_of = [&](int64_t i) {
-            return lines.line(rows.begin + i, digits.rest, kh);
-          };
-          const InputLine<Left> line = line_of(row);
+          const int64_t h = rows.begin + row, kd = digits.rest;
+          const InputLine<Left> line = lines.line(h, kd, kh);
           end = row + 1;
           const bool meets_image = line.data != nullptr && inside.end > inside.begin;
           const Range some = meets_image ? inside : Range{0, 0};
@@ -155,12 +150,8 @@ class RowProducts {
           }
           if (!meets_image)
             continue;
-          const auto is_next = [&](const InputLine<Left>& next, int64_t after) {
-            return next.data == line.data + after * sums.pixels * line.step &&
-                next.missing == line.missing;
-          };
           while (is_whole && end < rows.count() && has_sums[end] == has_sums[row] &&
-                 is_next(line_of(end), end - row))
+                 lines.follows(line, end - row, h, kd, kh))
             end++;
           Products::multiply(
               {(end - row - 1) * sums.pixels + some.count(),
@@ -176,12 +167,6 @@ class RowProducts {
         }
       }
     }
-  }
-
-  // Which of some outputs of a row meet no pad at a tap that is so many pixels from the first one.
-  Range inside_image(Range outputs, int64_t shift) const {
-    const int64_t first = outputs.begin * p_.stride[2] + shift - p_.pad[2];
-    return within(first, p_.stride[2], p_.src_size[2], outputs.count());
   }
 
   const ConvProblem& p_;

@@ -83,6 +83,17 @@ class TaskLines {
     }
     return {to, missing, step};
   }
+  // Whether the inputs of row h + after follow those of the rows from h on, of which `first` is the
+  // line: all of them are one line.
+  bool follows(const InputLine<Left>& first, int64_t after, int64_t h, int64_t kd, int64_t kh) {
+    const InputLine<Left> next = line(h + after, kd, kh);
+    return next.data == first.data + after * task_.pixels.count() * first.step &&
+        next.missing == first.missing;
+  }
+  // Which outputs of a row meet no pad at a tap that is so many pixels from the first one.
+  Range inside_image(int64_t shift) const {
+    return within(first_pixel() + shift, p_.stride[2], p_.src_size[2], task_.pixels.count());
+  }
   // The inputs of all taps of the outputs (rows, task.pixels), pixel by pixel. Some bytes more are
   // copied at a time, and overwritten by those that belong there.
   void copy_taps(Range rows, Left* to) {

@@ -1,0 +1,335 @@
+// Quantized convolution by Winograd's algorithm in integers, where products of 16 bits are what the
+// machine has: the same sums of less than half as many products.
+#include <algorithm>
+#include <vector>
+
+#include "conv/cpu/quantized/epilogue.h"
+#include "conv/cpu/quantized/kernels.h"
+#include "conv/cpu/quantized/winograd_tiles.h"
+#include "conv/cpu/shared/products/channel_lines.h"
+#include "conv/cpu/shared/products/lines.h"
+#include "core/cpu/parallel.h"
+#include "core/cpu/scratch.h"
+#include "core/cpu/transpose.h"
+
+namespace torch_dnnl {
+namespace {
+
+constexpr int64_t kTogether = PairProducts::kTogether;
+
+// A task computes panels of output channels of some tiles of 2 x 2 outputs: `width` of each of
+// `rows` rows of tiles, which are counted through all images.
+struct WinogradPlan {
+  int64_t terms;                  // of the sum of an element: input channels, of all depths
+  int64_t chunks, chunk;          // of the terms, in a product
+  int64_t panels, task_panels;    // of output channels; of a task
+  int64_t image_rows, all_rows;   // of tiles: of a plane, and in all
+  int64_t rows, row_blocks;       // of a task
+  int64_t columns, width, widths; // tiles of a row, and of a task's
+
+  int64_t tiles() const {
+    return rows * width;
+  }
+  int64_t tasks(const ConvProblem& p) const {
+    return p.groups * row_blocks * widths * panel_blocks();
+  }
+  int64_t panel_blocks() const {
+    return ceil_div(panels, task_panels);
+  }
+  Range chunk_range(int64_t i) const {
+    return nth_range(i, chunk, terms);
+  }
+  // Output channels of a panel, in whole vectors.
+  int64_t panel_columns(const ConvProblem& p, int64_t panel) const {
+    return std::min(kProductColumns, round_up(p.oc - panel * kProductColumns, kTogether));
+  }
+};
+
+WinogradPlan plan_winograd(const ConvProblem& p, int64_t threads) {
+  constexpr int64_t cached = 8192, most_tiles = 32, least_tiles = 8; // cached: terms of all tiles
+  WinogradPlan plan{};
+  plan.terms = p.kernel[0] * p.ic;
+  plan.chunk = round_up(ceil_div(plan.terms, ceil_div(plan.terms, PairProducts::kDepth)), 2);
+  plan.chunks = ceil_div(plan.terms, plan.chunk);
+  plan.panels = plan.task_panels = ceil_div(p.oc, kProductColumns);
+  plan.image_rows = ceil_div(p.dst_size[1], 2);
+  plan.all_rows = p.n * p.dst_size[0] * plan.image_rows;
+  plan.columns = ceil_div(p.dst_size[2], 2);
+  const int64_t tiles = std::clamp(cached / plan.terms, least_tiles, most_tiles);
+  plan.width = ceil_div(plan.columns, ceil_div(plan.columns, tiles));
+  plan.widths = ceil_div(plan.columns, plan.width);
+  const auto set_rows = [&](int64_t rows) {
+    plan.row_blocks = ceil_div(plan.all_rows, rows);
+    plan.rows = ceil_div(plan.all_rows, plan.row_blocks);
+  };
+  set_rows(std::max<int64_t>(tiles / plan.width, 1));
+  const int64_t enough = threads == 1 ? 1 : 3 * threads;
+  while (plan.tasks(p) < enough && plan.rows > 1)
+    set_rows(plan.rows / 2);
+  while (plan.tasks(p) < enough && plan.task_panels > 1)
+    plan.task_panels = ceil_div(plan.task_panels, 2);
+  return plan;
+}
+
+// A row of tiles: of an image and a depth, from output row h on.
+struct TileRow {
+  int64_t n, d, h;
+};
+
+TileRow tile_row(const ConvProblem& p, const WinogradPlan& plan, int64_t index) {
+  Digits digits{index};
+  TileRow row{};
+  row.h = 2 * digits.next(plan.image_rows);
+  row.d = digits.next(p.dst_size[0]);
+  row.n = digits.rest;
+  return row;
+}
+
+// [group][panel][element][chunk][columns / kTogether][term / 2][column % kTogether][term % 2]
+class WinogradWeights {
+ public:
+  WinogradWeights(const ConvProblem& p, const WinogradPlan& plan) : p_(p), plan_(plan) {
+    const int64_t parts = ceil_div(p.oc, kTogether);
+    parallel_tasks(p.groups * parts, 16 * kTogether * plan.terms, [&](int64_t begin, int64_t end) {
+      const Scratch<int16_t> taps(2 * 9 * p.ic);
+      const Scratch<int16_t> lines(kWinogradElements * kTogether * rows_);
+      std::fill_n(lines.data(), kWinogradElements * kTogether * rows_, int16_t(0));
+      for (int64_t i = begin; i < end; i++)
+        transform(i / parts, i % parts * kTogether, taps.data(), lines.data());
+    });
+  }
+
+  const int16_t* at(int64_t group, int64_t panel, int64_t element, int64_t chunk) const {
+    const int64_t columns = plan_.panel_columns(p_, panel);
+    return panels_.data() + group * group_size_ +
+        kWinogradElements * panel * kProductColumns * rows_ +
+        (element * rows_ + chunk * plan_.chunk) * columns;
+  }
+
+ private:
+  // Those of an output channel and a depth, [tap][input channel]. Behind them is room for as many.
+  void copy_taps(const int8_t* from, int16_t* taps) const {
+    const int64_t *const ws = p_.weights_stride, ic = p_.ic;
+    auto* const bytes = reinterpret_cast<int8_t*>(taps + 9 * ic);
+    if (ws[3] == 3 && ws[4] == 1) {
+      transpose_numbers(from, ws[1], ic, bytes, ic, 9);
+    } else {
+      for (int64_t t = 0; t < 9; t++) {
+        const int8_t* const tap = from + t / 3 * ws[3] + t % 3 * ws[4];
+        if (ws[1] == 1)
+          std::copy_n(tap, ic, bytes + t * ic);
+        else
+          for (int64_t i = 0; i < ic; i++)
+            bytes[t * ic + i] = tap[i * ws[1]];
+      }
+    }
+    std::copy_n(bytes, 9 * ic, taps);
+  }
+
+  // Of kTogether output channels from `first` on; those that are not there are 0.
+  void transform(int64_t group, int64_t first, int16_t* taps, int16_t* lines) const {
+    const int64_t* const ws = p_.weights_stride;
+    const int64_t channels = std::min(kTogether, p_.oc - first);
+    for (int64_t c = 0; c < kTogether; c++) {
+      for (int64_t d = 0; d < p_.kernel[0]; d++) {
+        const auto* from = static_cast<const int8_t*>(p_.weights) + group * p_.weights_group +
+            (first + c) * ws[0] + d * ws[2];
+        if (c < channels)
+          copy_taps(from, taps);
+        else
+          std::fill_n(taps, 9 * p_.ic, int16_t(0));
+        transform_weights_tile(taps, p_.ic, lines + c * rows_ + d * p_.ic, kTogether * rows_);
+      }
+    }
+    const int64_t panel = first / kProductColumns, column = first % kProductColumns;
+    for (int64_t element = 0; element < kWinogradElements; element++) {
+      for (int64_t i = 0; i < plan_.chunks; i++) {
+        const Range chunk = plan_.chunk_range(i);
+        const int64_t depth = round_up(chunk.count(), 2);
+        auto* const to = const_cast<int16_t*>(at(group, panel, element, i)) + column * depth;
+        interleave_lines<int16_t, 2>(
+            lines + element * kTogether * rows_ + chunk.begin, rows_, kTogether, depth, to);
+      }
+    }
+  }
+
+  const ConvProblem& p_;
+  const WinogradPlan& plan_;
+  const int64_t rows_ = round_up(plan_.terms, 2);
+  const int64_t group_size_ = kWinogradElements * rows_ * round_up(p_.oc, kTogether);
+  const Scratch<int16_t> panels_{p_.groups * group_size_};
+};
+
+class Winograd {
+ public:
+  explicit Winograd(const QuantizedProblem& problem) : problem_(problem) {}
+
+  void run() const {
+    const int64_t operations = plan_.tiles() * kWinogradElements * plan_.terms * p_.oc / 4;
+    parallel_tasks(plan_.tasks(p_), operations, [&](int64_t begin, int64_t end) {
+      const Workspace own(*this);
+      for (int64_t i = begin; i < end; i++)
+        compute(i, own);
+    });
+  }
+
+ private:
+  // Memory of a thread.
+  struct Workspace {
+    explicit Workspace(const Winograd& all)
+        : line(all.line_pixels_ * all.p_.ic),
+          lines(4 * all.line_pixels_ * all.p_.ic),
+          inputs(kWinogradElements * all.plan_.tiles() * all.plan_.terms + kProductLanes),
+          products(kWinogradElements * all.plan_.tiles() * kProductColumns),
+          sums(4 * all.plan_.width * kProductColumns),
+          epilogue(2 * all.plan_.width * kProductColumns) {}
+    Scratch<uint8_t> line;
+    Scratch<int16_t> lines, inputs; // inputs: [element][tile][term]
+    Scratch<int32_t> products;      // [element][tile][output channel]
+    Scratch<int32_t> sums;          // of a row of tiles: [row][pixel][output channel]
+    QuantizedEpilogue::Workspace epilogue;
+  };
+
+  void compute(int64_t task, const Workspace& own) const {
+    Digits digits{task};
+    const Range columns = nth_range(digits.next(plan_.widths), plan_.width, plan_.columns);
+    const Range rows = nth_range(digits.next(plan_.row_blocks), plan_.rows, plan_.all_rows);
+    const Range panels =
+        nth_range(digits.next(plan_.panel_blocks()), plan_.task_panels, plan_.panels);
+    const int64_t group = digits.rest;
+    const auto for_each_row = [&](const auto& f) {
+      for (int64_t row = rows.begin; row < rows.end; row++)
+        f(tile_row(p_, plan_, row), (row - rows.begin) * columns.count());
+    };
+    for_each_row([&](const TileRow& row, int64_t tile) {
+      transform_inputs(group, row, columns, tile, own);
+    });
+    for (int64_t panel = panels.begin; panel < panels.end; panel++) {
+      multiply(group, panel, rows.count() * columns.count(), own);
+      for_each_row(
+          [&](const TileRow& row, int64_t tile) { store(group, panel, row, columns, tile, own); });
+    }
+  }
+
+  // Of a row of tiles, the first of which is number `tile` of the task's.
+  void transform_inputs(
+      int64_t group,
+      const TileRow& row,
+      Range columns,
+      int64_t tile,
+      const Workspace& own) const {
+    const int64_t ic = p_.ic, line_size = line_pixels_ * ic, *xs = p_.src_stride;
+    for (int64_t kd = 0; kd < p_.kernel[0]; kd++) {
+      const int64_t d = row.d * p_.stride[0] + kd * p_.dilation[0] - p_.pad[0];
+      for (int64_t r = 0; r < 4; r++) {
+        const int64_t h = row.h + r - p_.pad[1];
+        int16_t* const line = own.lines.data() + r * line_size;
+        if (d < 0 || d >= p_.src_size[0] || h < 0 || h >= p_.src_size[1]) {
+          std::fill_n(line, line_size, lines_.pad());
+          continue;
+        }
+        const auto* image = static_cast<const uint8_t*>(p_.src) + row.n * xs[0] +
+            group * ic * xs[1] + d * xs[2] + h * xs[3];
+        const int64_t first = 2 * columns.begin - p_.pad[2], pixels = 2 * columns.count() + 2;
+        lines_.copy(
+            {image, ic, xs[1], first, pixels, 1, p_.src_size[2], xs[4]}, ic, own.line.data(), line);
+      }
+      for (int64_t x = 0; x < columns.count(); x++) {
+        const int16_t* const first = own.lines.data() + 2 * x * ic;
+        transform_input_tile(
+            {first, first + line_size, first + 2 * line_size, first + 3 * line_size},
+            ic,
+            own.inputs.data() + (tile + x) * plan_.terms + kd * ic,
+            plan_.tiles() * plan_.terms);
+      }
+    }
+  }
+
+  void multiply(int64_t group, int64_t panel, int64_t tiles, const Workspace& own) const {
+    for (int64_t element = 0; element < kWinogradElements; element++) {
+      for (int64_t i = 0; i < plan_.chunks; i++) {
+        const Range chunk = plan_.chunk_range(i);
+        PairProducts::multiply(
+            {tiles,
+             plan_.panel_columns(p_, panel),
+             chunk.count(),
+             plan_.terms,
+             kProductColumns,
+             own.inputs.data() + element * plan_.tiles() * plan_.terms + chunk.begin,
+             weights_.at(group, panel, element, i),
+             own.products.data() + element * plan_.tiles() * kProductColumns,
+             /*adds=*/i > 0});
+      }
+    }
+  }
+
+  void store(
+      int64_t group,
+      int64_t panel,
+      const TileRow& row,
+      Range columns,
+      int64_t tile,
+      const Workspace& own) const {
+    const int64_t row_step = 2 * plan_.width * kProductColumns;
+    for (int64_t x = 0; x < columns.count(); x++)
+      transform_output_tile(
+          own.products.data() + (tile + x) * kProductColumns,
+          plan_.tiles() * kProductColumns,
+          plan_.panel_columns(p_, panel),
+          own.sums.data() + 2 * x * kProductColumns,
+          row_step,
+          kProductColumns);
+    const int64_t first = panel * kProductColumns, w = 2 * columns.begin;
+    for (int64_t h = row.h; h < std::min(row.h + 2, p_.dst_size[1]); h++)
+      epilogue_.store(
+          {own.sums.data() + (h - row.h) * row_step,
+           kProductColumns,
+           row.n,
+           group * p_.oc + first,
+           row.d,
+           h,
+           w,
+           std::min(kProductColumns, p_.oc - first),
+           std::min(2 * columns.count(), p_.dst_size[2] - w),
+           no_excess_.data()},
+          own.epilogue);
+  }
+
+  const QuantizedProblem& problem_;
+  const ConvProblem& p_ = problem_.conv;
+  const WinogradPlan plan_ = plan_winograd(p_, at::get_num_threads());
+  const int64_t line_pixels_ = 2 * plan_.width + 2;
+  const IntegerLines<int16_t> lines_{
+      p_.dtype == c10::kChar,
+      static_cast<int>(problem_.src_zero_point.get())};
+  const WinogradWeights weights_{p_, plan_};
+  const std::vector<int32_t> no_excess_ = std::vector<int32_t>(kProductColumns);
+  const QuantizedEpilogue epilogue_{problem_};
+};
+
+} // namespace
+
+bool supports_quantized_winograd(const QuantizedProblem& q) {
+  const ConvProblem& p = q.conv;
+  for (int a = 1; a < 3; a++)
+    if (p.kernel[a] != 3 || p.stride[a] != 1 || p.dilation[a] != 1)
+      return false;
+  return p.kernel[0] * p.ic <= kWinogradMostTerms;
+}
+
+// Of many channels, whose products take longer than their transforms, and of enough outputs: to
+// transform the weights takes as long as so many products of each more than to copy them.
+bool prefers_quantized_winograd(const QuantizedProblem& q) {
+  constexpr int64_t many = 32, weights_products = 300;
+  const ConvProblem& p = q.conv;
+  const int64_t planes = p.n * p.dst_size[0], h = p.dst_size[1], w = p.dst_size[2];
+  const int64_t products = planes * 9 * h * w;
+  const int64_t of_tiles = planes * 4 * round_up(h, 2) * round_up(w, 2);
+  return p.ic >= many && p.oc >= many && products > of_tiles + weights_products;
+}
+
+void run_quantized_winograd(const QuantizedProblem& p) {
+  Winograd(p).run();
+}
+
+} // namespace torch_dnnl
