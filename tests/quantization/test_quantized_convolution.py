@@ -99,7 +99,7 @@ def test_large_layers(kernel, nxc):
             )
             assert torch.equal(result, acc.to(torch.int32))
             ran += 1
-    assert ran == {"depthwise": 0, "winograd_2x2": 2}.get(kernel, 5) or kernel == "brgemm"
+    assert ran > 0 or kernel in ("depthwise", "brgemm")
 
 
 def test_sums_beyond_int32():
