@@ -129,8 +129,11 @@ def _kernels(sanitizer: str | None, mistake: Mistake | None) -> list[Path]:
     if mistake is not None:
         planted = BUILD / "mistake"
         shutil.rmtree(planted, ignore_errors=True)
-        # First: of inline functions that several objects have, the linker takes the first one.
-        objects.insert(0, _compile(mistake.plant(planted), [f"-I{planted}", *flags]))
+        planted_object = _compile(mistake.plant(planted), [f"-I{planted}", *flags])
+        # Of a header's functions, which other objects have too, the linker takes the first ones.
+        # Elsewhere last: sanitizers name no source lines of code at the lowest addresses.
+        place = len(objects) if mistake.file == mistake.source else 0
+        objects.insert(place, planted_object)
     return objects
 
 
