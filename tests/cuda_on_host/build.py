@@ -131,8 +131,9 @@ def _kernels(sanitizer: str | None, mistake: Mistake | None) -> list[Path]:
         shutil.rmtree(planted, ignore_errors=True)
         planted_object = _compile(mistake.plant(planted), [f"-I{planted}", *flags])
         # Of a header's functions, which other objects have too, the linker takes the first ones.
-        # Elsewhere last: sanitizers name no source lines of code at the lowest addresses.
-        place = len(objects) if mistake.file == mistake.source else 0
+        # Else last: ThreadSanitizer names no source lines of code at the lowest addresses.
+        is_shared = mistake.file != mistake.source and sanitizer != "thread"
+        place = 0 if is_shared else len(objects)
         objects.insert(place, planted_object)
     return objects
 
