@@ -75,6 +75,12 @@ class Checkout:
                 print(line, end="", file=sys.stderr)  # a library's message
         sys.exit(f"the process ended: {self.process.args}")
 
+    def seconds(self, what: str, calls: int) -> float:
+        return float(str(self.ask(f"{what} {calls}")))
+
+    def close(self) -> None:
+        self.process.communicate()  # which ends its input
+
     def cases(self) -> Iterator[str]:
         while name := self.ask("next"):
             yield str(name)
@@ -83,17 +89,18 @@ class Checkout:
 def compare(pair: list[Checkout], what: str, budget: float) -> list[float] | None:
     """The median seconds of each; None for a pass that a case does not have."""
     turn = 0.005
+    once = []
     for checkout in pair:
         if checkout.ask(f"{what} 1") is None:
             return None
-    calls = [max(1, int(turn / float(str(checkout.ask(f"{what} 1"))))) for checkout in pair]
+        once.append(checkout.seconds(what, 1))
+    calls = [max(1, int(turn / t)) for t in once]
+    # A call that is timed follows one that is not.
+    rounds = max(3, int(budget / 2 / sum(n * t for n, t in zip(calls, once, strict=True))))
     times: list[list[float]] = [[], []]
-    while (
-        sum(map(sum, times)) == 0
-        or sum(sum(series) * n for series, n in zip(times, calls, strict=True)) < budget / 2
-    ):
+    for _ in range(rounds):
         for checkout, n, series in zip(pair, calls, times, strict=True):
-            series.append(float(str(checkout.ask(f"{what} {n}"))))
+            series.append(checkout.seconds(what, n))
     return [statistics.median(series) for series in times]
 
 
@@ -142,6 +149,8 @@ def main() -> None:
                 print(
                     f"{row[0]:>36} {row[1]:>8} {this:9.3f} {before:9.3f} {ratio:6.2f}", flush=True
                 )
+        for checkout in pair:
+            checkout.close()
     if runs:
         ratios = [ratio_of(times) for times in runs.values()]
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))

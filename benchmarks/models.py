@@ -17,7 +17,7 @@ import csv
 import importlib.util
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -33,10 +33,10 @@ class Model:
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]  # of the input
     result: str | None = None  # the attribute of what forward() returns
+    arguments: dict[str, object] = field(default_factory=dict)  # of forward(), beside the input
 
     def run(self, module: nn.Module, x: Tensor) -> Tensor:
-        arguments = {"timestep": 10} if type(module).__name__ == "UNet2DModel" else {}
-        result = module(x, **arguments)
+        result = module(x, **self.arguments)
         return getattr(result, self.result) if self.result else result
 
 
@@ -103,7 +103,13 @@ MODELS = {
         "logits",
     ),
     "upernet_convnext": Model("transformers", upernet, (1, 3, 256, 256), "logits"),
-    "unet2d": Model("diffusers", of_diffusers("UNet2DModel", **UNET), (1, 3, 64, 64), "sample"),
+    "unet2d": Model(
+        "diffusers",
+        of_diffusers("UNet2DModel", **UNET),
+        (1, 3, 64, 64),
+        "sample",
+        {"timestep": 10},
+    ),
     "autoencoder_kl": Model(
         "diffusers", of_diffusers("AutoencoderKL", **VAE), (1, 3, 128, 128), "sample"
     ),

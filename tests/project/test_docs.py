@@ -189,6 +189,20 @@ def test_kernel_benchmarks_run(tmp_path):
     assert rows.count("reference") == 3 and len(rows) == 6
 
 
+@pytest.mark.slow
+def test_comparison_of_builds_runs():
+    """With itself."""
+    result = python(
+        str(ROOT / "benchmarks" / "compare.py"),
+        *(str(ROOT), "--op", "images", "--match", "256 to 224 antialias nchw"),
+        *("--pass", "forward", "--pass", "backward", "--seconds", "0.01", "--restarts", "2"),
+    )
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert len(lines) == 3 and "forward" in lines[1]  # of bytes, which have no gradients
+    assert lines[2].startswith("1 rows: geometric mean")
+
+
 MODULES = (D, torch_dnnl.nn, torch_dnnl.quantization)
 PUBLIC = [f"{module.__name__}.{name}" for module in MODULES for name in module.__all__]
 

@@ -10,7 +10,7 @@
 
 namespace torch_dnnl {
 
-typedef int32_t Ints __attribute__((vector_size(sizeof(Vector<float>))));
+using Ints = Vector<int32_t>;
 
 // The lesser and the greater of two numbers; a NaN stays if it is the first. (Of comparisons GCC
 // makes two instructions.)

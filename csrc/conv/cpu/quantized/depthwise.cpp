@@ -193,11 +193,10 @@ class Depthwise {
           sums[i] = multiply_add<float>(load_vector(from + i * step), value, sums[i]);
       }
     }
-    typedef int32_t Ints __attribute__((vector_size(sizeof(Vector<float>))));
 #pragma GCC unroll 14
     for (int i = 0; i < pixels; i++) {
-      const Ints integers = __builtin_convertvector(sums[i], Ints);
-      std::memcpy(own.sums.data() + (x + i) * kChannels + c, &integers, sizeof(integers));
+      const auto integers = __builtin_convertvector(sums[i], Vector<int32_t>);
+      store_vector<int32_t>(own.sums.data() + (x + i) * kChannels + c, integers);
     }
   }
 

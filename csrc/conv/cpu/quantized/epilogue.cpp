@@ -172,10 +172,9 @@ void QuantizedEpilogue::store_bytes(const QuantizedRun& run, const Workspace& ow
     for (int64_t x = 0; x < run.pixels; x++) {
       const int32_t* const sums = run.sums + x * run.pitch;
       const auto value_at = [&](int64_t c) {
-        typedef uint32_t Modulo __attribute__((vector_size(sizeof(Ints))));
-        Modulo products, excess;
-        std::memcpy(&products, sums + c, sizeof(products));
-        std::memcpy(&excess, channels.excess + c, sizeof(excess));
+        // Modulo 2^32.
+        const auto products = Vector<uint32_t>(load_vector(sums + c));
+        const auto excess = Vector<uint32_t>(load_vector(channels.excess + c));
         Vector<float> v = __builtin_convertvector(Ints(products - excess), Vector<float>);
         v = v * load_vector(channels.scale + c) + load_vector(channels.bias + c);
         if constexpr (has_residual) {

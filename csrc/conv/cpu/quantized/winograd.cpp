@@ -320,7 +320,7 @@ bool supports_quantized_winograd(const QuantizedProblem& q) {
 // Of many channels, whose products take longer than their transforms, and of enough outputs: to
 // transform the weights takes as long as so many products of each more than to copy them.
 bool prefers_quantized_winograd(const QuantizedProblem& q) {
-  constexpr int64_t many = 32, weights_products = 300;
+  constexpr int64_t many = 32, weights_products = 700;
   const ConvProblem& p = q.conv;
   const int64_t planes = p.n * p.dst_size[0], h = p.dst_size[1], w = p.dst_size[2];
   const int64_t products = planes * 9 * h * w;

@@ -17,9 +17,6 @@ namespace torch_dnnl {
 inline constexpr int kWinogradElements = 16; // of a transformed tile
 inline constexpr int64_t kWinogradMostTerms = (int64_t(1) << 29) / (9 * 255 * 128);
 
-typedef int16_t Shorts __attribute__((vector_size(sizeof(Vector<float>))));
-typedef uint32_t Modulo __attribute__((vector_size(sizeof(Vector<float>))));
-
 namespace winograd_detail {
 
 template <class V, class T>
@@ -68,7 +65,7 @@ inline void transform_input_tile(
     int16_t* to,
     int64_t element_step) {
   using namespace winograd_detail;
-  for_each_vector<Shorts>(channels, [&]<class V>(int64_t i, V) {
+  for_each_vector<Vector<int16_t>>(channels, [&]<class V>(int64_t i, V) {
     V down[4][4]; // [column][row]
 #pragma GCC unroll 4
     for (int c = 0; c < 4; c++) {
@@ -93,7 +90,7 @@ inline void transform_input_tile(
 inline void
 transform_weights_tile(const int16_t* taps, int64_t channels, int16_t* to, int64_t element_step) {
   using namespace winograd_detail;
-  for_each_vector<Shorts>(channels, [&]<class V>(int64_t i, V) {
+  for_each_vector<Vector<int16_t>>(channels, [&]<class V>(int64_t i, V) {
     const auto tap = [&](int r, int c) { return load_as<V>(taps + (3 * r + c) * channels + i); };
     V down[3][4]; // [column][row]
     for (int c = 0; c < 3; c++)
@@ -116,15 +113,15 @@ inline void transform_output_tile(
     int32_t* to,
     int64_t row_step,
     int64_t pixel_step) {
-  using namespace winograd_detail;
-  typedef int32_t Ints __attribute__((vector_size(sizeof(Modulo))));
-  constexpr int64_t lanes = sizeof(Modulo) / sizeof(int32_t);
+  using Modulo = Vector<uint32_t>;
+  using Ints = Vector<int32_t>;
+  constexpr int64_t lanes = kLanes<int32_t>;
   for (int64_t i = 0; i < channels; i += lanes) {
     Modulo down[4][2]; // [column][row]
 #pragma GCC unroll 4
     for (int c = 0; c < 4; c++) {
       const auto at = [&](int r) {
-        return load_as<Modulo>(elements + (4 * r + c) * element_step + i);
+        return Modulo(load_vector(elements + (4 * r + c) * element_step + i));
       };
       const Modulo second = at(1), third = at(2);
       down[c][0] = at(0) + second + third;
@@ -136,7 +133,7 @@ inline void transform_output_tile(
           Ints(down[0][r] + down[1][r] + down[2][r]) >> 2,
           Ints(down[1][r] - down[2][r] - down[3][r]) >> 2};
       for (int x = 0; x < 2; x++)
-        std::memcpy(to + r * row_step + x * pixel_step + i, &sums[x], sizeof(Ints));
+        store_vector<int32_t>(to + r * row_step + x * pixel_step + i, sums[x]);
     }
   }
 }
