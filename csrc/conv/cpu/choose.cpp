@@ -178,11 +178,13 @@ bool prefers_few_inputs(const ConvProblem& p) {
     return false;
   const GatherImages images{p};
   const int64_t in = images.in_channels, out = images.out_channels, pixels = images.out_size[2];
-  // Channels that lie next to each other are copied faster. Where rows of one vector of channels
-  // have to be transposed, vectors of pixels save more than copies take.
+  // Channels that lie next to each other are copied faster, if vectors are of channels too. Where
+  // rows of one vector of channels have to be transposed, vectors of pixels save more than copies
+  // take.
   const bool is_one_vector =
       out <= few && images.out_stride[4] == 1 && round_up(pixels, few) * out <= pixels * few;
-  return in < few || (in <= some && (images.in_stride[1] == 1 || is_one_vector));
+  const bool are_joined = images.in_stride[1] == 1 && images.out_stride[4] != 1;
+  return in < few || (in <= some && (are_joined || is_one_vector));
 }
 
 bool prefers_blocked(const ConvProblem& p) {

@@ -4,6 +4,7 @@
 
 #include "conv/cpu/direct/operands.h"
 #include "conv/cpu/direct/row_copies.h"
+#include "conv/cpu/direct/tile_inputs.h"
 #include "conv/cpu/shared/canonical.h"
 #include "conv/cpu/shared/gather.h"
 #include "conv/cpu/shared/gradient_tiles.h"
@@ -31,6 +32,7 @@ struct WeightsGradientPlan : GradientTiles {
   // Of few channels, rows of the image are copied: products of one tap would be of few rows.
   std::optional<RowCopiesPlan> copies;
   std::vector<int64_t> pixels; // where the pixels of a tile are in copies
+  TileInputsPlan inputs;       // of other images
 };
 
 std::optional<RowCopiesPlan>
@@ -82,6 +84,8 @@ WeightsGradientPlan plan_weights_gradient(const ConvProblem& p, const Panels& pa
   for (int64_t row = 0; row < o.tile_rows && o.copies; row++)
     for (int64_t x = 0; x < o.tile_width; x++)
       o.pixels.push_back(row * o.copies->result_row_step + x * o.copies->result_pixel_step);
+  if (!o.copies)
+    o.inputs = plan_tile_inputs(p, o, o.block);
   return o;
 }
 
@@ -112,47 +116,51 @@ class WeightsGradient {
 
   void run() const {
     const int64_t pixels = plan_.tile_rows * plan_.tile_width; // of a tile
-    const int64_t widened = std::is_same_v<T, C> ? 0 : pixels * plan_.block;
-    const int64_t inputs = plan_.copies ? plan_.copies->size() : widened;
+    const int64_t copies = plan_.copies ? plan_.copies->size() : 0;
     const auto output = [&](int64_t i) { return output_of(p_, plan_, panels_.count, i); };
     sum_in_chunks<C>(
         {plan_.outputs, plan_.chunks, plan_.task_size, plan_.tiles * pixels * plan_.task_size},
-        [&] { return Workspace{Scratch<C>(pixels * panels_.width), Scratch<C>(inputs)}; },
-        [&](const Workspace& own, int64_t i, int64_t chunk, C* sums) {
-          accumulate(output(i), chunk, sums, own.grads.data(), own.inputs.data());
+        [&] {
+          return Workspace{
+              Scratch<C>(pixels * panels_.width), Scratch<C>(copies), {p_, plan_.inputs}};
+        },
+        [&](Workspace& own, int64_t i, int64_t chunk, C* sums) {
+          accumulate(output(i), chunk, sums, own);
         },
         [&](int64_t i, const C* sums) { store(output(i), sums); });
   }
 
  private:
   struct Workspace {
-    Scratch<C> grads, inputs;
+    Scratch<C> grads, copies;
+    TileInputs<T> inputs;
   };
 
-  void accumulate(const Output& o, int64_t chunk, C* sums, C* buffer, C* inputs) const {
+  void accumulate(const Output& o, int64_t chunk, C* sums, Workspace& own) const {
     std::fill(sums, sums + plan_.task_size, C(0));
     const int64_t* xs = p_.src_stride;
     const int64_t end = plan_.tiles * (chunk + 1) / plan_.chunks;
     for (int64_t i = plan_.tiles * chunk / plan_.chunks; i < end; i++) {
       const GradientTile tile = tile_of(p_, plan_, i);
-      const Grads grads = load_grads(o, tile, buffer);
+      const Grads grads = load_grads(o, tile, own.grads.data());
       const T* image = static_cast<const T*>(p_.src) + tile.n * xs[0] +
           (o.group * p_.ic + o.channels.begin) * xs[1];
       if (plan_.copies) {
         const RowCopies<T> copies{p_, *plan_.copies};
         const int64_t h = tile.rows.begin, x = tile.pixels.begin;
-        copies.copy(image, tile.d, h, x, o.taps.begin, o.taps.count(), inputs);
+        copies.copy(image, tile.d, h, x, o.taps.begin, o.taps.count(), own.copies.data());
         // A row of the product for each tap and channel.
         gemm<C, Listed, Listed, Strided>(
             o.taps.count() * o.channels.count(),
             panels_.vectors(o.panel),
             tile.rows.count() * tile.pixels.count(),
-            {{inputs, copies.plan.terms.data(), plan_.pixels.data()},
+            {{own.copies.data(), copies.plan.terms.data(), plan_.pixels.data()},
              {grads.data, {grads.pixel}},
              {sums, panels_.width, kLanes<C>},
              {sums, panels_.width}});
       } else {
-        multiply_taps(o, tile, image, inputs, grads, sums);
+        own.inputs.select_tile(tile, image, o.channels.count());
+        multiply_taps(o, tile, own.inputs, grads, sums);
       }
     }
   }
@@ -188,11 +196,9 @@ class WeightsGradient {
   void multiply_taps(
       const Output& o,
       const GradientTile& tile,
-      const T* image,
-      C* widened,
+      TileInputs<T>& inputs,
       const Grads& grads,
       C* sums) const {
-    const int64_t* xs = p_.src_stride;
     const GatherImages images{p_};
     int64_t image_at[kTilePixels], grads_at[kTilePixels];
     const int64_t channels = o.channels.count();
@@ -204,14 +210,10 @@ class WeightsGradient {
       const Segment w = images.segment(2, kw, tile.pixels.begin, tile.pixels.end);
       if (d.count <= 0 || h.count <= 0 || w.count <= 0)
         continue;
-      const T* first = image + d.in * xs[2] + h.in * xs[3] + w.in * xs[4];
-      Block<C> a{};
+      inputs.select_tap(digits.rest, d, h, w);
+      const Block<C> a = inputs.row(0);
       for (int64_t row = 0, i = 0; row < h.count; row++) {
-        const ImageRun<const T> run{
-            first + row * h.in_step * xs[3], channels, w.count, xs[1], w.in_step * xs[4]};
-        const Block<C> line = load_block(run, widened + row * w.count * channels);
-        if (row == 0)
-          a = line;
+        const Block<C> line = inputs.row(row);
         const int64_t grads_row = (h.out - tile.rows.begin + row) * grads.row;
         for (int64_t x = 0; x < w.count; x++, i++) {
           image_at[i] = line.data - a.data + x * line.pixel_stride;

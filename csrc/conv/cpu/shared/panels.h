@@ -58,14 +58,21 @@ inline bool are_even(Offsets offsets) {
 
 namespace matrices_detail {
 
-// n rows that lie next to each other: read in the order they lie in.
+// n rows that lie next to each other: read in the order they lie in. Panels that are narrower than
+// a vector are widened as vectors, whose last lanes are overwritten by the next column, or lie
+// between panels.
 template <int64_t width, class C, class T>
 void pack_run(const T* from, int64_t n, Offsets columns, C* to, int64_t step) {
+  constexpr bool is_narrow = !std::is_same_v<T, C> && width < kLanes<C>;
   const int64_t rest = n % width;
+  const bool may_exceed = is_narrow && step - width * std::ssize(columns) >= kLanes<C> - width;
   for (const int64_t column : columns) {
     const T* row = from + column;
     C* panel = to;
-    for (int64_t r = width; r <= n; r += width, row += width, panel += step)
+    int64_t r = width;
+    for (; may_exceed && r + kLanes<C> - width <= n; r += width, row += width, panel += step)
+      load_lanes<C>(row).store(panel);
+    for (; r <= n; r += width, row += width, panel += step)
       widen(row, width, panel);
     if (rest > 0) {
       widen(row, rest, panel);

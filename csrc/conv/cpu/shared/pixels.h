@@ -39,22 +39,25 @@ template <class C, class T, class U>
     int64_t width) {
   constexpr int64_t n = kLanes<C>;
   const bool is_whole = columns == n && width == n;
-  if constexpr (std::is_same_v<T, C> && std::is_same_v<U, C>) {
-    if (is_whole && rows == n)
-      return at::vec::transpose_mxn<C, n, n>(from, from_step, to, to_step);
-  }
   alignas(64) C block[n * n], transposed[n * n];
+  const auto transpose_lanes = [&](const C* lines, int64_t step) {
+    if constexpr (std::is_same_v<U, C>) {
+      if (is_whole)
+        return at::vec::transpose_mxn<C, n, n>(lines, step, to, to_step);
+    }
+    at::vec::transpose_mxn<C, n, n>(lines, step, transposed, n);
+    for (int64_t c = 0; c < columns; c++)
+      store_up_to<C>(to + c * to_step, Lanes<C>::loadu(transposed + c * n), width);
+  };
+  if constexpr (std::is_same_v<T, C>) {
+    if (is_whole && rows == n)
+      return transpose_lanes(from, from_step);
+  }
   for (int64_t r = 0; r < rows; r++)
     load_up_to<C>(from + r * from_step, columns).store(block + r * n);
   for (int64_t r = rows; r < width; r++)
     Lanes<C>(0).store(block + r * n);
-  if constexpr (std::is_same_v<U, C>) {
-    if (is_whole)
-      return at::vec::transpose_mxn<C, n, n>(block, n, to, to_step);
-  }
-  at::vec::transpose_mxn<C, n, n>(block, n, transposed, n);
-  for (int64_t c = 0; c < columns; c++)
-    store_up_to<C>(to + c * to_step, Lanes<C>::loadu(transposed + c * n), width);
+  transpose_lanes(block, n);
 }
 
 // f(x, count) for blocks of n pixels, the last of which overlaps the one before, or one of fewer.
@@ -75,11 +78,15 @@ void load_pixels(const ImageRun<const T>& from, const LaneRun<C>& to, bool may_e
   constexpr int64_t n = kLanes<C>;
   if (from.channel_stride == 1) {
     const int64_t whole = from.channels / n, rest = from.channels % n, step = to.vector_stride;
+    // Of some channels of each pixel, the machine foresees no next ones.
+    const int64_t ahead = 8 * from.pixel_stride;
     for (int64_t x = 0; x < from.pixels; x++) {
       const T* pixel = from.data + x * from.pixel_stride;
       C* lanes = to.data + x * to.pixel_stride;
-      for (int64_t v = 0; v < whole; v++, pixel += n, lanes += step)
+      for (int64_t v = 0; v < whole; v++, pixel += n, lanes += step) {
+        __builtin_prefetch(pixel + ahead);
         load_lanes<C>(pixel).store(lanes);
+      }
       if (rest > 0)
         load_lanes<C>(pixel, rest).store(lanes);
     }

@@ -54,7 +54,7 @@ void sum_in_chunks(
   const int64_t of_task = operations / chunks;
   parallel_tasks(outputs * chunks, of_task, [&](int64_t begin, int64_t end) {
     const Scratch<C> own(chunks == 1 ? size : 0);
-    const auto memory = workspace();
+    auto memory = workspace();
     for (int64_t task = begin; task < end; task++) {
       // Outputs of one chunk follow each other: they may be of unequal size.
       const int64_t output = task % outputs, chunk = task / outputs;

@@ -20,6 +20,19 @@ Range inside_of(const LineOfImage& line) {
   return {begin, std::max(begin, inside.end)};
 }
 
+// As memcpy does, without a call where there is little to copy.
+inline void copy_few(void* to, const void* from, int64_t bytes) {
+  constexpr int64_t piece = 16, few = 128;
+  if (bytes < piece || bytes > few) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  for (int64_t i = 0; i < bytes; i += piece) { // the last piece overlaps the one before
+    const int64_t at = std::min(i, bytes - piece);
+    std::memcpy(static_cast<char*>(to) + at, static_cast<const char*>(from) + at, piece);
+  }
+}
+
 // These pixels, [pixel][channel] with `pitch` elements from a pixel to the next.
 template <class T>
 void copy_pixels(const LineOfImage& line, Range inside, int64_t pitch, T* to) {
@@ -33,7 +46,7 @@ void copy_pixels(const LineOfImage& line, Range inside, int64_t pitch, T* to) {
       return;
     }
     for (int64_t x = 0; x < pixels; x++)
-      std::memcpy(to + x * pitch, from + x * step, channels * sizeof(T));
+      copy_few(to + x * pitch, from + x * step, channels * sizeof(T));
     return;
   }
   if (step == 1 && channels > 1)
@@ -144,7 +157,6 @@ template void interleave_lines<int8_t, 4>(const int8_t*, int64_t, int64_t, int64
 
 template struct IntegerLines<uint8_t>;
 template struct IntegerLines<int16_t>;
-template struct IntegerLines<float>;
 template struct FloatLines<float>;
 template struct FloatLines<c10::BFloat16>;
 template struct FloatLines<c10::Half>;

@@ -15,8 +15,8 @@ struct LineOfImage {
   int64_t size, pixel_stride; // of the image
 };
 
-// How bytes become what is multiplied: as they are (signed ones 128 more), widened without the zero
-// point, or as float32 without it.
+// How bytes become what is multiplied: as they are (signed ones 128 more), or widened without the
+// zero point.
 template <class To>
 struct IntegerLines {
   using Element = uint8_t;
