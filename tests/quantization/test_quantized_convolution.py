@@ -103,26 +103,27 @@ def test_large_layers(kernel, nxc):
 
 
 @pytest.mark.parametrize("nxc", [False, True])
+@pytest.mark.parametrize(("ic", "oc"), [(1, 1), (4, 4), (3, 8), (2, 16)])
 @pytest.mark.parametrize(
-    ("channels", "size", "kernel_size", "attributes"),
+    ("groups", "size", "kernel_size", "attributes"),
     [
         (130, (9, 600), (3, 3), {"strides": [1, 2]}),  # rows cut up
         (40, (3, 500), (2, 4), {"dilations": [1, 150], "strides": [1, 2]}),  # taps far apart
-        (70, (20, 23), (31, 31), {"pads_begin": [15, 15], "pads_end": [15, 15]}),
+        (20, (17, 13), (31, 31), {"pads_begin": [15, 15], "pads_end": [15, 15]}),
         (33, (4, 90), (1, 5), {"dilations": [1, 3], "strides": [1, 3], "pads_begin": [0, 7]}),
         (17, (30, 7), (5, 1), {"strides": [2, 4], "pads_end": [3, 0]}),
         (17, (150, 7), (3, 1), {"dilations": [60, 1], "pads_begin": [9, 0]}),
     ],
 )
-def test_large_depthwise_layers(channels, size, kernel_size, attributes, nxc):
+def test_large_layers_of_small_groups(groups, ic, oc, size, kernel_size, attributes, nxc):
     generator = torch.Generator().manual_seed(1)
-    src = torch.randint(0, 256, (2, channels, *size), generator=generator).to(torch.uint8)
+    integers = lambda low, high, *shape: torch.randint(low, high, shape, generator=generator)  # noqa: E731
+    src = integers(0, 256, 2, groups * ic, *size).to(torch.uint8)
     src[1] = 255
-    weights = torch.randint(-128, 128, (channels, 1, *kernel_size), generator=generator)
-    weights = weights.to(torch.int8)
+    weights = integers(-128, 128, groups * oc, ic, *kernel_size).to(torch.int8)
     weights[0] = -128
     given = {"strides": [1, 1], "dilations": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0]}
-    given |= {"groups": channels} | attributes
+    given |= {"groups": groups} | attributes
     if nxc:
         src = src.contiguous(memory_format=torch.channels_last)
     result = quantized_convolution(

@@ -1,5 +1,5 @@
-// Quantized depthwise convolution: vectors of channels, and products of pairs of 16-bit numbers,
-// which are exact.
+// Quantized depthwise convolution, and that of groups of few channels: vectors of output channels,
+// and products of pairs of 16-bit numbers, which are exact.
 #include <algorithm>
 #include <vector>
 
@@ -25,11 +25,10 @@ struct RowOfTaps {
 // Some outputs, and where what they are computed from lies, in vectors.
 struct DepthwiseRun {
   const RowOfTaps* rows;
-  int64_t count, tap_pairs;
-  int64_t output_step, tap_step;
-  int64_t first;       // pair of the line
-  int64_t line_offset; // of the channels
-  int64_t weights_offset;
+  int64_t count;        // of rows
+  const int64_t* terms; // where the pairs of each term of a row are
+  int64_t term_count, output_step;
+  int64_t line_offset, weights_offset; // of the channels, and of the first output
 };
 
 // The sums of a vector of channels, `pitch` from a pixel's to the next.
@@ -37,10 +36,10 @@ template <int pixels>
 void add_pixels(const DepthwiseRun& run, int32_t* to, int64_t pitch) {
   IntSums sums[pixels] = {};
   for (int64_t r = 0; r < run.count; r++) {
-    const IntSums* from = run.rows[r].line + run.line_offset + run.first;
-    const IntSums* weights = run.rows[r].weights + run.weights_offset;
-    for (int64_t j = 0; j < run.tap_pairs; j++, from += run.tap_step) {
-      const IntSums weight = weights[j];
+    const IntSums* const line = run.rows[r].line + run.line_offset;
+    const IntSums* const weights = run.rows[r].weights + run.weights_offset;
+    for (int64_t j = 0; j < run.term_count; j++) {
+      const IntSums weight = weights[j], *from = line + run.terms[j];
 #pragma GCC unroll 28
       for (int i = 0; i < pixels; i++)
         sums[i] = add_pairs(sums[i], from[i * run.output_step], weight);
@@ -72,7 +71,8 @@ class Depthwise {
 
   void run() const {
     const int64_t tasks = p_.n * plan_.blocks * plan_.tiles * p_.dst_size[0] * plan_.row_blocks;
-    const int64_t operations = plan_.rows * plan_.width * taps_ * plan_.block / 4;
+    const int64_t operations =
+        plan_.rows * plan_.width * kernel_rows_ * plan_.terms() * plan_.block / 2;
     parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
       DepthwiseWorkspace own(problem_, plan_);
       for (int64_t i = begin; i < end; i++) {
@@ -85,18 +85,23 @@ class Depthwise {
   }
 
  private:
-  // In pairs: [vector][row of the kernel][tap pair][channel of the vector].
+  // In pairs: [vector][row of the kernel][term][channel of the vector].
   void pack_weights() {
     std::fill_n(weights_.data(), weights_size_, int16_t(0));
     const int64_t* ws = p_.weights_stride;
-    const auto* weights = static_cast<const int8_t*>(p_.weights);
     for (int64_t row = 0; row < kernel_rows_; row++) {
-      const int8_t* first = weights + row / p_.kernel[1] * ws[2] + row % p_.kernel[1] * ws[3];
-      for (int64_t k = 0; k < p_.kernel[2]; k++)
-        for (int64_t c = 0; c < p_.groups; c++) {
-          const int64_t vector = c / kIntSums * kernel_rows_ + row;
-          const int64_t pair = (vector * plan_.tap_pairs + k / 2) * kIntSums + c % kIntSums;
-          weights_.data()[2 * pair + k % 2] = first[c * ws[0] + k * ws[4]];
+      const int8_t* first = static_cast<const int8_t*>(p_.weights) + row / p_.kernel[1] * ws[2] +
+          row % p_.kernel[1] * ws[3];
+      for (int64_t i = 0; i < p_.ic; i++)
+        for (int64_t k = 0; k < p_.kernel[2]; k++) {
+          const int64_t term = k / plan_.pair_taps * plan_.channel_pairs + i / 2;
+          const int64_t second = plan_.pair_taps == 2 ? k % 2 : i % 2;
+          for (int64_t c = 0; c < channels_; c++) {
+            const int64_t vector = c / kIntSums * kernel_rows_ + row;
+            const int64_t pair = (vector * plan_.terms() + term) * kIntSums + c % kIntSums;
+            weights_.data()[2 * pair + second] =
+                first[c / p_.oc * p_.weights_group + c % p_.oc * ws[0] + i * ws[1] + k * ws[4]];
+          }
         }
     }
   }
@@ -113,7 +118,7 @@ class Depthwise {
         if (row < 0 || row >= p_.src_size[1])
           continue;
         own.rows[count++] = {
-            own.lines.line(kd, kh, d, row), weights + (kd * p_.kernel[1] + kh) * plan_.tap_pairs};
+            own.lines.line(kd, kh, d, row), weights + (kd * p_.kernel[1] + kh) * plan_.terms()};
       }
     }
     add_row(task, count, own);
@@ -135,22 +140,32 @@ class Depthwise {
     static constexpr auto kAdd = table_of<kPixels>([](auto pixels) { return &add_pixels<pixels>; });
     const int64_t row = task.pixels.count(), parts = ceil_div(row, int64_t(kPixels));
     for (int64_t c = 0; c < task.channels.count(); c += kIntSums) {
-      DepthwiseRun run{own.rows.data(), rows, plan_.tap_pairs, plan_.output_step, plan_.tap_step};
-      run.line_offset = c / kIntSums * plan_.line;
-      run.weights_offset = (task.channels.begin + c) / kIntSums * kernel_rows_ * plan_.tap_pairs;
+      const int64_t line = c / kIntSums * plan_.channel_pairs * plan_.line;
+      const int64_t vector = (task.channels.begin + c) / kIntSums;
+      DepthwiseRun run{own.rows.data(), rows, terms_.data(), plan_.terms(), plan_.output_step};
+      run.weights_offset = vector * kernel_rows_ * plan_.terms();
       for (int64_t part = 0; part < parts; part++) { // as equal as can be
         const int64_t x = row * part / parts, end = row * (part + 1) / parts;
-        run.first = x * plan_.output_step;
+        run.line_offset = line + x * plan_.output_step;
         kAdd[end - x - 1](run, own.sums.data() + x * plan_.block + c, plan_.block);
       }
     }
   }
 
+  std::vector<int64_t> terms() const {
+    std::vector<int64_t> terms;
+    for (int64_t tap = 0; tap < plan_.taps; tap++)
+      for (int64_t pair = 0; pair < plan_.channel_pairs; pair++)
+        terms.push_back(plan_.pairs_at(tap, pair));
+    return terms;
+  }
+
   const QuantizedProblem& problem_;
   const ConvProblem& p_ = problem_.conv;
-  const int64_t taps_ = product(p_.kernel), kernel_rows_ = p_.kernel[0] * p_.kernel[1];
+  const int64_t channels_ = p_.groups * p_.oc, kernel_rows_ = p_.kernel[0] * p_.kernel[1];
   const DepthwisePlan plan_ = plan_depthwise(p_, at::get_num_threads());
-  const int64_t weights_size_ = 2 * round_up(p_.groups, kIntSums) * kernel_rows_ * plan_.tap_pairs;
+  const std::vector<int64_t> terms_ = terms();
+  const int64_t weights_size_ = 2 * round_up(channels_, kIntSums) * kernel_rows_ * plan_.terms();
   const Scratch<int16_t> weights_{weights_size_};
   const std::vector<int32_t> no_excess_ = std::vector<int32_t>(plan_.block);
   const QuantizedEpilogue epilogue_{problem_};
@@ -158,8 +173,17 @@ class Depthwise {
 
 } // namespace
 
+// A vector has whole groups or parts of one, and 16 bytes have all inputs of its groups.
 bool supports_quantized_depthwise(const QuantizedProblem& p) {
-  return p.conv.ic == 1 && p.conv.oc == 1 && has_short_sums(p);
+  const int64_t ic = p.conv.ic, oc = p.conv.oc;
+  const bool is_depthwise = ic == 1 && oc == 1;
+  const bool has_few = ic > 1 && ic <= oc && kProductLanes % oc == 0;
+  return has_short_sums(p) && (is_depthwise || has_few);
+}
+
+bool prefers_quantized_depthwise(const QuantizedProblem& p) {
+  // Groups of more channels fill the columns of products.
+  return (p.conv.ic == 1 || p.conv.groups > 1) && p.conv.oc < kProductLanes;
 }
 
 void run_quantized_depthwise(const QuantizedProblem& p) {

@@ -1,8 +1,10 @@
-// How a quantized depthwise convolution is cut into tasks, and how the inputs of a task lie in
-// scratch memory.
+// How quantized depthwise convolution, and that of groups of few channels, is cut into tasks, and
+// how the inputs of a task lie in scratch memory.
 //
-// Neighbouring taps of a row are pairs. A line holds, for each channel, the pairs of pixels that
-// such taps meet. Here a kernel of 5 taps has stride 1, and the fifth tap a partner of weight 0:
+// Neighbouring taps of a row are pairs. Where groups have several channels, their channels are
+// pairs instead, and each pair has a line of its own. A line holds, for each channel, the pairs of
+// pixels that such taps meet. Here a kernel of 5 taps has stride 1, and the fifth tap a partner of
+// weight 0:
 //
 //     pixels of a channel   a b c d e f g h
 //     line                  ab bc cd de ef fg gh
@@ -23,17 +25,20 @@
 namespace torch_dnnl {
 
 struct DepthwisePlan {
-  int64_t block, blocks;    // channels of a task
+  int64_t block, blocks;    // output channels of a task
+  int64_t inputs;           // input channels of a task
   int64_t rows, row_blocks; // outputs of a task: rows,
   int64_t width, tiles;     // and pixels of a row
 
-  int64_t tap_pairs;             // of a row of the kernel
-  bool are_apart;                // pairs of taps share no pairs of pixels
+  int64_t pair_taps;             // 2 where taps are pairs, else 1
+  int64_t taps;                  // of a row of the kernel, or pairs of them
+  int64_t channel_pairs;         // of a group
+  bool are_apart;                // taps share no pairs of pixels
   int64_t line;                  // pairs of a line
-  int64_t output_step, tap_step; // in pairs: from an output's to the next, from a tap pair's
+  int64_t output_step, tap_step; // in pairs: from an output's to the next, from a tap's
   int64_t pixels, pixel_step;    // of the image, that are copied at once
   int64_t pair_step;             // of what is copied, from a pair to the next
-  int64_t partner;               // from the first of a pair to the second
+  int64_t partner;               // from the first of a pair of taps to the second
 
   // Lines in memory: of so many planes, so many rows, which are taken by turns or, where taps are
   // far apart, one for each row of the kernel.
@@ -41,7 +46,14 @@ struct DepthwisePlan {
   bool are_by_turns;
 
   int64_t line_size() const { // pairs of all channels
-    return line * block;
+    return line * channel_pairs * block;
+  }
+  int64_t terms() const { // pairs whose products a sum takes, of a row of the kernel
+    return taps * channel_pairs;
+  }
+  // From a vector of channels, where the pairs of a term are.
+  int64_t pairs_at(int64_t tap, int64_t channel_pair) const {
+    return channel_pair * line + tap * tap_step;
   }
 };
 
@@ -53,14 +65,14 @@ inline constexpr int64_t kMostPairs = 32 * 1024; // in the second-level cache
 
 inline void choose_line(const ConvProblem& p, int64_t tiles, DepthwisePlan& plan) {
   const int64_t stride = p.stride[2], distance = p.kernel[2] > 1 ? p.dilation[2] : 0;
+  const int64_t between = plan.pair_taps * distance; // taps, or pairs of them
   plan.width = ceil_div(p.dst_size[2], tiles);
   plan.tiles = ceil_div(p.dst_size[2], plan.width);
-  plan.tap_pairs = ceil_div(p.kernel[2], 2);
-  const int64_t step = plan.tap_pairs > 1 ? std::gcd(stride, 2 * distance) : stride;
-  const int64_t last = (plan.width - 1) * stride + (plan.tap_pairs - 1) * 2 * distance;
-  plan.are_apart = last / step >= plan.tap_pairs * plan.width;
+  const int64_t step = plan.taps > 1 ? std::gcd(stride, between) : stride;
+  const int64_t last = (plan.width - 1) * stride + (plan.taps - 1) * between;
+  plan.are_apart = last / step >= plan.taps * plan.width;
   if (plan.are_apart) {
-    plan.line = plan.tap_pairs * plan.width;
+    plan.line = plan.taps * plan.width;
     plan.output_step = 1;
     plan.tap_step = plan.width;
     plan.pixels = plan.width;
@@ -70,7 +82,7 @@ inline void choose_line(const ConvProblem& p, int64_t tiles, DepthwisePlan& plan
   } else {
     plan.line = last / step + 1;
     plan.output_step = stride / step;
-    plan.tap_step = 2 * distance / step;
+    plan.tap_step = between / step;
     plan.pixels = last + distance + 1;
     plan.pixel_step = 1;
     plan.pair_step = step;
@@ -82,11 +94,16 @@ inline void choose_line(const ConvProblem& p, int64_t tiles, DepthwisePlan& plan
 
 inline DepthwisePlan plan_depthwise(const ConvProblem& p, int64_t threads) {
   using namespace depthwise_detail;
+  const int64_t channels = p.groups * p.oc;
   DepthwisePlan plan{};
   plan.planes = p.kernel[0];
+  plan.pair_taps = p.ic == 1 ? 2 : 1;
+  plan.taps = ceil_div(p.kernel[2], plan.pair_taps);
+  plan.channel_pairs = ceil_div(p.ic, 2);
   const auto choose_block = [&](int64_t most) {
-    plan.block = round_up(ceil_div(p.groups, ceil_div(p.groups, most)), kProductLanes);
-    plan.blocks = ceil_div(p.groups, plan.block);
+    plan.block = round_up(ceil_div(channels, ceil_div(channels, most)), kProductLanes);
+    plan.blocks = ceil_div(channels, plan.block);
+    plan.inputs = plan.block / p.oc * p.ic;
   };
   const auto pairs = [&] { return plan.planes * p.kernel[1] * plan.line_size(); };
   choose_block(kMostChannels);
@@ -115,7 +132,7 @@ inline DepthwiseTask
 depthwise_task(const ConvProblem& p, const DepthwisePlan& plan, int64_t index) {
   Digits digits{index};
   DepthwiseTask task{};
-  task.channels = nth_range(digits.next(plan.blocks), plan.block, p.groups);
+  task.channels = nth_range(digits.next(plan.blocks), plan.block, p.groups * p.oc);
   task.pixels = nth_range(digits.next(plan.tiles), plan.width, p.dst_size[2]);
   task.rows = nth_range(digits.next(plan.row_blocks), plan.rows, p.dst_size[1]);
   task.d = digits.next(p.dst_size[0]);

@@ -6,8 +6,9 @@
 
 namespace torch_dnnl {
 
-// One channel in a group, and sums that float32 holds exactly.
+// One channel in a group or a few, and sums that int32 holds.
 bool supports_quantized_depthwise(const QuantizedProblem& p);
+bool prefers_quantized_depthwise(const QuantizedProblem& p);
 void run_quantized_depthwise(const QuantizedProblem& p);
 
 // Sums that int32 holds, where the machine and torch have products of bytes.

@@ -27,7 +27,10 @@ void run_reference(const QuantizedProblem& q) {
 }
 
 constexpr Kernel<QuantizedProblem> kernels[] = {
-    {"depthwise", supports_quantized_depthwise, always, run_quantized_depthwise},
+    {"depthwise",
+     supports_quantized_depthwise,
+     prefers_quantized_depthwise,
+     run_quantized_depthwise},
     {"brgemm", supports_quantized_brgemm, always, run_quantized_brgemm},
     {"winograd_2x2",
      supports_quantized_winograd,

@@ -1,4 +1,6 @@
 // Registers of int32 sums, and of pairs of 16-bit numbers whose products are added up in them.
+// Pairs are made of bytes: of a byte of each of two runs, or of 16 bytes in some order; an offset
+// is taken from all of them. An order of kUnordered stands for the byte 0.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +9,8 @@
 #include "core/cpu/simd.h"
 
 namespace torch_dnnl {
+
+inline constexpr uint8_t kUnordered = 0x80;
 
 #if defined(CPU_CAPABILITY_AVX512)
 using IntSums = __m512i;
@@ -22,11 +26,17 @@ inline IntSums repeated(int32_t pair) {
 inline IntSums add_pairs(IntSums sums, IntSums a, IntSums b) {
   return _mm512_add_epi32(sums, _mm512_madd_epi16(a, b));
 }
-// Pairs of a byte of each, less an offset.
 inline IntSums pairs_of_bytes(const uint8_t* first, const uint8_t* second, IntSums offsets) {
   const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(first));
   const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(second));
   const __m256i pairs = _mm256_set_m128i(_mm_unpackhi_epi8(a, b), _mm_unpacklo_epi8(a, b));
+  return _mm512_sub_epi16(_mm512_cvtepu8_epi16(pairs), offsets);
+}
+inline IntSums pairs_in_order(const uint8_t* from, const uint8_t* order, IntSums offsets) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  const __m256i pairs = _mm256_shuffle_epi8(
+      _mm256_broadcastsi128_si256(bytes),
+      _mm256_loadu_si256(reinterpret_cast<const __m256i*>(order)));
   return _mm512_sub_epi16(_mm512_cvtepu8_epi16(pairs), offsets);
 }
 #elif defined(CPU_CAPABILITY_AVX2)
@@ -47,6 +57,12 @@ inline IntSums pairs_of_bytes(const uint8_t* first, const uint8_t* second, IntSu
   const __m128i a = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(first));
   const __m128i b = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(second));
   return _mm256_sub_epi16(_mm256_cvtepu8_epi16(_mm_unpacklo_epi8(a, b)), offsets);
+}
+inline IntSums pairs_in_order(const uint8_t* from, const uint8_t* order, IntSums offsets) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  const __m128i pairs =
+      _mm_shuffle_epi8(bytes, _mm_loadu_si128(reinterpret_cast<const __m128i*>(order)));
+  return _mm256_sub_epi16(_mm256_cvtepu8_epi16(pairs), offsets);
 }
 #elif defined(__SSE2__)
 using IntSums = __m128i;
@@ -102,5 +118,17 @@ inline IntSums pairs_of_bytes(const uint8_t* first, const uint8_t* second, IntSu
 #endif
 
 inline constexpr int64_t kIntSums = sizeof(IntSums) / sizeof(int32_t);
+
+#if !defined(CPU_CAPABILITY_AVX512) && !defined(CPU_CAPABILITY_AVX2)
+inline IntSums pairs_in_order(const uint8_t* from, const uint8_t* order, IntSums offsets) {
+  uint8_t first[kIntSums], second[kIntSums];
+  const auto at = [&](int64_t i) { return order[i] == kUnordered ? uint8_t(0) : from[order[i]]; };
+  for (int64_t i = 0; i < kIntSums; i++) {
+    first[i] = at(2 * i);
+    second[i] = at(2 * i + 1);
+  }
+  return pairs_of_bytes(first, second, offsets);
+}
+#endif
 
 } // namespace torch_dnnl
