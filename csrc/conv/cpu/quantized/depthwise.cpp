@@ -88,22 +88,29 @@ class Depthwise {
   // In pairs: [vector][row of the kernel][term][channel of the vector].
   void pack_weights() {
     std::fill_n(weights_.data(), weights_size_, int16_t(0));
+    const int64_t of_vector = kernel_rows_ * plan_.terms() * kIntSums; // pairs
+    parallel_tasks(ceil_div(channels_, kIntSums), 2 * of_vector, [&](int64_t begin, int64_t end) {
+      for (int64_t c = begin * kIntSums; c < std::min(end * kIntSums, channels_); c++) {
+        const int64_t at = c / kIntSums * of_vector + c % kIntSums;
+        pack_channel(c / p_.oc, c % p_.oc, weights_.data() + 2 * at);
+      }
+    });
+  }
+
+  void pack_channel(int64_t group, int64_t channel, int16_t* to) const {
     const int64_t* ws = p_.weights_stride;
-    for (int64_t row = 0; row < kernel_rows_; row++) {
-      const int8_t* first = static_cast<const int8_t*>(p_.weights) + row / p_.kernel[1] * ws[2] +
-          row % p_.kernel[1] * ws[3];
-      for (int64_t i = 0; i < p_.ic; i++)
-        for (int64_t k = 0; k < p_.kernel[2]; k++) {
-          const int64_t term = k / plan_.pair_taps * plan_.channel_pairs + i / 2;
-          const int64_t second = plan_.pair_taps == 2 ? k % 2 : i % 2;
-          for (int64_t c = 0; c < channels_; c++) {
-            const int64_t vector = c / kIntSums * kernel_rows_ + row;
-            const int64_t pair = (vector * plan_.terms() + term) * kIntSums + c % kIntSums;
-            weights_.data()[2 * pair + second] =
-                first[c / p_.oc * p_.weights_group + c % p_.oc * ws[0] + i * ws[1] + k * ws[4]];
+    const int8_t* const weights =
+        static_cast<const int8_t*>(p_.weights) + group * p_.weights_group + channel * ws[0];
+    for (int64_t kd = 0; kd < p_.kernel[0]; kd++)
+      for (int64_t kh = 0; kh < p_.kernel[1]; kh++)
+        for (int64_t tap = 0; tap < plan_.taps; tap++)
+          for (int64_t pair = 0; pair < plan_.channel_pairs; pair++, to += 2 * kIntSums) {
+            const int64_t kw = tap * plan_.pair_taps, i = 2 * pair;
+            const int8_t* const first = weights + i * ws[1] + kd * ws[2] + kh * ws[3] + kw * ws[4];
+            to[0] = first[0];
+            if (plan_.pair_taps == 2 ? kw + 1 < p_.kernel[2] : i + 1 < p_.ic)
+              to[1] = first[plan_.pair_taps == 2 ? ws[4] : ws[1]];
           }
-        }
-    }
   }
 
   void compute_row(const DepthwiseTask& task, int64_t h, DepthwiseWorkspace& own) const {

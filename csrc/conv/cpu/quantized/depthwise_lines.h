@@ -18,7 +18,10 @@ class DepthwiseLines {
   DepthwiseLines(const QuantizedProblem& problem, const DepthwisePlan& plan)
       : p_(problem.conv),
         plan_(plan),
-        source_{p_.dtype == c10::kChar, static_cast<int>(problem.src_zero_point.get())} {}
+        is_signed_(p_.dtype == c10::kChar),
+        zero_point_(static_cast<int>(problem.src_zero_point.get())) {
+    std::fill_n(pads_, kIntSums, static_cast<uint8_t>(zero_point_));
+  }
 
   void select_task(const DepthwiseTask& task) {
     task_ = task;
@@ -40,51 +43,100 @@ class DepthwiseLines {
  private:
   void fill(int64_t d, int64_t row, IntSums* line) const {
     const int64_t parts = plan_.are_apart ? plan_.taps : 1;
-    const int64_t pairs = plan_.line / parts, partner = plan_.partner * plan_.inputs;
-    for (int64_t part = 0; part < parts; part++) {
+    const int64_t partner = plan_.partner * plan_.inputs;
+    // Whole vectors of channels are read of an image.
+    const bool reads_image =
+        plan_.pair_taps == 2 && p_.src_stride[1] == 1 && task_.channels.count() % kIntSums == 0;
+    for (int64_t part = 0; part < parts; part++, line += plan_.line / parts) {
       const int64_t tap = part * plan_.pair_taps;
+      if (reads_image) {
+        pair_up_image(d, row, tap, line);
+        continue;
+      }
       copy(d, row, tap, bytes_.data());
       if (plan_.are_apart && plan_.pair_taps == 2)
         copy(d, row, tap + 1, bytes_.data() + partner);
-      for (int64_t c = 0; c < task_.channels.count(); c += kIntSums) {
-        const uint8_t* const from = bytes_.data() + c / p_.oc * p_.ic;
-        for (int64_t i = 0; i < plan_.channel_pairs; i++) {
-          IntSums* const to =
-              line + c / kIntSums * plan_.channel_pairs * plan_.line + i * plan_.line;
-          pair_up(from, partner, orders_.data() + i * kPairBytes, pairs, to + part * pairs);
-        }
-      }
+      for (int64_t c = 0; c < task_.channels.count(); c += kIntSums)
+        for (int64_t i = 0; i < plan_.channel_pairs; i++)
+          pair_up(c, i, line + (c / kIntSums * plan_.channel_pairs + i) * plan_.line);
     }
   }
 
-  // Of a vector of channels, from the first of its groups on.
-  void
-  pair_up(const uint8_t* from, int64_t partner, const uint8_t* order, int64_t pairs, IntSums* to)
-      const {
-    const int64_t step = plan_.pair_step * plan_.inputs;
+  // Pairs of a part of a line.
+  int64_t pairs() const {
+    return plan_.are_apart ? plan_.width : plan_.line;
+  }
+
+  // Of a vector of channels that was copied, and a pair of the channels of its groups.
+  void pair_up(int64_t channel, int64_t channel_pair, IntSums* to) const {
+    const uint8_t* from = bytes_.data() + channel / p_.oc * p_.ic;
+    const int64_t step = plan_.pair_step * plan_.inputs, partner = plan_.partner * plan_.inputs;
+    const uint8_t* const order = orders_.data() + channel_pair * kPairBytes;
+    const PairOffsets copied{false, source_.pad()};
     if (plan_.pair_taps == 2)
-      for (int64_t i = 0; i < pairs; i++, from += step)
-        to[i] = pairs_of_bytes(from, from + partner, zero_points_);
+      for (int64_t i = 0; i < pairs(); i++, from += step)
+        to[i] = copied.apply(pairs_of_bytes(from, from + partner));
     else
-      for (int64_t i = 0; i < pairs; i++, from += step)
-        to[i] = pairs_in_order(from, order, zero_points_);
+      for (int64_t i = 0; i < pairs(); i++, from += step)
+        to[i] = copied.apply(pairs_in_order(from, order));
+  }
+
+  // Of all vectors of channels, which lie next to each other in the image.
+  void pair_up_image(int64_t d, int64_t row, int64_t tap, IntSums* to) const {
+    const int64_t pixel = p_.src_stride[4], distance = p_.kernel[2] > 1 ? p_.dilation[2] : 0;
+    const int64_t first = first_pixel(tap);
+    const int64_t step = plan_.are_apart ? p_.stride[2] : plan_.pair_step;
+    const Range both = both_inside(first, step, distance);
+    const PairOffsets offsets{is_signed_, zero_point_};
+    const uint8_t* image = image_at(d, row);
+    for (int64_t c = 0; c < task_.channels.count(); c += kIntSums, image += kIntSums) {
+      const auto at = [&](int64_t x) {
+        return x >= 0 && x < p_.src_size[2] ? image + x * pixel : pads_;
+      };
+      const auto pair_at_edge = [&](int64_t i) {
+        const int64_t x = first + i * step;
+        to[i] = offsets.apply(pairs_of_bytes(at(x), at(x + distance)));
+      };
+      for (int64_t i = 0; i < both.begin; i++)
+        pair_at_edge(i);
+      const uint8_t* from = image + (first + both.begin * step) * pixel;
+      for (int64_t i = both.begin; i < both.end; i++, from += step * pixel)
+        to[i] = offsets.apply(pairs_of_bytes(from, from + distance * pixel));
+      for (int64_t i = both.end; i < pairs(); i++)
+        pair_at_edge(i);
+      to += plan_.line;
+    }
+  }
+
+  // The pairs of which both pixels are in the image.
+  Range both_inside(int64_t first, int64_t step, int64_t distance) const {
+    const Range inside = within(first, step, p_.src_size[2] - distance, pairs());
+    const int64_t begin = std::min(inside.begin, pairs());
+    return {begin, std::max(begin, inside.end)};
+  }
+
+  // That a tap, or the first of a pair of taps, meets for the first output.
+  int64_t first_pixel(int64_t tap) const {
+    return task_.pixels.begin * p_.stride[2] - p_.pad[2] + tap * p_.dilation[2];
+  }
+
+  const uint8_t* image_at(int64_t d, int64_t row) const {
+    const int64_t *xs = p_.src_stride, first = task_.channels.begin / p_.oc * p_.ic;
+    return static_cast<const uint8_t*>(p_.src) + task_.n * xs[0] + first * xs[1] + d * xs[2] +
+        row * xs[3];
   }
 
   // The pixels of a row from the one on that the first output's tap meets, [pixel][channel].
   void copy(int64_t d, int64_t row, int64_t tap, uint8_t* to) const {
-    const int64_t* xs = p_.src_stride;
-    const int64_t first = task_.channels.begin / p_.oc * p_.ic;
-    const auto* image = static_cast<const uint8_t*>(p_.src) + task_.n * xs[0] + first * xs[1] +
-        d * xs[2] + row * xs[3];
     const LineOfImage line{
-        image,
+        image_at(d, row),
         task_.channels.count() / p_.oc * p_.ic,
-        xs[1],
-        task_.pixels.begin * p_.stride[2] - p_.pad[2] + tap * p_.dilation[2],
+        p_.src_stride[1],
+        first_pixel(tap),
         plan_.pixels,
         plan_.pixel_step,
         p_.src_size[2],
-        xs[4]};
+        p_.src_stride[4]};
     source_.copy(line, plan_.inputs, /*bytes=*/nullptr, to);
   }
 
@@ -103,8 +155,10 @@ class DepthwiseLines {
 
   const ConvProblem& p_;
   const DepthwisePlan& plan_;
-  const IntegerLines<uint8_t> source_;
-  const IntSums zero_points_ = repeated(source_.pad() * 0x10001);
+  const bool is_signed_;
+  const int zero_point_;
+  const IntegerLines<uint8_t> source_{is_signed_, zero_point_};
+  uint8_t pads_[kIntSums]; // as the image has them
   const int64_t slots_ = plan_.planes * plan_.ring;
   std::vector<int64_t> rows_ = std::vector<int64_t>(slots_); // which row of the image a line is
   const Scratch<int32_t> lines_{slots_ * plan_.line_size()};

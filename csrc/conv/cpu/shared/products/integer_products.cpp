@@ -68,9 +68,9 @@ constexpr auto tiles = table_of<kRows>([](auto rows) {
 
 // Sums of products of bytes that are known, of a size with a rest in all directions.
 bool try_byte_products() {
-  constexpr int64_t m = 5, n = 16, k = 20;
+  constexpr int64_t m = 5, n = 16, k = 13, rows = 16;
   uint8_t a[m * k + 64] = {};
-  int8_t b[k * n];
+  int8_t b[rows * n] = {};
   int32_t c[m * n], expected[m * n] = {};
   for (int64_t i = 0; i < m * k; i++)
     a[i] = static_cast<uint8_t>(255 - 37 * i);

@@ -50,13 +50,24 @@ struct ProductTypes {
   static void release() {}
 };
 
-// Unsigned bytes by signed ones. What is signed in memory is 128 more in `Left`. Terms are a
-// multiple of four: of others oneDNN makes no kernel for matrix units, and torch runs what is not
-// there.
-struct ByteProducts : ProductTypes<uint8_t, int8_t, int32_t, int8_t, 4, 4, 512> {
+// Unsigned bytes by signed ones. What is signed in memory is 128 more in `Left`.
+struct ByteProducts : ProductTypes<uint8_t, int8_t, int32_t, int8_t, 4, 1, 512> {
+  // Rows of b are zero up to a multiple of four, so that up to three bytes more may be read of a.
+  // For other numbers of rows oneDNN makes no kernel for matrix units, and torch runs what is not
+  // there.
   static void multiply(const Arguments& p) {
     at::native::cpublas::brgemm(
-        p.m, p.n, p.k, p.a_row, p.n, p.c_row, p.adds, p.a, p.b, p.c, /*is_vnni=*/true);
+        p.m,
+        p.n,
+        round_up(p.k, kPack),
+        p.a_row,
+        p.n,
+        p.c_row,
+        p.adds,
+        p.a,
+        p.b,
+        p.c,
+        /*is_vnni=*/true);
   }
   static void release() {
     at::native::cpublas::brgemm_release();
