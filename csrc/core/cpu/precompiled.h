@@ -1,6 +1,7 @@
-// What the CPU kernels include of torch and of the standard library, which takes longer to read than
-// most of them. With GCC, setup.py compiles it once for each library and has it included first; each
-// file still includes what it needs. (It has no include guard, which GCC takes amiss here.)
+// What the CPU kernels include of torch and of the standard library, which takes longer to read
+// than most of them. With GCC, setup.py compiles it once for each library and has it included
+// first; each file still includes what it needs. (It has no include guard, which GCC takes amiss
+// here.)
 #include "core/cpu/stream.h" // first, as in simd.h
 
 #include <ATen/Parallel.h>

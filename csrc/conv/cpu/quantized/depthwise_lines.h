@@ -13,6 +13,20 @@
 
 namespace torch_dnnl {
 
+inline constexpr int64_t kPairBytes = 2 * kIntSums; // of a vector
+
+// For each pair of a group's channels, where its bytes are among those of a vector's groups.
+inline std::vector<uint8_t> pair_orders(const ConvProblem& p) {
+  std::vector<uint8_t> order;
+  for (int64_t pair = 0; pair < ceil_div(p.ic, 2); pair++) {
+    for (int64_t i = 0; i < kPairBytes; i++) {
+      const int64_t channel = 2 * pair + i % 2, group = i / 2 / p.oc;
+      order.push_back(channel < p.ic ? group * p.ic + channel : kUnordered);
+    }
+  }
+  return order;
+}
+
 class DepthwiseLines {
  public:
   DepthwiseLines(const QuantizedProblem& problem, const DepthwisePlan& plan)
@@ -140,19 +154,6 @@ class DepthwiseLines {
     source_.copy(line, plan_.inputs, /*bytes=*/nullptr, to);
   }
 
-  // For each pair of channels, where its bytes are among those of a vector's groups.
-  std::vector<uint8_t> orders() const {
-    std::vector<uint8_t> order;
-    for (int64_t pair = 0; pair < plan_.channel_pairs; pair++)
-      for (int64_t i = 0; i < kPairBytes; i++) {
-        const int64_t channel = 2 * pair + i % 2;
-        order.push_back(channel < p_.ic ? i / 2 / p_.oc * p_.ic + channel : kUnordered);
-      }
-    return order;
-  }
-
-  static constexpr int64_t kPairBytes = 2 * kIntSums;
-
   const ConvProblem& p_;
   const DepthwisePlan& plan_;
   const bool is_signed_;
@@ -165,7 +166,7 @@ class DepthwiseLines {
   // Whole vectors are read of the last channels.
   const Scratch<uint8_t> bytes_{
       (plan_.pixels + (plan_.are_apart ? plan_.partner : 0)) * plan_.inputs + kPairBytes};
-  const std::vector<uint8_t> orders_ = orders();
+  const std::vector<uint8_t> orders_ = pair_orders(p_);
   DepthwiseTask task_{};
 };
 
