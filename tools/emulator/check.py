@@ -3,8 +3,8 @@
     python tools/emulator/check.py quantized --problems 50
 
 It runs in the guest of emulate.py as it does here. `quantized`: convolution of bytes, whose results
-agree to the bit. `half`: convolution and its derivatives in bfloat16,
-float16 and float32, each against float64. Each problem runs on one to three threads.
+agree to the bit. `half`: convolution and its derivatives in bfloat16, float16 and float32, each
+against float64. Each problem runs on one to three threads.
 """
 
 import argparse

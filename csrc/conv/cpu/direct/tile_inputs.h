@@ -93,8 +93,8 @@ class TileInputs : GatherImages {
   }
 
   const TileInputsPlan& plan_;
-  const int64_t slots_ = plan_.planes * plan_.rows;
-  const Scratch<C> widened_{std::is_same_v<T, C> ? 0 : slots_ * plan_.row_size};
+  const int64_t slots_ = std::is_same_v<T, C> ? 0 : plan_.planes * plan_.rows;
+  const Scratch<C> widened_{slots_ * plan_.row_size};
   std::vector<Block<C>> kept_ = std::vector<Block<C>>(slots_);
   const T *image_ = nullptr, *plane_ = nullptr;
   int64_t channels_ = 0, first_row_ = 0, first_slot_ = 0;
