@@ -39,6 +39,11 @@ inline Range nth_range(int64_t i, int64_t size, int64_t end) {
   return {i * size, std::min((i + 1) * size, end)};
 }
 
+// The part `i` of n that are cut into about equal parts.
+inline Range nth_part(int64_t i, int64_t parts, int64_t n) {
+  return {n * i / parts, n * (i + 1) / parts};
+}
+
 // The k in [0, count) with 0 <= first + k * step < limit.
 TORCH_DNNL_HD inline Range within(int64_t first, int64_t step, int64_t limit, int64_t count) {
   const int64_t begin = first >= 0 ? 0 : ceil_div(-first, step);

@@ -56,6 +56,19 @@ def test_distant_taps(dtype):
 
 
 @every_type
+def test_taps_with_lines_of_their_own(dtype):
+    """Along a row they are farther apart than the outputs of a task are long."""
+    choose = random.Random(4)
+    torch.manual_seed(4)
+    for size, kernel, strides, pads, dilations in [
+        ([400], [3], [1], [[5], [70]], [70]),
+        ([5, 331], [2, 2], [1, 2], [[1, 0], [0, 150]], [2, 150]),
+        ([2, 3, 200], [2, 1, 4], [1, 1, 1], [[0, 0, 66], [1, 0, 0]], [1, 1, 65]),
+    ]:
+        check(choose, dtype, (2, 2, 9, 20), size, kernel, strides, pads, dilations, "brgemm")
+
+
+@every_type
 @pytest.mark.parametrize("channels", [3, 16])
 def test_what_is_not_finite_stays_with_its_outputs(dtype, channels):
     """It lies beside the inputs of other outputs in products."""
@@ -67,6 +80,21 @@ def test_what_is_not_finite_stays_with_its_outputs(dtype, channels):
     attributes = ([1, 1], [1, 1], [1, 1], [1, 1], "none", 1, "NCX", "OIX")
     result = OPS.convolution(x, w, None, *attributes, "brgemm")
     assert torch.equal(result.isfinite(), F.conv2d(x.double(), w.double(), padding=1).isfinite())
+
+
+@every_type
+def test_gradients_of_what_is_not_finite(dtype):
+    """It lies beside the zeros between lines in products."""
+    x = torch.randn(2, 20, 6, 9).to(dtype)
+    x[0, 0, 2, 0] = torch.inf
+    x[1, -1, 5, 8] = torch.nan
+    g = torch.randn(2, 17, 6, 9).to(dtype)
+    attributes = ([1, 1], [1, 1], [1, 1], [1, 1], "none", 1, "NCX", "OIX")
+    result = OPS.convolution_backward_weights(g, x, [3, 3], *attributes, "brgemm")
+    wide = torch.randn(17, 20, 3, 3, dtype=torch.float64, requires_grad=True)
+    F.conv2d(x.double(), wide, padding=1).backward(g.double())
+    assert torch.equal(result.isfinite(), wide.grad.isfinite())
+    assert not result.isfinite().all() and result.isfinite().any()
 
 
 @every_type

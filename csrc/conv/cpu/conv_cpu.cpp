@@ -26,12 +26,14 @@ void run_reference(const ConvProblem& p) {
       p, [&](const auto& functor) { for_each_element(output_elements(p), cost, functor); });
 }
 
-void run_pixel_lanes_or_next(const ConvProblem& p);
+// A kernel that computes what is finite alone.
+template <bool (*run)(const ConvProblem&)>
+void run_or_next(const ConvProblem& p);
 
 constexpr Kernel<ConvProblem> kernels[] = {
-    {"pixel_lanes", supports_pixel_lanes, prefers_pixel_lanes, run_pixel_lanes_or_next},
+    {"pixel_lanes", supports_pixel_lanes, prefers_pixel_lanes, run_or_next<run_pixel_lanes>},
     {"channel_lanes", supports_channel_lanes, prefers_channel_lanes, run_channel_lanes},
-    {"brgemm", supports_brgemm, prefers_brgemm, run_brgemm},
+    {"brgemm", supports_brgemm, prefers_brgemm, run_or_next<run_brgemm>},
     {"gemm", supports_gemm, prefers_gemm, run_gemm},
     {"few_outputs", supports_few_outputs, prefers_few_outputs, run_few_outputs},
     {"winograd_2x2", supports_winograd_2x2, prefers_winograd_2x2, run_winograd_2x2},
@@ -45,11 +47,14 @@ bool is_winograd(const Kernel<ConvProblem>& kernel) {
   return std::string_view(kernel.name).starts_with("winograd");
 }
 
-void run_pixel_lanes_or_next(const ConvProblem& p) {
-  if (run_pixel_lanes(p))
+template <bool (*run)(const ConvProblem&)>
+void run_or_next(const ConvProblem& p) {
+  if (run(p))
     return;
   choose(kernels, p, [](const auto& kernel, const ConvProblem& q) {
-    return kernel.run != run_pixel_lanes_or_next && kernel.prefers(q);
+    const bool takes_all =
+        kernel.run != run_or_next<run_pixel_lanes> && kernel.run != run_or_next<run_brgemm>;
+    return takes_all && kernel.prefers(q);
   }).run(p);
 }
 

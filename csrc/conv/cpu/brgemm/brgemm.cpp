@@ -86,7 +86,7 @@ bool supports_brgemm(const ConvProblem& p) {
   return p.pass == ConvPass::forward || product(p.stride) <= most_parts;
 }
 
-void run_brgemm(const ConvProblem& p) {
+bool run_brgemm(const ConvProblem& p) {
   if (p.pass == ConvPass::backward_weights)
     return brgemm_weights_gradient(p);
   const ForwardParts all = forward_parts(p);
@@ -96,6 +96,7 @@ void run_brgemm(const ConvProblem& p) {
     for (const ConvProblem& part : all.parts)
       run_part<T>(part);
   });
+  return true;
 }
 
 } // namespace torch_dnnl

@@ -38,15 +38,17 @@ class InputRows {
       tile_ = unit.tile;
     }
     const int64_t *kernel = plan_.p.kernel, *size = plan_.in_size;
-    for (int64_t r = 0; r < unit.rows; r++) {
+    for (int64_t r = 0; r < unit.rows; r++)
       rows[r].clear();
-      for_each_tap(phases_[0], unit.d, size[0], [&](int64_t d, int64_t kd) {
+    for_each_tap(phases_[0], unit.d, size[0], [&](int64_t d, int64_t kd) {
+      const int64_t first_slot = d % plan_.in_planes * plan_.in_rows;
+      for (int64_t r = 0; r < unit.rows; r++) {
         for_each_tap(phases_[1], unit.h + r, size[1], [&](int64_t h, int64_t kh) {
           const int64_t tap = (kd * kernel[1] + kh) * kernel[2];
-          rows[r].push_back({row(d, h), weights + tap * plan_.in_channels * n});
+          rows[r].push_back({row(d, h, first_slot), weights + tap * plan_.in_channels * n});
         });
-      });
-    }
+      }
+    });
   }
 
  private:
@@ -56,20 +58,22 @@ class InputRows {
     std::fill(tags_.begin(), tags_.end(), -1);
   }
 
-  const C* row(int64_t d, int64_t h) {
+  // `first_slot`: of those for the rows of plane d.
+  const C* row(int64_t d, int64_t h, int64_t first_slot) {
     if constexpr (std::is_same_v<T, C>) {
       const int64_t* xs = plan_.in_stride;
       if (plan_.reads_image)
         return image_ + n_ * xs[0] + channel_ + d * xs[2] + h * xs[3];
     }
-    const int64_t slot = d % plan_.in_planes * plan_.in_rows + h % plan_.in_rows;
-    const int64_t tag = plan_.has_planes ? d : d * plan_.in_size[1] + h;
+    const bool has_planes = plan_.has_planes; // then a plane has one slot
+    const int64_t slot = has_planes ? first_slot : first_slot + h % plan_.in_rows;
+    const int64_t tag = has_planes ? d : d * plan_.in_size[1] + h;
     C* to = rows_.data() + slot * row_size_;
     if (tags_[slot] != tag) {
       load(d, h, to);
       tags_[slot] = tag;
     }
-    return plan_.has_planes ? to + h * plan_.in_size[2] * plan_.in_step : to;
+    return has_planes ? to + h * plan_.in_size[2] * plan_.in_step : to;
   }
 
   // Pixels outside the image are left as they are: no tap is multiplied by them.

@@ -1,7 +1,6 @@
 // The parts of a unit of outputs: what one call of a kernel computes, and its weights.
 #pragma once
 
-#include <cmath>
 #include <vector>
 
 #include "conv/cpu/pixel_lanes/plan.h"
@@ -77,12 +76,6 @@ void for_each_weight(const PixelLanesPlan& plan, const Parts& parts, const F& f)
           for_taps(d * ws[2] + i * plan.weights_in_stride, run);
     }
   }
-}
-
-// Whether products with the zeros around an image are 0.
-template <class C>
-bool all_finite(const C* values, int64_t n) {
-  return std::all_of(values, values + n, [](C value) { return std::isfinite(value); });
 }
 
 } // namespace torch_dnnl

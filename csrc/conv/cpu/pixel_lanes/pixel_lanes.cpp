@@ -6,6 +6,7 @@
 #include "conv/cpu/pixel_lanes/kernels.h"
 #include "conv/cpu/pixel_lanes/parts.h"
 #include "conv/cpu/shared/epilogue.h"
+#include "conv/cpu/shared/finite.h"
 #include "conv/cpu/shared/kernels.h"
 #include "core/cpu/parallel.h"
 #include "core/dispatch.h"

@@ -23,13 +23,14 @@ bool prefers_channel_lanes(const ConvProblem& p);
 void run_channel_lanes(const ConvProblem& p);
 void channel_lanes_weights_gradient(const ConvProblem& p);
 
-// Every type but float64; gradients of data with few strides, and of weights where the lines that a
-// task needs fit into the scratch memory.
+// Every type but float64; gradients of data with few strides, and of weights where images do not
+// grow much when they are packed.
 bool supports_brgemm(const ConvProblem& p);
 bool prefers_brgemm(const ConvProblem& p);
-void run_brgemm(const ConvProblem& p);
+// False if gradients of weights are not finite: zeros between lines are multiplied, too.
+bool run_brgemm(const ConvProblem& p);
 bool supports_brgemm_weights(const ConvProblem& p); // its part
-void brgemm_weights_gradient(const ConvProblem& p);
+bool brgemm_weights_gradient(const ConvProblem& p);
 
 // Kernels that lie within the image, and no two of which meet in a pixel.
 bool supports_gemm(const ConvProblem& p);

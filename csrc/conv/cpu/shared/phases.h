@@ -37,8 +37,9 @@ inline std::vector<Phase> phases_of(const ConvProblem& p, int axis) {
 // f(in, tap) for the taps that output `out` of an axis meets in an image of `size` pixels.
 template <class F>
 void for_each_tap(const std::vector<Phase>& phases, int64_t out, int64_t size, const F& f) {
-  const Phase& phase = phases[out % phases.size()];
-  int64_t in = phase.in + (out - phase.out) / phase.out_step * phase.in_step;
+  const int64_t count = static_cast<int64_t>(phases.size()), step = out / count;
+  const Phase& phase = phases[out - step * count];
+  int64_t in = phase.in + step * phase.in_step;
   for (int64_t m = 0; m < phase.taps; m++, in += phase.tap_in_step)
     if (in >= 0 && in < size)
       f(in, phase.tap + m * phase.tap_step);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/cpu/simd.h"
+#include "core/cpu/transpose.h"
 
 namespace torch_dnnl {
 
@@ -116,9 +117,39 @@ void load_pixels(const ImageRun<const T>& from, const LaneRun<C>& to, bool may_e
   }
 }
 
+namespace pixels_detail {
+
+// Channels become lines of pixels after they are rounded: of smaller elements more fit into
+// registers.
+template <class C, class T>
+void round_and_transpose(const LaneRun<const C>& from, const ImageRun<T>& to) {
+  constexpr int64_t n = kLanes<C>, size = 64;
+  alignas(64) T block[size * size];
+  for (int64_t c = 0; c < to.channels; c += size) {
+    const int64_t channels = std::min(size, to.channels - c);
+    for (int64_t x = 0; x < to.pixels; x += size) {
+      const int64_t pixels = std::min(size, to.pixels - x);
+      for (int64_t i = 0; i < pixels; i++) {
+        const C* lanes = from.data + c / n * from.vector_stride + (x + i) * from.pixel_stride;
+        for (int64_t at = 0; at < channels; at += n, lanes += from.vector_stride)
+          store_lanes<C>(block + i * size + at, Lanes<C>::loadu(lanes));
+      }
+      T* const line = to.data + c * to.channel_stride + x;
+      transpose_numbers(block, size, pixels, line, to.channel_stride, channels);
+    }
+  }
+}
+
+} // namespace pixels_detail
+
 template <class C, class T>
 void store_pixels(const LaneRun<const C>& from, const ImageRun<T>& to) {
   constexpr int64_t n = kLanes<C>;
+  constexpr int64_t many = 64, some = 8; // channels and pixels; of fewer, blocks are faster
+  if constexpr (sizeof(T) < sizeof(C)) {
+    if (to.pixel_stride == 1 && to.channels >= many && to.pixels >= some)
+      return pixels_detail::round_and_transpose(from, to);
+  }
   if (to.channel_stride == 1) {
     const int64_t whole = to.channels / n, rest = to.channels % n, step = from.vector_stride;
     for (int64_t x = 0; x < to.pixels; x++) {

@@ -41,36 +41,53 @@ struct ChunkedOutputs {
   int64_t outputs, chunks, size, operations;
 };
 
-// A task computes a chunk of an output: accumulate(workspace, output, chunk, sums), with a
-// workspace() for each thread. Then store(output, sums), once for each output.
-template <class C, class Workspace, class Accumulate, class Store>
-void sum_in_chunks(
+// Inputs come in waves. After prepare(wave), a task computes a chunk of an output:
+// accumulate(workspace, output, chunk, sums), with a workspace() for each thread; its sums are
+// those of the wave before, or not initialised. Then store(output, sums), once for each output.
+template <class C, class Prepare, class Workspace, class Accumulate, class Store>
+void sum_in_waves(
+    int64_t waves,
+    const Prepare& prepare,
     const ChunkedOutputs& o,
     const Workspace& workspace,
     const Accumulate& accumulate,
     const Store& store) {
   const auto [outputs, chunks, size, operations] = o;
-  const Scratch<C> partial(chunks == 1 ? 0 : outputs * chunks * size); // [output][chunk]
-  const int64_t of_task = operations / chunks;
-  parallel_tasks(outputs * chunks, of_task, [&](int64_t begin, int64_t end) {
-    const Scratch<C> own(chunks == 1 ? size : 0);
-    auto memory = workspace();
-    for (int64_t task = begin; task < end; task++) {
-      // Outputs of one chunk follow each other: they may be of unequal size.
-      const int64_t output = task % outputs, chunk = task / outputs;
-      C* sums = chunks == 1 ? own.data() : partial.data() + (output * chunks + chunk) * size;
-      accumulate(memory, output, chunk, sums);
-      if (chunks == 1)
-        store(output, sums);
-    }
-  });
-  if (chunks == 1)
+  const bool is_whole = chunks * waves == 1;                        // what a task computes
+  const Scratch<C> partial(is_whole ? 0 : outputs * chunks * size); // [output][chunk]
+  const int64_t of_task = operations / (chunks * waves);
+  for (int64_t wave = 0; wave < waves; wave++) {
+    prepare(wave);
+    parallel_tasks(outputs * chunks, of_task, [&](int64_t begin, int64_t end) {
+      const Scratch<C> own(is_whole ? size : 0);
+      auto memory = workspace();
+      for (int64_t task = begin; task < end; task++) {
+        // Outputs of one chunk follow each other: they may be of unequal size.
+        const int64_t output = task % outputs, chunk = task / outputs;
+        C* sums = is_whole ? own.data() : partial.data() + (output * chunks + chunk) * size;
+        accumulate(memory, output, chunk, sums);
+        if (is_whole)
+          store(output, sums);
+      }
+    });
+  }
+  if (is_whole)
     return;
   add_chunks<C>({partial.data(), outputs, chunks * size, size, chunks, size});
   parallel_tasks(outputs, size, [&](int64_t begin, int64_t end) {
     for (int64_t output = begin; output < end; output++)
       store(output, partial.data() + output * chunks * size);
   });
+}
+
+// The same in one wave.
+template <class C, class Workspace, class Accumulate, class Store>
+void sum_in_chunks(
+    const ChunkedOutputs& o,
+    const Workspace& workspace,
+    const Accumulate& accumulate,
+    const Store& store) {
+  sum_in_waves<C>(1, [](int64_t) {}, o, workspace, accumulate, store);
 }
 
 } // namespace torch_dnnl

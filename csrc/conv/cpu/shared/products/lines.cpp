@@ -33,6 +33,39 @@ inline void copy_few(void* to, const void* from, int64_t bytes) {
   }
 }
 
+// Elements that are `step` apart. The compiler makes vectors of them, if it knows the step.
+template <class T, class Step>
+void copy_apart(const T* from, Step step, int64_t n, T* to) {
+  for (int64_t i = 0; i < n; i++)
+    to[i] = from[i * step];
+}
+
+// Lines of channels become pixels. Lines that compete for the same sets of the first-level cache
+// are copied first: a transpose reads each several times.
+template <class T>
+void transpose_lines(
+    const T* from,
+    int64_t channel_stride,
+    int64_t channels,
+    T* to,
+    int64_t pitch,
+    int64_t pixels) {
+  constexpr int64_t aliased = 2048; // bytes
+  constexpr int64_t rows = 32, columns = 128, apart = columns + 16;
+  if (channel_stride * int64_t(sizeof(T)) % aliased != 0 || channels < rows / 2)
+    return transpose_numbers(from, channel_stride, channels, to, pitch, pixels);
+  alignas(64) T block[rows * apart];
+  for (int64_t c = 0; c < channels; c += rows) {
+    const int64_t lines = std::min(rows, channels - c);
+    for (int64_t x = 0; x < pixels; x += columns) {
+      const int64_t count = std::min(columns, pixels - x);
+      for (int64_t i = 0; i < lines; i++)
+        std::copy_n(from + (c + i) * channel_stride + x, count, block + i * apart);
+      transpose_numbers(block, apart, lines, to + x * pitch + c, pitch, count);
+    }
+  }
+}
+
 // These pixels, [pixel][channel] with `pitch` elements from a pixel to the next.
 template <class T>
 void copy_pixels(const LineOfImage& line, Range inside, int64_t pitch, T* to) {
@@ -50,7 +83,7 @@ void copy_pixels(const LineOfImage& line, Range inside, int64_t pitch, T* to) {
     return;
   }
   if (step == 1 && channels > 1)
-    return transpose_numbers(from, line.channel_stride, channels, to, pitch, pixels);
+    return transpose_lines(from, line.channel_stride, channels, to, pitch, pixels);
   for (int64_t x = 0; x < pixels; x++)
     for (int64_t c = 0; c < channels; c++)
       to[x * pitch + c] = from[x * step + c * line.channel_stride];
@@ -120,9 +153,10 @@ void copy_channel_lines(const LineOfImage& line, int64_t pitch, T* to) {
     const T* const channel = from + c * line.channel_stride;
     if (step == 1)
       std::copy_n(channel, inside.count(), own + inside.begin);
+    else if (step == 2)
+      copy_apart(channel, std::integral_constant<int64_t, 2>(), inside.count(), own + inside.begin);
     else
-      for (int64_t x = inside.begin; x < inside.end; x++)
-        own[x] = channel[(x - inside.begin) * step];
+      copy_apart(channel, step, inside.count(), own + inside.begin);
   }
   if (is_transposed && inside.count() > 0)
     transpose_numbers(from, step, inside.count(), to + inside.begin, pitch, line.channels);
@@ -143,6 +177,76 @@ void interleave_lines(const T* from, int64_t pitch, int64_t lines, int64_t depth
       depth / pack);
 }
 
+// As pairs, which the compiler makes vectors of.
+template <class T>
+void interleave_two(const T* first, const T* second, int64_t n, T* to) {
+  static_assert(sizeof(T) == 2);
+  const auto* const a = reinterpret_cast<const uint16_t*>(first);
+  const auto* const b = reinterpret_cast<const uint16_t*>(second);
+  auto* const __restrict pairs = reinterpret_cast<uint32_t*>(to);
+  for (int64_t i = 0; i < n; i++)
+    pairs[i] = a[i] | static_cast<uint32_t>(b[i]) << 16;
+}
+
+// The channels of each pixel, which lie next to each other, as rows of products.
+template <class T, int64_t pack>
+void interleave_pixels(const LineOfImage& line, int64_t columns, T* to) {
+  const Range inside = inside_of(line);
+  const int64_t step = line.step * line.pixel_stride, channels = line.channels;
+  const auto* image = static_cast<const T*>(line.data) + line.first * line.pixel_stride;
+  const auto pixel = [&](int64_t x) {
+    return x >= inside.begin && x < inside.end ? image + x * step : nullptr;
+  };
+  for (int64_t x = 0; x < line.pixels; x += pack, to += pack * columns) {
+    const T *const first = pixel(x), *const last = pixel(x + pack - 1);
+    const bool are_inside = first != nullptr && last != nullptr;
+    if (!are_inside || channels < columns)
+      std::fill_n(to, pack * columns, T(0));
+    if constexpr (pack == 2) {
+      if (are_inside) {
+        interleave_two(first, last, channels, to);
+        continue;
+      }
+    }
+    for (int64_t i = 0; i < pack; i++)
+      for (int64_t c = 0; c < channels && pixel(x + i) != nullptr; c++)
+        to[pack * c + i] = pixel(x + i)[c];
+  }
+}
+
+template <class T, int64_t pack>
+void interleave_rows(
+    LineOfImage line,
+    int64_t rows,
+    int64_t row_stride,
+    int64_t columns,
+    T* lines,
+    T* to) {
+  const auto* image = static_cast<const T*>(line.data);
+  const int64_t pixels = line.pixels, depth = rows * pixels;
+  for (int64_t row = 0; row < rows; row++, image += row_stride) {
+    line.data = image;
+    if (line.channel_stride == 1)
+      interleave_pixels<T, pack>(line, columns, to + row * pixels * columns);
+    else
+      copy_channel_lines(line, depth, lines + row * pixels);
+  }
+  if (line.channel_stride == 1)
+    return;
+  std::fill_n(lines + line.channels * depth, (columns - line.channels) * depth, T(0));
+  interleave_lines<T, pack>(lines, depth, columns, depth, to);
+}
+
+template void interleave_rows<float, 1>(LineOfImage, int64_t, int64_t, int64_t, float*, float*);
+template void interleave_rows<c10::BFloat16, 2>(
+    LineOfImage,
+    int64_t,
+    int64_t,
+    int64_t,
+    c10::BFloat16*,
+    c10::BFloat16*);
+template void
+interleave_rows<c10::Half, 2>(LineOfImage, int64_t, int64_t, int64_t, c10::Half*, c10::Half*);
 template void copy_channel_lines(const LineOfImage&, int64_t, float*);
 template void copy_channel_lines(const LineOfImage&, int64_t, c10::BFloat16*);
 template void copy_channel_lines(const LineOfImage&, int64_t, c10::Half*);

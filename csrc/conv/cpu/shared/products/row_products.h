@@ -136,7 +136,7 @@ class RowProducts {
         const Range chunk = plan_.chunk_range(i);
         for (int64_t end, row = 0; row < rows.count(); row = end) {
           const int64_t h = rows.begin + row, kd = digits.rest;
-          const InputLine<Left> line = lines.line(h, kd, kh);
+          const InputLine<Left> line = lines.line(h, {kd, kh, kw});
           end = row + 1;
           const bool meets_image = line.data != nullptr && inside.end > inside.begin;
           const Range some = meets_image ? inside : Range{0, 0};
@@ -151,7 +151,7 @@ class RowProducts {
           if (!meets_image)
             continue;
           while (is_whole && end < rows.count() && has_sums[end] == has_sums[row] &&
-                 lines.follows(line, end - row, h, kd, kh))
+                 lines.follows(line, end - row, h, {kd, kh, kw}))
             end++;
           Products::multiply(
               {(end - row - 1) * sums.pixels + some.count(),
@@ -159,7 +159,7 @@ class RowProducts {
                chunk.count(),
                line.step,
                kProductColumns,
-               line.data + some.begin * line.step + (shift - line.missing) * plan_.ic + chunk.begin,
+               line.data + some.begin * line.step - line.missing * plan_.ic + chunk.begin,
                weights_.at(sums.group, sums.panel, block, i),
                sums.at(row, some.begin),
                /*adds=*/has_sums[row]});

@@ -31,11 +31,16 @@ inline RowTask row_task(const ProductPlan& plan, const ConvProblem& p, int64_t i
   return task;
 }
 
+// The taps of a block: those of row (kd, kh) of the kernel, from kw on.
+struct BlockTaps {
+  int64_t kd, kh, kw;
+};
+
 // The inputs of a row of outputs.
 template <class T>
 struct InputLine {
   const T* data;   // null: pads
-  int64_t missing; // pixels in front of it that the first output would meet at the first tap
+  int64_t missing; // pixels in front of it from what the first output would meet on
   int64_t step;    // values from the inputs of an output to those of the next
 };
 
@@ -57,16 +62,17 @@ class TaskLines {
     std::fill(is_copied_.begin(), is_copied_.end(), false);
   }
 
-  // The inputs of the outputs (h, task.pixels) that meet row (kd, kh) of the kernel.
-  InputLine<Left> line(int64_t h, int64_t kd, int64_t kh) {
+  // The inputs that the outputs (h, task.pixels) meet at taps.
+  InputLine<Left> line(int64_t h, const BlockTaps& taps) {
+    const auto [kd, kh, kw] = taps;
     const int64_t step = plan_.input_pixels * plan_.ic;
     const int64_t d = task_.d * p_.stride[0] + kd * p_.dilation[0] - p_.pad[0];
     const int64_t below = (h - task_.rows.begin) * p_.stride[1] + kh * p_.dilation[1];
     const int64_t row = task_.rows.begin * p_.stride[1] - p_.pad[1] + below;
     if (d < 0 || d >= p_.src_size[0] || row < 0 || row >= p_.src_size[1])
       return {nullptr, 0, step};
-    const LineOfImage line = line_of_image(d, row);
-    const int64_t missing = line.first - first_pixel();
+    const LineOfImage line = line_of_image(d, row, are_apart_ ? kw : 0);
+    const int64_t missing = line.first - first_pixel() - kw * p_.dilation[2];
     if constexpr (std::is_same_v<Element, Left>) {
       if (can_stay_ && line.first >= 0 && line.first + (line.pixels - 1) * line.step < line.size)
         return {
@@ -75,7 +81,7 @@ class TaskLines {
             p_.stride[2] * line.pixel_stride};
     }
     const int64_t row_index = rows_follow_ ? below : kh * plan_.rows + h - task_.rows.begin;
-    const int64_t index = kd * rows_ + row_index;
+    const int64_t index = (are_apart_ ? kw * p_.kernel[0] + kd : kd) * rows_ + row_index;
     Left* const to = lines_.data() + index * size_;
     if (!is_copied_[index]) {
       is_copied_[index] = true;
@@ -85,8 +91,8 @@ class TaskLines {
   }
   // Whether the inputs of row h + after follow those of the rows from h on, of which `first` is the
   // line: all of them are one line.
-  bool follows(const InputLine<Left>& first, int64_t after, int64_t h, int64_t kd, int64_t kh) {
-    const InputLine<Left> next = line(h + after, kd, kh);
+  bool follows(const InputLine<Left>& first, int64_t after, int64_t h, const BlockTaps& taps) {
+    const InputLine<Left> next = line(h + after, taps);
     return next.data == first.data + after * task_.pixels.count() * first.step &&
         next.missing == first.missing;
   }
@@ -103,7 +109,7 @@ class TaskLines {
     std::vector<const Left*> lines(kernel_rows);
     for (int64_t h = rows.begin; h < rows.end; h++) {
       for (int64_t i = 0; i < kernel_rows; i++) {
-        const Left* const from = line(h, i / p_.kernel[1], i % p_.kernel[1]).data;
+        const Left* const from = line(h, {i / p_.kernel[1], i % p_.kernel[1], 0}).data;
         lines[i] = from == nullptr ? pads_.data() : from;
       }
       const auto copy = [&](auto count) {
@@ -121,12 +127,14 @@ class TaskLines {
   }
 
  private:
-  LineOfImage line_of_image(int64_t d, int64_t row) const {
+  // From what the first output meets at tap kw of a row on.
+  LineOfImage line_of_image(int64_t d, int64_t row, int64_t kw) const {
     const int64_t *xs = p_.src_stride, step = p_.kernel[2] == 1 ? p_.stride[2] : 1;
     const int64_t channels = p_.ic * plan_.merged;
     const auto* image = static_cast<const Element*>(p_.src) + task_.n * xs[0] +
         task_.group * channels * xs[1] + d * xs[2] + row * xs[3];
-    Range pixels{first_pixel(), first_pixel() + window(task_.pixels.count()) * step};
+    const int64_t first = first_pixel() + kw * p_.dilation[2];
+    Range pixels{first, first + window(task_.pixels.count()) * step};
     if (has_no_pads()) {
       pixels.begin = std::clamp<int64_t>(pixels.begin, 0, p_.src_size[2] - 1);
       pixels.end = std::clamp(pixels.end, pixels.begin + 1, p_.src_size[2]);
@@ -144,7 +152,8 @@ class TaskLines {
   }
   // Pixels of a line that outputs meet.
   int64_t window(int64_t outputs) const {
-    return (outputs - 1) * plan_.input_pixels + (p_.kernel[2] - 1) * p_.dilation[2] + 1;
+    const int64_t taps = are_apart_ ? 0 : (p_.kernel[2] - 1) * p_.dilation[2]; // from the first one
+    return (outputs - 1) * plan_.input_pixels + taps + 1;
   }
   // Whether a line without pads is one of products where it lies.
   bool is_line_of_products() const {
@@ -159,6 +168,9 @@ class TaskLines {
   const ProductPlan& plan_;
   const Lines& copy_;
   const bool can_stay_ = is_line_of_products();
+  // Taps of a row that are farther apart than outputs have lines of their own.
+  const bool are_apart_ =
+      plan_.block == ProductPlan::of_tap && p_.dilation[2] > plan_.width* plan_.input_pixels;
   RowTask task_{};
   const int64_t size_ = plan_.ic *
       (has_no_pads() ? std::min(window(plan_.width), p_.src_size[2]) : window(plan_.width));
@@ -167,9 +179,10 @@ class TaskLines {
       (plan_.rows - 1) * p_.stride[1] + (p_.kernel[1] - 1) * p_.dilation[1] + 1;
   const bool rows_follow_ = following_rows_ <= p_.kernel[1] * plan_.rows;
   const int64_t rows_ = rows_follow_ ? following_rows_ : p_.kernel[1] * plan_.rows;
-  const Scratch<Left> lines_{p_.kernel[0] * rows_ * size_ + kSlack}, pads_{size_ + kSlack};
+  const int64_t count_ = (are_apart_ ? p_.kernel[2] : 1) * p_.kernel[0] * rows_; // of lines
+  const Scratch<Left> lines_{count_ * size_ + kSlack}, pads_{size_ + kSlack};
   const Scratch<Element> elements_{size_};
-  std::vector<char> is_copied_ = std::vector<char>(p_.kernel[0] * rows_);
+  std::vector<char> is_copied_ = std::vector<char>(count_);
 };
 
 } // namespace torch_dnnl

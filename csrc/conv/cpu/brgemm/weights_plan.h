@@ -1,0 +1,145 @@
+// How gradients of weights become products of packed images, and how these lie in memory.
+#pragma once
+
+#include <algorithm>
+
+#include "conv/cpu/shared/gradient_tiles.h"
+#include "conv/cpu/shared/products/products.h"
+#include "conv/problem.h"
+#include "core/math.h"
+
+namespace torch_dnnl {
+
+// How the pixels of src lie along one axis, apart by their rest by the stride.
+struct RestAxis {
+  int64_t rests; // that some tap has
+  int64_t reach; // pixels of a rest behind those of the first tap
+};
+
+// What a task, or one task for each chunk, computes.
+struct WeightsOutput {
+  int64_t group;
+  Range panels, channels, taps;
+};
+
+// A task computes an output, which is some taps of some panels of output channels and a block of
+// input channels, for a chunk of the tiles of a wave of images. The plan, and with it the order of
+// sums, depends on the problem alone. A tile is some lines of dst, or a part of one line; `tiles`
+// are those of one image.
+struct BrgemmWeightsPlan : GradientTiles {
+  int64_t taps, task_taps, block, panels, task_panels, outputs, chunks;
+  RestAxis rows, pixels;
+  int64_t pitch;   // of lines, of both images
+  int64_t plane;   // from a channel of src to the next: [rest of rows][rest of pixels][row][pixel]
+  int64_t columns; // of the panels of a group together
+  int64_t waves, wave_images;
+  bool reads_src; // where it lies: a plane is a line as products take it
+
+  // Of a plane of an image.
+  int64_t parts() const {
+    return row_tiles * width_tiles;
+  }
+
+  int64_t sums() const {
+    return task_panels * task_taps * block * kProductColumns;
+  }
+  // Where those of a panel and a tap are, [input channel][output channel].
+  int64_t sums_at(const WeightsOutput& o, int64_t panel, int64_t tap) const {
+    return ((panel - o.panels.begin) * task_taps + tap - o.taps.begin) * block * kProductColumns;
+  }
+  int64_t columns_of(int64_t panel) const {
+    return std::min(kProductColumns, columns - panel * kProductColumns);
+  }
+  // Pixels of a tile, with the zeros between its lines.
+  int64_t depth(const GradientTile& tile) const {
+    return tile.rows.count() == 1 ? round_up(tile.pixels.count(), 2) : tile.rows.count() * pitch;
+  }
+  // Where the first row and pixel of a rest are in a channel of src.
+  int64_t rest_at(const ConvProblem& p, int64_t row, int64_t pixel) const {
+    return (row * pixels.rests + pixel) * (p.dst_size[1] + rows.reach) * pitch;
+  }
+  // Elements of a packed image.
+  int64_t src_elements(const ConvProblem& p) const {
+    return reads_src ? 0 : p.src_size[0] * p.groups * p.ic * plane;
+  }
+  int64_t dst_elements(const ConvProblem& p) const {
+    return p.dst_size[0] * p.groups * columns * p.dst_size[1] * pitch;
+  }
+  // Of the images that are packed at once.
+  Range images(const ConvProblem& p, int64_t wave) const {
+    return nth_range(wave, wave_images, p.n);
+  }
+};
+
+namespace weights_plan_detail {
+
+inline constexpr int64_t kTaskSums = 128 * 1024;  // stay in the second-level cache
+inline constexpr int64_t kTaskChannels = 128;     // of src
+inline constexpr int64_t kTilePixels = 256;       // of dst, and of the zeros between lines
+inline constexpr int64_t kTasks = 32;             // enough for the threads to share
+inline constexpr int64_t kChunkPixels = 1024;     // that make up for adding sums of chunks
+inline constexpr int64_t kWaveElements = 1 << 20; // of packed images that stay in the last cache
+inline constexpr int64_t kAliased = 1024; // elements: channels at a multiple compete for the cache
+inline constexpr int64_t kApart = 32;
+
+inline RestAxis rest_axis(const ConvProblem& p, int axis) {
+  const int64_t shift = (p.kernel[axis] - 1) * p.dilation[axis];
+  return {std::min(p.stride[axis], shift + 1), shift / p.stride[axis]};
+}
+
+} // namespace weights_plan_detail
+
+inline BrgemmWeightsPlan plan_brgemm_weights(const ConvProblem& p) {
+  using namespace weights_plan_detail;
+  BrgemmWeightsPlan plan{};
+  plan.taps = product(p.kernel);
+  plan.block = ceil_div(p.ic, ceil_div(p.ic, kTaskChannels));
+  plan.panels = ceil_div(p.oc, kProductColumns);
+  plan.columns = round_up(p.oc, kProductLanes);
+  const int64_t of_tap = plan.block * kProductColumns;
+  plan.task_taps = std::clamp<int64_t>(kTaskSums / of_tap, 1, plan.taps);
+  plan.task_panels = std::clamp<int64_t>(kTaskSums / (of_tap * plan.task_taps), 1, plan.panels);
+
+  plan.rows = rest_axis(p, 1);
+  plan.pixels = rest_axis(p, 2);
+  const int64_t rows = p.dst_size[1], width = p.dst_size[2];
+  plan.pitch = round_up(width + plan.pixels.reach, 2);
+  plan.tile_rows = std::clamp<int64_t>(kTilePixels / plan.pitch, 1, rows);
+  plan.row_tiles = ceil_div(rows, plan.tile_rows);
+  plan.tile_rows = ceil_div(rows, plan.row_tiles);
+  plan.width_tiles = plan.tile_rows == 1 ? ceil_div(width, kTilePixels) : 1;
+  plan.tile_width = round_up(ceil_div(width, plan.width_tiles), 2);
+  plan.width_tiles = ceil_div(width, plan.tile_width);
+  plan.tiles = p.dst_size[0] * plan.parts();
+  plan.plane = plan.rest_at(p, plan.rows.rests, 0);
+  if (plan.plane % kAliased == 0)
+    plan.plane += kApart;
+  plan.reads_src = product(p.kernel) == 1 && product(p.stride) == 1 && p.src_stride[4] == 1 &&
+      rows == 1 && width % 2 == 0 && p.pad[1] == 0 && p.pad[2] == 0 && p.src_size[2] >= width;
+  if (plan.reads_src)
+    plan.plane = p.src_stride[1];
+  const int64_t elements = plan.src_elements(p) + plan.dst_elements(p);
+  plan.wave_images = std::clamp<int64_t>(kWaveElements / std::max<int64_t>(elements, 1), 1, p.n);
+  plan.waves = ceil_div(p.n, plan.wave_images);
+
+  plan.outputs = p.groups * ceil_div(plan.panels, plan.task_panels) * ceil_div(p.ic, plan.block) *
+      ceil_div(plan.taps, plan.task_taps);
+  const int64_t pixel_chunks = p.n * product(p.dst_size) / kChunkPixels;
+  plan.chunks = std::clamp<int64_t>(
+      std::min(kTasks / plan.outputs, pixel_chunks), 1, plan.wave_images * plan.tiles);
+  return plan;
+}
+
+inline WeightsOutput
+weights_output(const ConvProblem& p, const BrgemmWeightsPlan& plan, int64_t i) {
+  Digits digits{i};
+  WeightsOutput o;
+  o.taps = nth_range(digits.next(ceil_div(plan.taps, plan.task_taps)), plan.task_taps, plan.taps);
+  o.channels = nth_range(digits.next(ceil_div(p.ic, plan.block)), plan.block, p.ic);
+  o.panels = nth_range(
+      digits.next(ceil_div(plan.panels, plan.task_panels)), plan.task_panels, plan.panels);
+  o.group = digits.rest;
+  return o;
+}
+
+} // namespace torch_dnnl
