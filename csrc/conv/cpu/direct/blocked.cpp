@@ -218,8 +218,9 @@ class Blocked : GatherImages {
   void initialise(const Tile& tile, C* sums, int64_t panel_size) const {
     for (int64_t panel = tile.panels.begin; panel < tile.panels.end; panel++) {
       const C* bias = bias_.at(tile.group, panel * panels_.width);
-      for (int64_t at = 0; at < panel_size; at += panels_.width)
-        sums = std::copy_n(bias, panels_.width, sums);
+      for (C* const end = sums + panel_size; sums < end; sums += panels_.width)
+        for (int64_t i = 0; i < panels_.width; i += kLanes<C>)
+          store_vector(sums + i, load_vector(bias + i));
     }
   }
 

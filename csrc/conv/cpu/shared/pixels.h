@@ -26,11 +26,18 @@ struct LaneRun {
 
 namespace pixels_detail {
 
+// A square of vectors. `flatten` here and below inlines ATen's transposes, which are several times
+// faster where their sizes are constants.
+template <class C>
+[[gnu::noinline, gnu::flatten]] void
+transpose_square(const C* from, int64_t from_step, C* to, int64_t to_step) {
+  at::vec::transpose_mxn<C, kLanes<C>, kLanes<C>>(from, from_step, to, to_step);
+}
+
 // Transposes `rows` rows of `columns` elements, at most a square: to(column, row) = from(row,
-// column). Columns of `to` that `from` has no rows for, up to `width`, are 0. `flatten` inlines
-// ATen's transposes, which are several times faster where their sizes are constants.
+// column). Columns of `to` that `from` has no rows for, up to `width`, are 0.
 template <class C, class T, class U>
-[[gnu::noinline, gnu::flatten]] void transpose_block(
+[[gnu::noinline, gnu::flatten]] void transpose_part(
     const T* from,
     int64_t from_step,
     int64_t rows,
@@ -59,6 +66,24 @@ template <class C, class T, class U>
   for (int64_t r = rows; r < width; r++)
     Lanes<C>(0).store(block + r * n);
   transpose_lanes(block, n);
+}
+
+// The same, which is mostly a square.
+template <class C, class T, class U>
+[[gnu::always_inline]] inline void transpose_block(
+    const T* from,
+    int64_t from_step,
+    int64_t rows,
+    int64_t columns,
+    U* to,
+    int64_t to_step,
+    int64_t width) {
+  constexpr int64_t n = kLanes<C>;
+  if constexpr (std::is_same_v<T, C> && std::is_same_v<U, C>) {
+    if (rows == n && columns == n && width == n)
+      return transpose_square(from, from_step, to, to_step);
+  }
+  transpose_part<C>(from, from_step, rows, columns, to, to_step, width);
 }
 
 // f(x, count) for blocks of n pixels, the last of which overlaps the one before, or one of fewer.
