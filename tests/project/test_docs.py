@@ -203,6 +203,17 @@ def test_comparison_of_builds_runs():
     assert lines[2].startswith("1 rows: geometric mean")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype, rows", [("bfloat16", 6), ("int8", 2)])
+def test_overheads_are_timed_on_any_cpu(dtype, rows):
+    result = python(
+        str(ROOT / "benchmarks" / "overheads.py"),
+        *("--dtype", dtype, "--match", "wavenet", "--seconds", "0.01"),
+    )
+    assert result.returncode == 0, result.stderr
+    assert len(result.stdout.splitlines()) == 1 + rows
+
+
 MODULES = (D, torch_dnnl.nn, torch_dnnl.quantization)
 PUBLIC = [f"{module.__name__}.{name}" for module in MODULES for name in module.__all__]
 
