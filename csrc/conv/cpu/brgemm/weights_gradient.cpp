@@ -22,7 +22,7 @@
 namespace torch_dnnl {
 namespace {
 
-constexpr int64_t kMostPacked = int64_t(1) << 31; // elements
+constexpr int64_t kMostPacked = int64_t(1) << 28; // elements
 constexpr int64_t kMostGrowth = 8;                // of src, above kFewPacked elements
 constexpr int64_t kFewPacked = int64_t(1) << 22;
 
