@@ -111,6 +111,7 @@ def compare_kernels(
     few: bool = False,
     match: str = "",
     table: str | None = None,
+    **options: torch.dtype,
 ) -> list[Comparison]:
     """Prints a line for each case and the cases that another kernel computes notably faster.
 
@@ -120,6 +121,7 @@ def compare_kernels(
         few: whether to time the small fixed set of cases only.
         match: only cases with this in their name.
         table: a CSV file for the times.
+        options: of the cases.
     """
     listed = torch_dnnl.build_info()["kernels"].get(device, {})
     found: list[Comparison] = []
@@ -133,7 +135,7 @@ def compare_kernels(
         else:
             names = [name for name in names if name in wanted]
         print(f"\n{op}\n{'case':32} {'pass':8} {'ms':>9} {'chosen kernel':14} speed of the others")
-        for case in OPERATORS[op](device):
+        for case in OPERATORS[op](device, **options):
             if match not in case.name or (few and not case.name.startswith(FEW[op])):
                 continue
             for what in passes:

@@ -220,6 +220,7 @@ def main() -> None:
     commit = args.commit or commit_here()
     run = {"device": name, "commit": commit}
     print(f"torch {torch.__version__}, {args.device}, {name}, commit {commit}")
+    dtype = {"dtype": getattr(torch, args.dtype)} if args.dtype else {}
     if args.kernel:
         compare_kernels(
             args.op or ["resample", "images", "reorder", "conv"],
@@ -231,6 +232,7 @@ def main() -> None:
             few=args.few,
             match=args.match,
             table=args.csv,
+            **dtype,
         )
         return
     rows, failures = [], []
@@ -239,7 +241,6 @@ def main() -> None:
         print(f"\n{op}")
         print(" ".join(f"{column:>{width}}" for column, width, _ in COLUMNS))
         ratios: dict[bool, list[float]] = {True: [], False: []}
-        dtype = {"dtype": getattr(torch, args.dtype)} if args.dtype else {}
         for case in OPERATORS[op](args.device, **dtype):
             if args.match not in case.name:
                 continue

@@ -32,7 +32,7 @@ double filled(int64_t n, int64_t lanes) {
 struct WinogradCosts {
   static constexpr int64_t kernels_in_tiles = 4; // tiles that take as long as the kernels
   static constexpr int64_t direct_pixel = 6;     // of those that meet data
-  static constexpr int64_t half_pixel = 3;       // where half types are multiplied in pairs
+  static constexpr int64_t half_pixel = 4;       // where half types are multiplied in pairs
   static constexpr int64_t direct_weights = 100; // if the second-level cache does not hold them
   static constexpr int64_t cached_weights = int64_t(1) << 20;
 };
@@ -103,6 +103,9 @@ bool prefers_pixel_lanes(const ConvProblem& problem) {
   if (pixels >= poor * channels) // vectors of channels would be all but empty
     return true;
   if (!has_few_channels || !has_rows || p.stride[2] > 2)
+    return false;
+  // Half types take longer to widen where a row is less than a vector.
+  if (c10::elementSize(p.dtype) == 2 && p.dst_size[2] < lanes)
     return false;
   const bool is_strided = p.stride[2] > 1, has_few_taps = p.kernel[1] * p.kernel[2] <= few_taps;
   const bool is_forward = p.pass == ConvPass::forward;

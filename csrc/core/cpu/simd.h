@@ -139,6 +139,15 @@ inline Lanes<E> load_lanes(const T* from, int64_t n) {
 #if defined(CPU_CAPABILITY_AVX512)
   if constexpr (std::is_same_v<T, E> && sizeof(E) >= 4)
     return Lanes<E>::loadu(from, n);
+  if constexpr (std::is_same_v<E, float> && c10::is_reduced_floating_point_v<T>) {
+    const __m256i words = _mm256_maskz_loadu_epi16((1u << n) - 1, from);
+    __m512 wide;
+    if constexpr (std::is_same_v<T, c10::BFloat16>)
+      at::vec::cvtbf16_fp32(words, wide);
+    else
+      at::vec::cvtfp16_fp32(words, wide);
+    return wide;
+  }
 #elif defined(CPU_CAPABILITY_AVX2)
   if constexpr (std::is_same_v<T, E> && std::is_same_v<E, float>) {
     alignas(32) static constexpr int32_t first[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
@@ -245,6 +254,14 @@ inline void store_lanes(U* to, const Lanes<E>& lanes, int64_t n) {
   if constexpr (sizeof(U) == sizeof(E) && sizeof(E) >= 4 && std::is_same_v<U, E>) {
     if constexpr (std::is_floating_point_v<E>)
       return lanes.store(to, static_cast<int>(n));
+  }
+  if constexpr (std::is_same_v<E, float> && c10::is_reduced_floating_point_v<U>) {
+    __m256i words;
+    if constexpr (std::is_same_v<U, c10::BFloat16>)
+      words = at::vec::cvtfp32_bf16(lanes);
+    else
+      words = at::vec::cvtfp32_fp16(lanes);
+    return _mm256_mask_storeu_epi16(to, (1u << n) - 1, words);
   }
 #endif
   alignas(64) U part[kLanes<E>];

@@ -102,13 +102,13 @@ class PackedImages {
     for (int64_t h = 0; h < plan_.rows.rests; h++) {
       for (int64_t w = 0; w < plan_.pixels.rests; w++) {
         for (int64_t row = rows.begin; row < rows.end; row++) {
-          const int64_t y = row * p_.stride[1] + h - p_.pad[1];
+          const int64_t y = row * p_.stride[1] + plan_.rows.first(h) - p_.pad[1];
           const bool is_inside = y >= 0 && y < p_.src_size[1];
           copy_channel_lines<T>(
               {image + (is_inside ? y * xs[3] : 0),
                channels.count(),
                xs[1],
-               pixels.begin * p_.stride[2] + w - p_.pad[2],
+               pixels.begin * p_.stride[2] + plan_.pixels.first(w) - p_.pad[2],
                pixels.count(),
                p_.stride[2],
                is_inside ? p_.src_size[2] : 0,

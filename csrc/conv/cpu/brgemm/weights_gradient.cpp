@@ -98,25 +98,52 @@ class BrgemmWeights {
       const PackedImages<T>& images,
       bool adds,
       float* sums) const {
-    const T* const dst =
-        images.panel(tile.n, tile.d, o.group, panel, tile.rows.begin, tile.pixels.begin);
-    for (int64_t tap = taps.begin; tap < taps.end; tap++) {
-      Digits digits{tap};
-      const int64_t w = digits.next(p_.kernel[2]) * p_.dilation[2];
-      const int64_t h = digits.next(p_.kernel[1]) * p_.dilation[1];
-      const int64_t row = tile.rows.begin + h / p_.stride[1];
-      const int64_t pixel = tile.pixels.begin + w / p_.stride[2];
+    // `rows` sums that begin at `first` and `step` apart, of lines of src that are `pitch` apart.
+    const auto multiply = [&](int64_t rows, const T* lines, int64_t pitch, Range of_tile,
+                              int64_t first, int64_t step) {
       Products::multiply(
-          {o.channels.count(),
+          {rows,
            plan_.columns_of(panel),
-           plan_.depth(tile),
-           plan_.plane,
-           kProductColumns,
-           src + plan_.rest_at(p_, h % p_.stride[1], w % p_.stride[2]) + row * plan_.pitch + pixel,
-           dst,
-           sums + plan_.sums_at(o, panel, tap),
+           plan_.depth(tile, of_tile),
+           pitch,
+           step,
+           lines + of_tile.begin * plan_.pitch + tile.pixels.begin,
+           images.panel(tile.n, tile.d, o.group, panel, of_tile.begin, tile.pixels.begin),
+           sums + first,
            adds});
+    };
+    const auto lines_of = [&](int64_t tap) {
+      Digits digits{tap};
+      const int64_t kw = digits.next(p_.kernel[2]), kh = digits.next(p_.kernel[1]);
+      return src + plan_.rest_at(p_, plan_.rows.rest(kh), plan_.pixels.rest(kw)) +
+          plan_.rows.behind(kh) * plan_.pitch + plan_.pixels.behind(kw);
+    };
+    if (plan_.joins_taps) {
+      const int64_t first = plan_.sums_at(o, panel, taps.begin);
+      for (int64_t c = 0; c < o.channels.count(); c++)
+        multiply(
+            taps.count(),
+            lines_of(taps.begin) + c * plan_.plane,
+            plan_.rest_at(p_, 0, 1),
+            tile.rows,
+            first + c * kProductColumns,
+            of_tap_);
+      return;
     }
+    for (int64_t tap = taps.begin; tap < taps.end; tap++) {
+      const int64_t kh = tap / p_.kernel[2] % p_.kernel[1], first = plan_.sums_at(o, panel, tap);
+      const Range rows = rows_inside(kh, tile.rows);
+      if (rows.count() > 0)
+        multiply(o.channels.count(), lines_of(tap), plan_.plane, rows, first, kProductColumns);
+      else if (!adds)
+        std::fill_n(sums + first, of_tap_, 0.0f);
+    }
+  }
+  // Those rows of dst whose taps kh do not meet pads only.
+  Range rows_inside(int64_t kh, Range rows) const {
+    const int64_t first = kh * p_.dilation[1] - p_.pad[1];
+    const Range inside = within(first, p_.stride[1], p_.src_size[1], p_.dst_size[1]);
+    return {std::max(rows.begin, inside.begin), std::min(rows.end, inside.end)};
   }
 
   // Whether the sums are finite.

@@ -10,10 +10,25 @@
 
 namespace torch_dnnl {
 
-// How the pixels of src lie along one axis, apart by their rest by the stride.
+// How the pixels of src lie along one axis: apart by their rest by the stride, where taps of the
+// same rest begin one behind the other; or once for each tap.
 struct RestAxis {
-  int64_t rests; // that some tap has
+  int64_t rests; // that some tap has, or taps
   int64_t reach; // pixels of a rest behind those of the first tap
+  int64_t stride, dilation;
+  bool are_taps;
+
+  int64_t rest(int64_t tap) const {
+    return are_taps ? tap : tap * dilation % stride;
+  }
+  // How far a tap begins behind the first one of its rest.
+  int64_t behind(int64_t tap) const {
+    return are_taps ? 0 : tap * dilation / stride;
+  }
+  // The first pixel of a rest, from that of the first tap on.
+  int64_t first(int64_t rest) const {
+    return are_taps ? rest * dilation : rest;
+  }
 };
 
 // What a task, or one task for each chunk, computes.
@@ -33,7 +48,8 @@ struct BrgemmWeightsPlan : GradientTiles {
   int64_t plane;   // from a channel of src to the next: [rest of rows][rest of pixels][row][pixel]
   int64_t columns; // of the panels of a group together
   int64_t waves, wave_images;
-  bool reads_src; // where it lies: a plane is a line as products take it
+  bool reads_src;  // where it lies: a plane is a line as products take it
+  bool joins_taps; // which lie at equal distances, and are the rows of a product of one channel
 
   // Of a plane of an image.
   int64_t parts() const {
@@ -50,9 +66,9 @@ struct BrgemmWeightsPlan : GradientTiles {
   int64_t columns_of(int64_t panel) const {
     return std::min(kProductColumns, columns - panel * kProductColumns);
   }
-  // Pixels of a tile, with the zeros between its lines.
-  int64_t depth(const GradientTile& tile) const {
-    return tile.rows.count() == 1 ? round_up(tile.pixels.count(), 2) : tile.rows.count() * pitch;
+  // Pixels of some rows of a tile, with the zeros between its lines.
+  int64_t depth(const GradientTile& tile, Range of_rows) const {
+    return of_rows.count() == 1 ? round_up(tile.pixels.count(), 2) : of_rows.count() * pitch;
   }
   // Where the first row and pixel of a rest are in a channel of src.
   int64_t rest_at(const ConvProblem& p, int64_t row, int64_t pixel) const {
@@ -81,10 +97,22 @@ inline constexpr int64_t kChunkPixels = 1024;     // that make up for adding sum
 inline constexpr int64_t kWaveElements = 1 << 20; // of packed images that stay in the last cache
 inline constexpr int64_t kAliased = 1024; // elements: channels at a multiple compete for the cache
 inline constexpr int64_t kApart = 32;
+inline constexpr int64_t kCopies = 4; // times the pixels of rests, at most
+inline constexpr double kZeros = 0.2; // behind lines, in lines, that make up for copies
 
 inline RestAxis rest_axis(const ConvProblem& p, int axis) {
-  const int64_t shift = (p.kernel[axis] - 1) * p.dilation[axis];
-  return {std::min(p.stride[axis], shift + 1), shift / p.stride[axis]};
+  const int64_t stride = p.stride[axis], dilation = p.dilation[axis];
+  const int64_t shift = (p.kernel[axis] - 1) * dilation;
+  return {std::min(stride, shift + 1), shift / stride, stride, dilation, /*are_taps=*/false};
+}
+
+// Distant taps would leave many zeros between lines: they have copies of their own.
+inline RestAxis pixel_axis(const ConvProblem& p) {
+  const RestAxis axis = rest_axis(p, 2);
+  const RestAxis taps{p.kernel[2], /*reach=*/0, axis.stride, axis.dilation, /*are_taps=*/true};
+  const int64_t width = p.dst_size[2];
+  const bool are_few = taps.rests * width <= kCopies * axis.rests * (width + axis.reach);
+  return axis.reach > kZeros * width && are_few ? taps : axis;
 }
 
 } // namespace weights_plan_detail
@@ -101,7 +129,7 @@ inline BrgemmWeightsPlan plan_brgemm_weights(const ConvProblem& p) {
   plan.task_panels = std::clamp<int64_t>(kTaskSums / (of_tap * plan.task_taps), 1, plan.panels);
 
   plan.rows = rest_axis(p, 1);
-  plan.pixels = rest_axis(p, 2);
+  plan.pixels = pixel_axis(p);
   const int64_t rows = p.dst_size[1], width = p.dst_size[2];
   plan.pitch = round_up(width + plan.pixels.reach, 2);
   plan.tile_rows = std::clamp<int64_t>(kTilePixels / plan.pitch, 1, rows);
@@ -118,6 +146,11 @@ inline BrgemmWeightsPlan plan_brgemm_weights(const ConvProblem& p) {
       rows == 1 && width % 2 == 0 && p.pad[1] == 0 && p.pad[2] == 0 && p.src_size[2] >= width;
   if (plan.reads_src)
     plan.plane = p.src_stride[1];
+  const auto is_tap = [](const RestAxis& axis, int64_t taps) {
+    return axis.rests == taps && axis.reach == 0;
+  };
+  plan.joins_taps = is_tap(plan.rows, p.kernel[1]) && is_tap(plan.pixels, p.kernel[2]) &&
+      p.kernel[1] * p.kernel[2] > p.ic;
   const int64_t elements = plan.src_elements(p) + plan.dst_elements(p);
   plan.wave_images = std::clamp<int64_t>(kWaveElements / std::max<int64_t>(elements, 1), 1, p.n);
   plan.waves = ceil_div(p.n, plan.wave_images);

@@ -25,7 +25,7 @@ template <class T>
 bool can_stream(const ChannelLanesPlan& plan) {
   constexpr int64_t n = kLanes<compute_t<T>>;
   const int64_t* stride = plan.out_stride;
-  const bool are_lines = sizeof(Vector<compute_t<T>>) == kCacheLine && plan.channels % n == 0 &&
+  const bool are_lines = std::is_same_v<T, compute_t<T>> && sizeof(Vector<compute_t<T>>) == kCacheLine && plan.channels % n == 0 &&
       is_line(plan.p.out) && (stride[0] | stride[2] | stride[3] | stride[4]) % n == 0;
   return plan.uses_outputs && are_lines &&
       output_elements(plan.p) * int64_t(sizeof(T)) >= kStreamedInOrderBytes;
@@ -76,9 +76,20 @@ class Gather {
   static constexpr int64_t n = kLanes<C>;
 
   void compute(const Unit& unit, UnitWorker<T>& worker) const {
+    if constexpr (kStays<T>) {
+      if (plan_.uses_outputs) {
+        T* const image = static_cast<T*>(plan_.p.out) + plan_.out_offset(unit, worker.channel);
+        return gather(unit, worker.outputs(image), worker);
+      }
+    }
+    const UnitOutputs<C> out = worker.scratch_outputs(unit);
+    gather(unit, out, worker);
+    store(unit, out, worker);
+  }
+
+  template <class P>
+  void gather(const Unit& unit, const UnitOutputs<P>& out, UnitWorker<T>& worker) const {
     const int64_t size = plan_.vector_weights, first = worker.first;
-    T* const image = static_cast<T*>(plan_.p.out) + plan_.out_offset(unit, worker.channel);
-    const UnitOutputs<C> out = worker.outputs(unit, image);
     const bool by_pixels = worker.vectors * size * sizeof(C) <= kCachedWeights;
     const auto gather = [&](const TapOperands<C>& operands,
                             int64_t row,
@@ -91,8 +102,6 @@ class Gather {
       gather_taps(block, operands, vectors, bias, out.at(shift, row), is_streamed_);
     };
     worker.for_each_block(unit, weights_.data() + first * size, by_pixels, gather);
-    if (!plan_.uses_outputs)
-      store(unit, out, worker);
   }
 
   // Completes what lies in scratch memory.

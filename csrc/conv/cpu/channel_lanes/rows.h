@@ -59,12 +59,10 @@ class InputRows {
   }
 
   // `first_slot`: of those for the rows of plane d.
-  const C* row(int64_t d, int64_t h, int64_t first_slot) {
-    if constexpr (std::is_same_v<T, C>) {
-      const int64_t* xs = plan_.in_stride;
-      if (plan_.reads_image)
-        return image_ + n_ * xs[0] + channel_ + d * xs[2] + h * xs[3];
-    }
+  const void* row(int64_t d, int64_t h, int64_t first_slot) {
+    const int64_t* xs = plan_.in_stride;
+    if (plan_.reads_image)
+      return image_ + n_ * xs[0] + channel_ + d * xs[2] + h * xs[3];
     const bool has_planes = plan_.has_planes; // then a plane has one slot
     const int64_t slot = has_planes ? first_slot : first_slot + h % plan_.in_rows;
     const int64_t tag = has_planes ? d : d * plan_.in_size[1] + h;

@@ -37,10 +37,11 @@ struct PixelBlock {
   int64_t first_run, runs;      // which of a list
 };
 
-// Where the pixels that a row of taps meets begin, and the row's weights, or their sums.
+// Where the pixels that a row of taps meets begin, in the image or in scratch memory, and the row's
+// weights, or their sums.
 template <class C>
 struct TapRow {
-  const C* pixels;
+  const void* pixels;
   C* weights;
 };
 
@@ -64,16 +65,34 @@ namespace tap_kernels_detail {
 // The loops over vectors are unrolled completely, as their arrays are registers then.
 inline constexpr int kUnrolled = 64;
 
+// Pixels are of type P, in the image that of its elements.
+template <class C, class P>
+[[gnu::always_inline]] inline Vector<C> load_pixel(const P* pixel) {
+  if constexpr (std::is_same_v<P, C>)
+    return load_vector(pixel);
+  else
+    return load_lanes<C>(pixel);
+}
+template <class C, class P>
+[[gnu::always_inline]] inline void store_pixel(P* pixel, const Vector<C>& sums, bool is_streamed) {
+  if constexpr (!std::is_same_v<P, C>)
+    store_lanes<C>(pixel, Lanes<C>(sums));
+  else if (is_streamed)
+    stream_vector(pixel, sums);
+  else
+    store_vector(pixel, sums);
+}
+
 // f(pixel, tap, output) for all products of a run.
-template <size_t taps, size_t stride, size_t outputs, class C, class F>
+template <class C, size_t taps, size_t stride, size_t outputs, class P, class F>
 [[gnu::always_inline]] inline void
-for_each_product(const C* pixels, int64_t step, uint64_t inside, const F& f) {
+for_each_product(const P* pixels, int64_t step, uint64_t inside, const F& f) {
   if constexpr (taps == 1 && stride > 1) // the pixels between are not met
-    return for_each_product<taps, 1, outputs>(pixels, step * stride, inside, f);
+    return for_each_product<C, taps, 1, outputs>(pixels, step * stride, inside, f);
 #pragma GCC unroll kUnrolled
   for (size_t at = 0; at < (outputs - 1) * stride + taps; at++, pixels += step) {
     if (inside >> at & 1) [[likely]] {
-      auto pixel = load_vector(pixels);
+      auto pixel = load_pixel<C>(pixels);
       if constexpr (taps > 1)
         keep_in_register<C>(pixel);
 #pragma GCC unroll kUnrolled
@@ -85,12 +104,12 @@ for_each_product(const C* pixels, int64_t step, uint64_t inside, const F& f) {
 }
 
 // f(taps, pixels, weights, inside) for all runs of all rows, with a constant number of taps.
-template <class C, class F>
+template <class P, class C, class F>
 [[gnu::always_inline]] inline void
 for_each_run(const PixelBlock& b, const TapOperands<C>& o, const F& f) {
   const TapRun *const first = o.runs + b.first_run, *const last = first + b.runs;
   for (const TapRow<C>*row = o.rows, *end = row + o.count; row != end; row++) {
-    const C* const pixels = row->pixels + b.first_pixel + o.pixel_shift;
+    const P* const pixels = static_cast<const P*>(row->pixels) + b.first_pixel + o.pixel_shift;
     C* const weights = row->weights + o.weight_shift;
     for (const TapRun* run = first; run != last; run++) {
       for_constants<std::size(kRunTaps)>([&](auto i) __attribute__((always_inline)) {
@@ -105,10 +124,10 @@ for_each_run(const PixelBlock& b, const TapOperands<C>& o, const F& f) {
   }
 }
 
-template <size_t taps, size_t stride, class C, size_t outputs>
+template <size_t taps, size_t stride, class C, class P, size_t outputs>
 [[gnu::always_inline]] inline void gather_run(
     const PixelBlock& b,
-    const C* pixels,
+    const P* pixels,
     const C* weights,
     uint64_t inside,
     Vector<C> (&sums)[outputs]) {
@@ -119,16 +138,16 @@ template <size_t taps, size_t stride, class C, size_t outputs>
   const auto add = [&](const Vector<C>& pixel, size_t k, size_t p) __attribute__((always_inline)) {
     sums[p] = multiply_add<C>(pixel, weight[k], sums[p]);
   };
-  for_each_product<taps, stride, outputs>(pixels, b.pixel_step, inside, add);
+  for_each_product<C, taps, stride, outputs>(pixels, b.pixel_step, inside, add);
 }
 
-template <class C, size_t outputs, size_t stride>
+template <class P, class C, size_t outputs, size_t stride>
 void gather_taps(
     const PixelBlock& b,
     const TapOperands<C>& operands,
     const VectorRun& vectors,
     const C* bias,
-    C* out,
+    P* out,
     bool is_streamed) {
   TapOperands<C> o = operands;
   out += b.first_out;
@@ -137,24 +156,22 @@ void gather_taps(
 #pragma GCC unroll kUnrolled
     for (size_t p = 0; p < outputs; p++)
       sums[p] = load_vector(bias + v * vectors.bias_step);
-    for_each_run(b, o, [&](auto taps, auto... run) __attribute__((always_inline)) {
+    for_each_run<P>(b, o, [&](auto taps, auto... run) __attribute__((always_inline)) {
       gather_run<taps(), stride, C>(b, run..., sums);
     });
 #pragma GCC unroll kUnrolled
-    for (size_t p = 0; p < outputs; p++) {
-      C* const to = out + p * b.out_step;
-      is_streamed ? stream_vector(to, sums[p]) : store_vector(to, sums[p]);
-    }
+    for (size_t p = 0; p < outputs; p++)
+      store_pixel<C>(out + p * b.out_step, sums[p], is_streamed);
     o.pixel_shift += kLanes<C>;
     o.weight_shift += vectors.weight_step;
     out += vectors.out_step;
   }
 }
 
-template <size_t taps, size_t stride, class C, size_t outputs>
+template <size_t taps, size_t stride, class C, class P, size_t outputs>
 [[gnu::always_inline]] inline void sum_run(
     const PixelBlock& b,
-    const C* pixels,
+    const P* pixels,
     C* to,
     uint64_t inside,
     const Vector<C> (&grads)[outputs]) {
@@ -164,7 +181,7 @@ template <size_t taps, size_t stride, class C, size_t outputs>
     const size_t i = k + p % parts * taps;
     sums[i] = multiply_add<C>(pixel, grads[p], sums[i]);
   };
-  for_each_product<taps, stride, outputs>(pixels, b.pixel_step, inside, add);
+  for_each_product<C, taps, stride, outputs>(pixels, b.pixel_step, inside, add);
 #pragma GCC unroll kUnrolled
   for (size_t k = 0; k < taps; k++) {
     if constexpr (parts == 2)
@@ -174,52 +191,52 @@ template <size_t taps, size_t stride, class C, size_t outputs>
   }
 }
 
-template <class C, size_t outputs, size_t stride>
-void sum_pixels(const PixelBlock& b, const TapOperands<C>& o, const C* grad) {
+template <class P, class C, size_t outputs, size_t stride>
+void sum_pixels(const PixelBlock& b, const TapOperands<C>& o, const P* grad) {
   Vector<C> grads[outputs];
   grad += b.first_out;
 #pragma GCC unroll kUnrolled
   for (size_t p = 0; p < outputs; p++)
-    grads[p] = load_vector(grad + p * b.out_step);
-  for_each_run(b, o, [&](auto taps, auto... run) __attribute__((always_inline)) {
+    grads[p] = load_pixel<C>(grad + p * b.out_step);
+  for_each_run<P>(b, o, [&](auto taps, auto... run) __attribute__((always_inline)) {
     sum_run<taps(), stride, C>(b, run..., grads);
   });
 }
 
 // The kernels for each stride and number of outputs.
-template <class C>
+template <class P, class C>
 constexpr auto gathers = table_of<kMostRunStride>([](auto stride) {
   return table_of<kBlockPixels>([](auto outputs) {
-    return &gather_taps<C, decltype(outputs)::value, decltype(stride)::value>;
+    return &gather_taps<P, C, decltype(outputs)::value, decltype(stride)::value>;
   });
 });
-template <class C>
+template <class P, class C>
 constexpr auto sums = table_of<kMostRunStride>([](auto stride) {
   return table_of<kBlockPixels>([](auto outputs) {
-    return &sum_pixels<C, decltype(outputs)::value, decltype(stride)::value>;
+    return &sum_pixels<P, C, decltype(outputs)::value, decltype(stride)::value>;
   });
 });
 
 } // namespace tap_kernels_detail
 
 // out[p] = bias + sum over rows, taps of pixel * weight, for each output p of the block, of each
-// vector. Streamed outputs are stored past the caches.
-template <class C>
+// vector. Pixels are of the type of outputs. Streamed outputs are stored past the caches.
+template <class P, class C>
 void gather_taps(
     const PixelBlock& b,
     const TapOperands<C>& o,
     const VectorRun& vectors,
     const C* bias,
-    C* out,
+    P* out,
     bool is_streamed) {
-  const auto kernel = tap_kernels_detail::gathers<C>[b.stride - 1][b.outputs - 1];
+  const auto kernel = tap_kernels_detail::gathers<P, C>[b.stride - 1][b.outputs - 1];
   kernel(b, o, vectors, bias, out, is_streamed);
 }
 
 // weight += sum over p of pixel * grad[p], for each tap of all rows.
-template <class C>
-void sum_pixels(const PixelBlock& b, const TapOperands<C>& o, const C* grad) {
-  tap_kernels_detail::sums<C>[b.stride - 1][b.outputs - 1](b, o, grad);
+template <class P, class C>
+void sum_pixels(const PixelBlock& b, const TapOperands<C>& o, const P* grad) {
+  tap_kernels_detail::sums<P, C>[b.stride - 1][b.outputs - 1](b, o, grad);
 }
 
 } // namespace torch_dnnl

@@ -12,24 +12,38 @@
 
 namespace torch_dnnl {
 
+// Whether there are kernels for vectors of T that stay where they are in channels-last images. Those
+// of half types are widened for each row of taps: of few rows that takes less than to copy them.
+template <class T>
+inline constexpr bool kStays = std::is_same_v<T, compute_t<T>> || kRegisters == 32;
+
 // The plan for images of T; may_use_outputs: as in plan_channel_lanes.
 template <class T>
 ChannelLanesPlan plan_channel_lanes(const ConvProblem& p, bool may_use_outputs) {
-  constexpr bool is_computed = std::is_same_v<T, compute_t<T>>;
-  return plan_channel_lanes(
-      p, kLanes<compute_t<T>>, sizeof(T), is_computed, is_computed && may_use_outputs);
+  using C = compute_t<T>;
+  const auto plan = [&](bool may_read_image, bool may_use) {
+    return plan_channel_lanes(p, kLanes<C>, sizeof(T), may_read_image, may_use);
+  };
+  if constexpr (std::is_same_v<T, C>)
+    return plan(true, may_use_outputs);
+  if (kStays<T> && may_use_outputs) {
+    const ChannelLanesPlan in_place = plan(true, true);
+    if (in_place.reads_image && in_place.uses_outputs)
+      return in_place;
+  }
+  return plan(false, false);
 }
 
-// The output vectors of a unit.
-template <class C>
+// The output vectors of a unit, each of `lanes` channels.
+template <class P>
 struct UnitOutputs {
-  C* data;
-  int64_t vector_stride, row_stride;
+  P* data;
+  int64_t vector_stride, row_stride, lanes;
 
   // `shift` channels behind the first one: whole vectors or, in an image, where vectors lie next to
   // each other, any number.
-  C* at(int64_t shift, int64_t row) const {
-    constexpr int64_t n = kLanes<C>;
+  P* at(int64_t shift, int64_t row) const {
+    const int64_t n = lanes;
     return data + shift / n * vector_stride + shift % n + row * row_stride;
   }
 };
@@ -81,18 +95,14 @@ class UnitWorker {
   int64_t first = 0, vectors = 0;    // of the block
   int64_t channel = 0, channels = 0; // of the block: the first one, and how many the image has
 
-  // In scratch memory: [vector][row][pixel][lane]. `image`: the outputs of the unit.
+  // Where the outputs of a unit are, if they stay in the image.
   template <class Image>
-  UnitOutputs<std::conditional_t<std::is_const_v<Image>, const C, C>>
-  outputs(const Unit& unit, Image* image) const {
-    if constexpr (std::is_same_v<T, C>) {
-      if (plan_.uses_outputs)
-        return {image, n, plan_.out_stride[3]};
-    }
-    return {scratch_.data(), unit.rows * unit.width * n, unit.width * n};
+  UnitOutputs<Image> outputs(Image* image) const {
+    return {image, n, plan_.out_stride[3], n};
   }
-  C* scratch() const {
-    return scratch_.data();
+  // In scratch memory: [vector][row][pixel][lane].
+  UnitOutputs<C> scratch_outputs(const Unit& unit) const {
+    return {scratch_.data(), unit.rows * unit.width * n, unit.width * n, n};
   }
 
   // f(operands, row, block, shift, vector, count) for the blocks of pixels of a unit and some

@@ -59,34 +59,47 @@ class WeightsGradient {
     const bool by_pixels = size * sizeof(C) <= channel_lanes_detail::kCachedSums;
     for (int64_t i = plan_.units * chunk / chunks_; i < plan_.units * (chunk + 1) / chunks_; i++) {
       const Unit unit = plan_.unit(i);
-      const UnitOutputs<const C> grads = load_grads(unit, worker);
-      const auto sum = [&](TapOperands<C> operands,
-                           int64_t row,
-                           const PixelBlock& block,
-                           int64_t shift,
-                           int64_t /*v*/,
-                           int64_t count) {
-        for (; count > 0; count--, shift += n) {
-          sum_pixels(block, operands, grads.at(shift, row));
-          operands.pixel_shift += n;
-          operands.weight_shift += plan_.vector_weights;
+      const T* grads = static_cast<const T*>(plan_.p.dst) + plan_.out_offset(unit, worker.channel);
+      if constexpr (kStays<T>) {
+        if (plan_.uses_outputs) {
+          sum(unit, worker.outputs(grads), total, by_pixels, worker);
+          continue;
         }
-      };
-      worker.for_each_block(unit, total, by_pixels, sum);
+      }
+      sum(unit, load_grads(unit, grads, worker), total, by_pixels, worker);
     }
   }
 
-  UnitOutputs<const C> load_grads(const Unit& unit, const UnitWorker<T>& worker) const {
+  template <class P>
+  void sum(
+      const Unit& unit,
+      const UnitOutputs<P>& grads,
+      C* total,
+      bool by_pixels,
+      UnitWorker<T>& worker) const {
+    const auto sum = [&](TapOperands<C> operands,
+                         int64_t row,
+                         const PixelBlock& block,
+                         int64_t shift,
+                         int64_t /*v*/,
+                         int64_t count) {
+      for (; count > 0; count--, shift += n) {
+        sum_pixels(block, operands, grads.at(shift, row));
+        operands.pixel_shift += n;
+        operands.weight_shift += plan_.vector_weights;
+      }
+    };
+    worker.for_each_block(unit, total, by_pixels, sum);
+  }
+
+  UnitOutputs<C> load_grads(const Unit& unit, const T* image, const UnitWorker<T>& worker) const {
     const int64_t* stride = plan_.out_stride;
-    const T* image = static_cast<const T*>(plan_.p.dst) + plan_.out_offset(unit, worker.channel);
-    const UnitOutputs<const C> grads = worker.outputs(unit, image);
-    if (plan_.uses_outputs)
-      return grads;
+    const UnitOutputs<C> grads = worker.scratch_outputs(unit);
     const int64_t rows = stride[3] == unit.width * stride[4] ? unit.rows : 1; // at once
     for (int64_t r = 0; r < unit.rows; r += rows, image += stride[3]) {
       load_pixels(
           ImageRun<const T>{image, worker.channels, rows * unit.width, stride[1], stride[4]},
-          LaneRun<C>{worker.scratch() + r * unit.width * n, grads.vector_stride, n});
+          LaneRun<C>{grads.at(0, r), grads.vector_stride, n});
     }
     return grads;
   }

@@ -11,9 +11,6 @@
 
 namespace torch_dnnl {
 
-// Bytes of the taps of a row that are copied for each pixel.
-inline constexpr int64_t kCopiedBytes = 64;
-
 // Terms of a sum are in the order [kd][kh][kw][channel]; a block of them is what the inputs of a
 // pixel are multiplied with at once.
 struct ProductPlan {
@@ -21,7 +18,7 @@ struct ProductPlan {
   int64_t merged;
   int64_t groups, ic, oc; // then; ic: as many as a pixel has in a line, some of which may be 0
   // The inputs of a block: those of a tap; of the taps of a row, where these follow each other; or
-  // of all taps, if they are so few that they are copied to one place for each pixel.
+  // of all taps, which are copied to one place for each pixel.
   enum { of_tap, of_row, of_pixel } block;
   int64_t blocks, depth; // of an output; terms of each
   int64_t chunks, chunk; // of the depth; all but the last have `chunk` terms
@@ -51,6 +48,23 @@ inline int64_t groups_to_merge(const ConvProblem& p) {
   return merged;
 }
 
+// Of what a row of the kernel takes for each pixel: products of its own, or copies to where the
+// other rows are, which serve all panels.
+struct RowCosts {
+  static constexpr double call = 100;    // ns, of a product, whatever its size
+  static constexpr double sums = 1;      // ns, of a pixel's sums of a panel that are read again
+  static constexpr double copy = 1;      // ns
+  static constexpr double bytes = 32;    // that are copied in a ns
+  static constexpr int64_t most = 2048;  // bytes of a pixel, for copies have to stay in a cache
+};
+
+inline bool should_copy(const ConvProblem& p, int64_t row_bytes, int64_t width, int64_t panels) {
+  const int64_t rows = p.kernel[0] * p.kernel[1];
+  const double products = panels * (RowCosts::call / width + RowCosts::sums);
+  return rows > 1 && rows * row_bytes <= RowCosts::most &&
+      RowCosts::copy + row_bytes / RowCosts::bytes < products;
+}
+
 } // namespace plan_detail
 
 template <class Products>
@@ -60,38 +74,49 @@ ProductPlan plan_products(const ConvProblem& p, int64_t threads) {
   ProductPlan plan{};
   plan.merged = plan_detail::groups_to_merge(p);
   plan.groups = p.groups / plan.merged;
-  plan.ic = round_up(p.ic * plan.merged, Products::kPixelPack);
   plan.oc = p.oc * plan.merged;
-  const int64_t taps = product(p.kernel), row = p.kernel[2] * plan.ic;
-  const bool are_together = p.kernel[2] == 1 || p.dilation[2] == 1;
-  const bool are_few = row * term_bytes <= kCopiedBytes && taps * plan.ic <= Products::kDepth;
-  plan.block = !are_together                     ? ProductPlan::of_tap
-      : are_few && p.kernel[0] * p.kernel[1] > 1 ? ProductPlan::of_pixel
-                                                 : ProductPlan::of_row;
-  plan.depth = plan.block == ProductPlan::of_tap ? plan.ic
-      : plan.block == ProductPlan::of_row        ? row
-                                                 : taps * plan.ic;
-  plan.blocks = taps * plan.ic / plan.depth;
-  plan.chunk = round_up(ceil_div(plan.depth, ceil_div(plan.depth, Products::kDepth)), pack);
-  plan.chunks = ceil_div(plan.depth, plan.chunk);
   plan.panels = ceil_div(plan.oc, kProductColumns);
-  plan.input_pixels = p.kernel[2] == 1 ? 1 : p.stride[2]; // others are left out
-  const int64_t pixels = p.dst_size[2];
+  const int64_t pixels = p.dst_size[2], taps = product(p.kernel), ic = p.ic * plan.merged;
   plan.width = ceil_div(pixels, ceil_div(pixels, most_width));
   plan.widths = ceil_div(pixels, plan.width);
+  const bool are_together = p.kernel[2] == 1 || p.dilation[2] == 1;
+  plan.block = !are_together ? ProductPlan::of_tap
+      : plan_detail::should_copy(p, p.kernel[2] * ic * term_bytes, plan.width, plan.panels)
+      ? ProductPlan::of_pixel
+      : ProductPlan::of_row;
+  plan.ic = plan.block == ProductPlan::of_pixel ? ic : round_up(ic, Products::kPixelPack);
+  plan.blocks = plan.block == ProductPlan::of_tap ? taps
+      : plan.block == ProductPlan::of_row         ? p.kernel[0] * p.kernel[1]
+                                                  : 1;
+  plan.depth = taps * plan.ic / plan.blocks;
+  plan.chunk = round_up(ceil_div(plan.depth, ceil_div(plan.depth, Products::kDepth)), pack);
+  plan.chunks = ceil_div(plan.depth, plan.chunk);
+  plan.input_pixels = p.kernel[2] == 1 ? 1 : p.stride[2]; // others are left out
   plan.panels_of_task = plan.panels;
   plan.panel_blocks = 1;
-  const auto set_rows = [&](int64_t rows) {
-    plan.row_blocks = ceil_div(p.dst_size[1], rows);
-    plan.rows = ceil_div(p.dst_size[1], plan.row_blocks);
+  const auto set_row_blocks = [&](int64_t blocks) {
+    plan.row_blocks = blocks;
+    plan.rows = ceil_div(p.dst_size[1], blocks);
   };
-  set_rows(std::clamp<int64_t>(task_pixels / plan.width, 1, p.dst_size[1]));
+  const auto has_rows = [&] { return plan.rows > 1 && plan.rows * plan.width > most_width; };
+  set_row_blocks(ceil_div(
+      p.dst_size[1], std::clamp<int64_t>(task_pixels / plan.width, 1, p.dst_size[1])));
   const int64_t enough = threads == 1 ? 1 : 3 * threads;
-  while (plan.tasks(p) < enough && plan.rows > 1 && plan.rows * plan.width > most_width)
-    set_rows(plan.rows / 2);
+  while (plan.tasks(p) < enough && has_rows())
+    set_row_blocks(ceil_div(p.dst_size[1], plan.rows / 2));
   while (plan.tasks(p) < enough && plan.panels_of_task > 1) {
     plan.panels_of_task = ceil_div(plan.panels_of_task, 2);
     plan.panel_blocks = ceil_div(plan.panels, plan.panels_of_task);
+  }
+  // Each thread has the same number of tasks, but for those that are left over.
+  const auto is_uneven = [&] {
+    const int64_t tasks = plan.tasks(p);
+    return 16 * round_up(tasks, threads) > 17 * tasks;
+  };
+  for (const int64_t blocks = plan.row_blocks; is_uneven() && has_rows();) {
+    set_row_blocks(plan.row_blocks + 1);
+    if (plan.row_blocks > blocks + threads)
+      break;
   }
   return plan;
 }

@@ -59,7 +59,10 @@ class RowProducts {
     explicit Workspace(const RowProducts& all)
         : lines(all.p_, all.plan_, all.lines_),
           sums(all.pixels_at_once() * kProductColumns),
-          copied(all.copies() ? all.pixels_at_once() * all.plan_.depth + kCopiedBytes : 0),
+          copied(
+              all.copies() ? all.pixels_at_once() * all.copy_pitch() +
+                      TaskLines<Products, Lines>::kOvercopy
+                           : 0),
           ends(all.plan_.width * kProductColumns) {}
     TaskLines<Products, Lines> lines;
     Scratch<Sum> sums;
@@ -69,6 +72,9 @@ class RowProducts {
 
   bool copies() const {
     return plan_.block == ProductPlan::of_pixel;
+  }
+  int64_t copy_pitch() const {
+    return round_up(plan_.depth, Products::kPixelPack);
   }
   int64_t pixels_at_once() const {
     return std::max(plan_.width, kPixelsAtOnce);
@@ -107,16 +113,19 @@ class RowProducts {
     bool has_sums = false;
     for (int64_t row = 0; row < rows; row++)
       has_sums = ends_.begin(sums, row);
-    Products::multiply(
-        {rows * sums.pixels,
-         plan_.columns(sums.panel),
-         plan_.depth,
-         plan_.depth,
-         kProductColumns,
-         copied,
-         weights_.at(sums.group, sums.panel, /*block=*/0, /*chunk=*/0),
-         sums.data,
-         has_sums});
+    for (int64_t i = 0; i < plan_.chunks; i++) {
+      const Range chunk = plan_.chunk_range(i);
+      Products::multiply(
+          {rows * sums.pixels,
+           plan_.columns(sums.panel),
+           round_up(chunk.count(), Products::kPixelPack),
+           copy_pitch(),
+           kProductColumns,
+           copied + chunk.begin,
+           weights_.at(sums.group, sums.panel, /*block=*/0, i),
+           sums.data,
+           /*adds=*/has_sums || i > 0});
+    }
   }
 
   // All sums of some rows and a panel. What meets pads only is left out; rows whose inputs follow

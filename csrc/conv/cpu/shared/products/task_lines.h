@@ -24,7 +24,7 @@ inline RowTask row_task(const ProductPlan& plan, const ConvProblem& p, int64_t i
   RowTask task{};
   task.panels = nth_range(digits.next(plan.panel_blocks), plan.panels_of_task, plan.panels);
   task.pixels = nth_range(digits.next(plan.widths), plan.width, p.dst_size[2]);
-  task.rows = nth_range(digits.next(plan.row_blocks), plan.rows, p.dst_size[1]);
+  task.rows = nth_part(digits.next(plan.row_blocks), plan.row_blocks, p.dst_size[1]);
   task.d = digits.next(p.dst_size[0]);
   task.group = digits.next(plan.groups);
   task.n = digits.rest;
@@ -52,6 +52,8 @@ class TaskLines {
   using Element = typename Lines::Element;
 
  public:
+  static constexpr int64_t kOvercopy = 64; // bytes that copy_taps writes at once
+
   TaskLines(const ConvProblem& p, const ProductPlan& plan, const Lines& lines)
       : p_(p), plan_(plan), copy_(lines) {
     std::fill_n(pads_.data(), size_ + kSlack, lines.pad());
@@ -100,11 +102,13 @@ class TaskLines {
   Range inside_image(int64_t shift) const {
     return within(first_pixel() + shift, p_.stride[2], p_.src_size[2], task_.pixels.count());
   }
-  // The inputs of all taps of the outputs (rows, task.pixels), pixel by pixel. Some bytes more are
-  // copied at a time, and overwritten by those that belong there.
+  // The inputs of all taps of the outputs (rows, task.pixels), pixel by pixel, with zeros up to a
+  // multiple of kPixelPack. Some bytes more may be copied at a time; what belongs there is written
+  // over them.
   void copy_taps(Range rows, Left* to) {
-    constexpr int64_t most = kCopiedBytes / sizeof(Left);
+    constexpr int64_t few = kOvercopy / sizeof(Left);
     const int64_t kernel_rows = p_.kernel[0] * p_.kernel[1], size = plan_.depth / kernel_rows;
+    const int64_t zeros = round_up(plan_.depth, Products::kPixelPack) - plan_.depth;
     const int64_t step = plan_.input_pixels * plan_.ic, pixels = task_.pixels.count();
     std::vector<const Left*> lines(kernel_rows);
     for (int64_t h = rows.begin; h < rows.end; h++) {
@@ -113,16 +117,20 @@ class TaskLines {
         lines[i] = from == nullptr ? pads_.data() : from;
       }
       const auto copy = [&](auto count) {
-        for (int64_t x = 0; x < pixels; x++)
+        for (int64_t x = 0; x < pixels; x++) {
           for (int64_t i = 0; i < kernel_rows; i++, to += size)
             std::memcpy(to, lines[i] + x * step, count * sizeof(Left));
+          to = std::fill_n(to, zeros, Left(0));
+        }
       };
-      if (size <= most / 4)
-        copy(std::integral_constant<int64_t, most / 4>());
-      else if (size <= most / 2)
-        copy(std::integral_constant<int64_t, most / 2>());
+      if (size <= few / 4)
+        copy(std::integral_constant<int64_t, few / 4>());
+      else if (size <= few / 2)
+        copy(std::integral_constant<int64_t, few / 2>());
+      else if (size <= few)
+        copy(std::integral_constant<int64_t, few>());
       else
-        copy(std::integral_constant<int64_t, most>());
+        copy(size);
     }
   }
 
@@ -162,7 +170,8 @@ class TaskLines {
         plan_.depth % Products::kPack == 0 && (p_.kernel[2] == 1 || p_.src_stride[4] == plan_.ic);
   }
 
-  static constexpr int64_t kSlack = 64; // inputs that are read beyond the last line
+
+  static constexpr int64_t kSlack = kOvercopy; // inputs that are read beyond the last line
 
   const ConvProblem& p_;
   const ProductPlan& plan_;
