@@ -99,22 +99,39 @@ class PackedImages {
     const int64_t row_part = part / plan_.width_tiles, pixel_part = part % plan_.width_tiles;
     const Range rows = nth_part(row_part, plan_.row_tiles, all);
     const Range pixels = nth_part(pixel_part, plan_.width_tiles, plan_.pitch);
+    const bool are_rows = xs[4] == 1; // then the rows of a channel are copied one after the other
     for (int64_t h = 0; h < plan_.rows.rests; h++) {
+      const int64_t first_row = plan_.rows.first(h) - p_.pad[1];
+      Range inside = within(first_row, p_.stride[1], p_.src_size[1], rows.end);
+      inside.begin = std::clamp(inside.begin, rows.begin, rows.end);
+      inside.end = std::max(inside.begin, inside.end);
+      const auto row_of = [&](int64_t row) { return (row * p_.stride[1] + first_row) * xs[3]; };
       for (int64_t w = 0; w < plan_.pixels.rests; w++) {
-        for (int64_t row = rows.begin; row < rows.end; row++) {
-          const int64_t y = row * p_.stride[1] + plan_.rows.first(h) - p_.pad[1];
-          const bool is_inside = y >= 0 && y < p_.src_size[1];
-          copy_channel_lines<T>(
-              {image + (is_inside ? y * xs[3] : 0),
-               channels.count(),
-               xs[1],
-               pixels.begin * p_.stride[2] + plan_.pixels.first(w) - p_.pad[2],
-               pixels.count(),
-               p_.stride[2],
-               is_inside ? p_.src_size[2] : 0,
-               xs[4]},
-              plan_.plane,
-              to + plan_.rest_at(p_, h, w) + row * plan_.pitch + pixels.begin);
+        T* const of_rest = to + plan_.rest_at(p_, h, w) + pixels.begin;
+        for (int64_t c = 0; c < channels.count(); c++)
+          for (int64_t row = rows.begin; row < rows.end; row++)
+            if (row < inside.begin || row >= inside.end)
+              std::fill_n(of_rest + c * plan_.plane + row * plan_.pitch, pixels.count(), T(0));
+        LineOfImage line{
+            image,
+            are_rows ? inside.count() : channels.count(),
+            are_rows ? p_.stride[1] * xs[3] : xs[1],
+            pixels.begin * p_.stride[2] + plan_.pixels.first(w) - p_.pad[2],
+            pixels.count(),
+            p_.stride[2],
+            p_.src_size[2],
+            xs[4]};
+        if (are_rows) {
+          for (int64_t c = 0; c < channels.count(); c++) {
+            line.data = image + c * xs[1] + row_of(inside.begin);
+            copy_channel_lines<T>(
+                line, plan_.pitch, of_rest + c * plan_.plane + inside.begin * plan_.pitch);
+          }
+        } else {
+          for (int64_t row = inside.begin; row < inside.end; row++) {
+            line.data = image + row_of(row);
+            copy_channel_lines<T>(line, plan_.plane, of_rest + row * plan_.pitch);
+          }
         }
       }
     }

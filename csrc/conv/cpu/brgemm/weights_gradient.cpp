@@ -118,25 +118,22 @@ class BrgemmWeights {
       return src + plan_.rest_at(p_, plan_.rows.rest(kh), plan_.pixels.rest(kw)) +
           plan_.rows.behind(kh) * plan_.pitch + plan_.pixels.behind(kw);
     };
-    if (plan_.joins_taps) {
-      const int64_t first = plan_.sums_at(o, panel, taps.begin);
-      for (int64_t c = 0; c < o.channels.count(); c++)
-        multiply(
-            taps.count(),
-            lines_of(taps.begin) + c * plan_.plane,
-            plan_.rest_at(p_, 0, 1),
-            tile.rows,
-            first + c * kProductColumns,
-            of_tap_);
-      return;
-    }
-    for (int64_t tap = taps.begin; tap < taps.end; tap++) {
+    const int64_t together = plan_.joins_taps ? p_.kernel[2] : 1;
+    for (int64_t end, tap = taps.begin; tap < taps.end; tap = end) {
+      end = std::min(taps.end, round_up(tap + 1, together));
       const int64_t kh = tap / p_.kernel[2] % p_.kernel[1], first = plan_.sums_at(o, panel, tap);
       const Range rows = rows_inside(kh, tile.rows);
-      if (rows.count() > 0)
+      if (rows.count() <= 0) {
+        if (!adds)
+          std::fill_n(sums + first, (end - tap) * of_tap_, 0.0f);
+      } else if (!plan_.joins_taps) {
         multiply(o.channels.count(), lines_of(tap), plan_.plane, rows, first, kProductColumns);
-      else if (!adds)
-        std::fill_n(sums + first, of_tap_, 0.0f);
+      } else {
+        for (int64_t c = 0; c < o.channels.count(); c++) {
+          const T* const lines = lines_of(tap) + c * plan_.plane;
+          multiply(end - tap, lines, plan_.rest_at(p_, 0, 1), rows, first + c * kProductColumns, of_tap_);
+        }
+      }
     }
   }
   // Those rows of dst whose taps kh do not meet pads only.
@@ -149,8 +146,12 @@ class BrgemmWeights {
   // Whether the sums are finite.
   bool store(const WeightsOutput& o, const float* sums) const {
     const int64_t *ws = p_.weights_stride, *kernel = p_.kernel;
-    const bool are_together = ws[4] == 1 && ws[3] == kernel[2] && ws[2] == kernel[1] * kernel[2] &&
-        ws[1] == plan_.taps && o.taps.count() == plan_.taps; // the taps of two channels
+    const auto follow = [&](int axis, int64_t taps) { // those of a row, or of a plane
+      return kernel[axis] == 1 || ws[2 + axis] == taps;
+    };
+    // The taps of two channels.
+    const bool are_together = follow(2, 1) && follow(1, kernel[2]) &&
+        follow(0, kernel[1] * kernel[2]) && ws[1] == plan_.taps && o.taps.count() == plan_.taps;
     bool are_finite = true;
     for (int64_t panel = o.panels.begin; panel < o.panels.end; panel++) {
       const int64_t first = panel * kProductColumns;

@@ -49,7 +49,7 @@ struct BrgemmWeightsPlan : GradientTiles {
   int64_t columns; // of the panels of a group together
   int64_t waves, wave_images;
   bool reads_src;  // where it lies: a plane is a line as products take it
-  bool joins_taps; // which lie at equal distances, and are the rows of a product of one channel
+  bool joins_taps; // those of a row of the kernel are the rows of a product of one channel
 
   // Of a plane of an image.
   int64_t parts() const {
@@ -94,7 +94,7 @@ inline constexpr int64_t kTaskChannels = 128;     // of src
 inline constexpr int64_t kTilePixels = 256;       // of dst, and of the zeros between lines
 inline constexpr int64_t kTasks = 32;             // enough for the threads to share
 inline constexpr int64_t kChunkPixels = 1024;     // that make up for adding sums of chunks
-inline constexpr int64_t kWaveElements = 1 << 20; // of packed images that stay in the last cache
+inline constexpr int64_t kWaveElements = 1 << 21; // of packed images that stay in the last cache
 inline constexpr int64_t kAliased = 1024; // elements: channels at a multiple compete for the cache
 inline constexpr int64_t kApart = 32;
 inline constexpr int64_t kCopies = 4; // times the pixels of rests, at most
@@ -106,13 +106,14 @@ inline RestAxis rest_axis(const ConvProblem& p, int axis) {
   return {std::min(stride, shift + 1), shift / stride, stride, dilation, /*are_taps=*/false};
 }
 
-// Distant taps would leave many zeros between lines: they have copies of their own.
+// Taps have copies of their own if distant ones would leave many zeros between lines, or if they are
+// joined.
 inline RestAxis pixel_axis(const ConvProblem& p) {
   const RestAxis axis = rest_axis(p, 2);
   const RestAxis taps{p.kernel[2], /*reach=*/0, axis.stride, axis.dilation, /*are_taps=*/true};
   const int64_t width = p.dst_size[2];
   const bool are_few = taps.rests * width <= kCopies * axis.rests * (width + axis.reach);
-  return axis.reach > kZeros * width && are_few ? taps : axis;
+  return are_few && (axis.reach > kZeros * width || p.kernel[2] > p.ic) ? taps : axis;
 }
 
 } // namespace weights_plan_detail
@@ -146,11 +147,8 @@ inline BrgemmWeightsPlan plan_brgemm_weights(const ConvProblem& p) {
       rows == 1 && width % 2 == 0 && p.pad[1] == 0 && p.pad[2] == 0 && p.src_size[2] >= width;
   if (plan.reads_src)
     plan.plane = p.src_stride[1];
-  const auto is_tap = [](const RestAxis& axis, int64_t taps) {
-    return axis.rests == taps && axis.reach == 0;
-  };
-  plan.joins_taps = is_tap(plan.rows, p.kernel[1]) && is_tap(plan.pixels, p.kernel[2]) &&
-      p.kernel[1] * p.kernel[2] > p.ic;
+  const bool are_taps = plan.pixels.rests == p.kernel[2] && plan.pixels.reach == 0;
+  plan.joins_taps = are_taps && p.kernel[2] > p.ic;
   const int64_t elements = plan.src_elements(p) + plan.dst_elements(p);
   plan.wave_images = std::clamp<int64_t>(kWaveElements / std::max<int64_t>(elements, 1), 1, p.n);
   plan.waves = ceil_div(p.n, plan.wave_images);

@@ -40,6 +40,34 @@ void copy_apart(const T* from, Step step, int64_t n, T* to) {
     to[i] = from[i * step];
 }
 
+// Every second element. Halves of words are low ones or, at the end, high ones, so that nothing is
+// read behind the last element.
+template <class T>
+void copy_every_second(const T* from, int64_t n, T* to) {
+  constexpr int64_t lanes = 16;
+  typedef uint32_t Words __attribute__((vector_size(4 * lanes)));
+  typedef uint16_t Halves __attribute__((vector_size(2 * lanes)));
+  if (sizeof(T) != 2 || n <= lanes)
+    return copy_apart(from, std::integral_constant<int64_t, 2>(), n, to);
+  const auto copy = [&](int64_t i, int64_t in_front) {
+    Words words;
+    std::memcpy(&words, from + 2 * i - in_front, sizeof(words));
+    const Halves halves = __builtin_convertvector(words >> 16 * in_front, Halves);
+    std::memcpy(to + i, &halves, sizeof(halves));
+  };
+  for (int64_t i = 0; i < n - lanes; i += lanes)
+    copy(i, 0);
+  copy(n - lanes, 1);
+}
+
+// Without a call, for there are few.
+template <class T>
+void fill_zeros(T* to, int64_t n) {
+#pragma GCC novector
+  for (int64_t i = 0; i < n; i++)
+    to[i] = T(0);
+}
+
 // Lines of channels become pixels. Lines that compete for the same sets of the first-level cache
 // are copied first: a transpose reads each several times.
 template <class T>
@@ -146,15 +174,15 @@ void copy_channel_lines(const LineOfImage& line, int64_t pitch, T* to) {
   const bool is_transposed = line.channel_stride == 1 && line.channels > 1;
   for (int64_t c = 0; c < line.channels; c++) {
     T* const own = to + c * pitch;
-    std::fill_n(own, inside.begin, T(0));
-    std::fill(own + inside.end, own + line.pixels, T(0));
+    fill_zeros(own, inside.begin);
+    fill_zeros(own + inside.end, line.pixels - inside.end);
     if (is_transposed)
       continue;
     const T* const channel = from + c * line.channel_stride;
     if (step == 1)
-      std::copy_n(channel, inside.count(), own + inside.begin);
+      copy_few(own + inside.begin, channel, inside.count() * sizeof(T));
     else if (step == 2)
-      copy_apart(channel, std::integral_constant<int64_t, 2>(), inside.count(), own + inside.begin);
+      copy_every_second(channel, inside.count(), own + inside.begin);
     else
       copy_apart(channel, step, inside.count(), own + inside.begin);
   }
