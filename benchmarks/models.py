@@ -102,7 +102,7 @@ MODELS = {
         (1, 3, 256, 256),
         "logits",
     ),
-    "upernet_convnext": Model("transformers", upernet, (1, 3, 256, 256), "logits"),
+    "upernet_convnext": Model("transformers", upernet, (2, 3, 256, 256), "logits"),
     "unet2d": Model(
         "diffusers",
         of_diffusers("UNet2DModel", **UNET),

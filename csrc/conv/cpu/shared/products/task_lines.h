@@ -163,14 +163,20 @@ class TaskLines {
     const int64_t taps = are_apart_ ? 0 : (p_.kernel[2] - 1) * p_.dilation[2]; // from the first one
     return (outputs - 1) * plan_.input_pixels + taps + 1;
   }
-  // Whether a line without pads is one of products where it lies.
+  // Whether a line without pads is one of products where it lies. Copies of short lines follow one
+  // another, and become one product.
   bool is_line_of_products() const {
+    const bool are_joined = product(p_.kernel) == 1 && plan_.width < kShortLine && plan_.rows > 1 &&
+        p_.src_stride[3] * p_.stride[1] != plan_.width * p_.stride[2] * p_.src_stride[4];
+    if (are_joined)
+      return false;
     const bool are_pixels = p_.src_stride[1] == 1 && plan_.ic == p_.ic * plan_.merged;
     return copy_.are_same() && are_pixels && plan_.block != ProductPlan::of_pixel &&
         plan_.depth % Products::kPack == 0 && (p_.kernel[2] == 1 || p_.src_stride[4] == plan_.ic);
   }
 
 
+  static constexpr int64_t kShortLine = 32;
   static constexpr int64_t kSlack = kOvercopy; // inputs that are read beyond the last line
 
   const ConvProblem& p_;
