@@ -130,7 +130,8 @@ bool prefers_pixel_lanes(const ConvProblem& problem) {
 
 bool prefers_brgemm(const ConvProblem& p) {
   const auto are_multiplied_in_pairs = [&]<class T>(std::type_identity<T>) {
-    const bool has_channels = std::min(p.ic * product(p.kernel), p.oc) >= kFullVector;
+    const bool has_channels = std::min(p.ic * product(p.kernel), p.oc) >= kFullVector &&
+        (p.pass != ConvPass::backward_data || p.ic >= kFullVector / 2);
     if (p.dtype != c10::CppTypeToScalarType<T>::value || !has_channels)
       return false;
     if (HalfProducts<T>::have_tiles())
