@@ -99,8 +99,12 @@ class BrgemmWeights {
       bool adds,
       float* sums) const {
     // `rows` sums that begin at `first` and `step` apart, of lines of src that are `pitch` apart.
-    const auto multiply = [&](int64_t rows, const T* lines, int64_t pitch, Range of_tile,
-                              int64_t first, int64_t step) {
+    const auto multiply = [&](int64_t rows,
+                              const T* lines,
+                              int64_t pitch,
+                              Range of_tile,
+                              int64_t first,
+                              int64_t step) {
       Products::multiply(
           {rows,
            plan_.columns_of(panel),
@@ -131,7 +135,13 @@ class BrgemmWeights {
       } else {
         for (int64_t c = 0; c < o.channels.count(); c++) {
           const T* const lines = lines_of(tap) + c * plan_.plane;
-          multiply(end - tap, lines, plan_.rest_at(p_, 0, 1), rows, first + c * kProductColumns, of_tap_);
+          multiply(
+              end - tap,
+              lines,
+              plan_.rest_at(p_, 0, 1),
+              rows,
+              first + c * kProductColumns,
+              of_tap_);
         }
       }
     }

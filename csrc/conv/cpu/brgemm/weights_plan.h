@@ -106,8 +106,8 @@ inline RestAxis rest_axis(const ConvProblem& p, int axis) {
   return {std::min(stride, shift + 1), shift / stride, stride, dilation, /*are_taps=*/false};
 }
 
-// Taps have copies of their own if distant ones would leave many zeros between lines, or if they are
-// joined.
+// Taps have copies of their own if distant ones would leave many zeros between lines, or if they
+// are joined.
 inline RestAxis pixel_axis(const ConvProblem& p) {
   const RestAxis axis = rest_axis(p, 2);
   const RestAxis taps{p.kernel[2], /*reach=*/0, axis.stride, axis.dilation, /*are_taps=*/true};

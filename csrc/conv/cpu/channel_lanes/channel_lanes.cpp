@@ -25,8 +25,9 @@ template <class T>
 bool can_stream(const ChannelLanesPlan& plan) {
   constexpr int64_t n = kLanes<compute_t<T>>;
   const int64_t* stride = plan.out_stride;
-  const bool are_lines = std::is_same_v<T, compute_t<T>> && sizeof(Vector<compute_t<T>>) == kCacheLine && plan.channels % n == 0 &&
-      is_line(plan.p.out) && (stride[0] | stride[2] | stride[3] | stride[4]) % n == 0;
+  const bool are_lines = std::is_same_v<T, compute_t<T>> &&
+      sizeof(Vector<compute_t<T>>) == kCacheLine && plan.channels % n == 0 && is_line(plan.p.out) &&
+      (stride[0] | stride[2] | stride[3] | stride[4]) % n == 0;
   return plan.uses_outputs && are_lines &&
       output_elements(plan.p) * int64_t(sizeof(T)) >= kStreamedInOrderBytes;
 }

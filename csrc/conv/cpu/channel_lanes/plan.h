@@ -101,8 +101,8 @@ elements_of(const LaneImages& images, int64_t planes, int64_t rows, int64_t widt
   return 1.0 * planes * rows * width * images.in_channels * block * images.lanes;
 }
 
-inline LaneTile tile_of(
-    const LaneImages& images, int64_t width, int64_t block, int64_t pixels = kUnitPixels) {
+inline LaneTile
+tile_of(const LaneImages& images, int64_t width, int64_t block, int64_t pixels = kUnitPixels) {
   const int64_t* size = images.out_size;
   const int64_t most_rows =
       std::clamp<int64_t>(pixels / (size[2] * images.in_channels), 1, size[1]);

@@ -12,8 +12,9 @@
 
 namespace torch_dnnl {
 
-// Whether there are kernels for vectors of T that stay where they are in channels-last images. Those
-// of half types are widened for each row of taps: of few rows that takes less than to copy them.
+// Whether there are kernels for vectors of T that stay where they are in channels-last images.
+// Those of half types are widened for each row of taps: of few rows that takes less than to copy
+// them.
 template <class T>
 inline constexpr bool kStays = std::is_same_v<T, compute_t<T>> || kRegisters == 32;
 

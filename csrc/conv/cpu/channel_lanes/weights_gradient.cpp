@@ -71,8 +71,8 @@ class WeightsGradient {
   }
 
   template <class P>
-  void sum(
-      const Unit& unit,
+  void
+  sum(const Unit& unit,
       const UnitOutputs<P>& grads,
       C* total,
       bool by_pixels,

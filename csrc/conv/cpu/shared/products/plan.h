@@ -51,11 +51,11 @@ inline int64_t groups_to_merge(const ConvProblem& p) {
 // Of what a row of the kernel takes for each pixel: products of its own, or copies to where the
 // other rows are, which serve all panels.
 struct RowCosts {
-  static constexpr double call = 100;    // ns, of a product, whatever its size
-  static constexpr double sums = 1;      // ns, of a pixel's sums of a panel that are read again
-  static constexpr double copy = 1;      // ns
-  static constexpr double bytes = 32;    // that are copied in a ns
-  static constexpr int64_t most = 2048;  // bytes of a pixel, for copies have to stay in a cache
+  static constexpr double call = 100;   // ns, of a product, whatever its size
+  static constexpr double sums = 1;     // ns, of a pixel's sums of a panel that are read again
+  static constexpr double copy = 1;     // ns
+  static constexpr double bytes = 32;   // that are copied in a ns
+  static constexpr int64_t most = 2048; // bytes of a pixel, for copies have to stay in a cache
 };
 
 inline bool should_copy(const ConvProblem& p, int64_t row_bytes, int64_t width, int64_t panels) {
@@ -99,8 +99,8 @@ ProductPlan plan_products(const ConvProblem& p, int64_t threads) {
     plan.rows = ceil_div(p.dst_size[1], blocks);
   };
   const auto has_rows = [&] { return plan.rows > 1 && plan.rows * plan.width > most_width; };
-  set_row_blocks(ceil_div(
-      p.dst_size[1], std::clamp<int64_t>(task_pixels / plan.width, 1, p.dst_size[1])));
+  set_row_blocks(
+      ceil_div(p.dst_size[1], std::clamp<int64_t>(task_pixels / plan.width, 1, p.dst_size[1])));
   const int64_t enough = threads == 1 ? 1 : 3 * threads;
   while (plan.tasks(p) < enough && has_rows())
     set_row_blocks(ceil_div(p.dst_size[1], plan.rows / 2));

@@ -60,9 +60,9 @@ class RowProducts {
         : lines(all.p_, all.plan_, all.lines_),
           sums(all.pixels_at_once() * kProductColumns),
           copied(
-              all.copies() ? all.pixels_at_once() * all.copy_pitch() +
-                      TaskLines<Products, Lines>::kOvercopy
-                           : 0),
+              all.copies()
+                  ? all.pixels_at_once() * all.copy_pitch() + TaskLines<Products, Lines>::kOvercopy
+                  : 0),
           ends(all.plan_.width * kProductColumns) {}
     TaskLines<Products, Lines> lines;
     Scratch<Sum> sums;

@@ -175,7 +175,6 @@ class TaskLines {
         plan_.depth % Products::kPack == 0 && (p_.kernel[2] == 1 || p_.src_stride[4] == plan_.ic);
   }
 
-
   static constexpr int64_t kShortLine = 32;
   static constexpr int64_t kSlack = kOvercopy; // inputs that are read beyond the last line
 
