@@ -10,6 +10,42 @@
 
 namespace torch_dnnl {
 
+namespace packed_images_detail {
+
+template <class T>
+void clear_rows(T* channel, int64_t pitch, Range rows, int64_t pixels) {
+  for (int64_t row = rows.begin; row < rows.end; row++)
+    std::fill_n(channel + row * pitch, pixels, T(0));
+}
+
+// Some rows of an image.
+struct RowsOfImage {
+  LineOfImage first;
+  int64_t count, stride;
+};
+
+// To [channel][row][pixel]: channel by channel, unless the channels of a pixel lie together.
+template <class T>
+void copy_rows(const RowsOfImage& rows, int64_t plane, int64_t pitch, T* to) {
+  LineOfImage line = rows.first;
+  const auto* image = static_cast<const T*>(line.data);
+  if (line.pixel_stride != 1) {
+    for (int64_t i = 0; i < rows.count; i++, image += rows.stride, to += pitch) {
+      line.data = image;
+      copy_channel_lines<T>(line, plane, to);
+    }
+    return;
+  }
+  line.channels = rows.count;
+  line.channel_stride = rows.stride;
+  for (int64_t c = 0; c < rows.first.channels; c++, to += plane) {
+    line.data = image + c * rows.first.channel_stride;
+    copy_channel_lines<T>(line, pitch, to);
+  }
+}
+
+} // namespace packed_images_detail
+
 template <class T>
 class PackedImages {
   using Products = ProductsOf<T>;
@@ -91,6 +127,7 @@ class PackedImages {
   // A part of the rows, or of a row, of some channels; and with the last one what lies between
   // channels, which has to be finite.
   void pack_src(int64_t n, int64_t d, int64_t group, Range channels, int64_t part) const {
+    using namespace packed_images_detail;
     const int64_t* xs = p_.src_stride;
     const T* const image = static_cast<const T*>(p_.src) + n * xs[0] +
         (group * p_.ic + channels.begin) * xs[1] + d * xs[2];
@@ -99,40 +136,30 @@ class PackedImages {
     const int64_t row_part = part / plan_.width_tiles, pixel_part = part % plan_.width_tiles;
     const Range rows = nth_part(row_part, plan_.row_tiles, all);
     const Range pixels = nth_part(pixel_part, plan_.width_tiles, plan_.pitch);
-    const bool are_rows = xs[4] == 1; // then the rows of a channel are copied one after the other
     for (int64_t h = 0; h < plan_.rows.rests; h++) {
       const int64_t first_row = plan_.rows.first(h) - p_.pad[1];
-      Range inside = within(first_row, p_.stride[1], p_.src_size[1], rows.end);
-      inside.begin = std::clamp(inside.begin, rows.begin, rows.end);
-      inside.end = std::max(inside.begin, inside.end);
-      const auto row_of = [&](int64_t row) { return (row * p_.stride[1] + first_row) * xs[3]; };
+      const Range inside = rows_inside(p_, first_row, rows);
       for (int64_t w = 0; w < plan_.pixels.rests; w++) {
         T* const of_rest = to + plan_.rest_at(p_, h, w) + pixels.begin;
-        for (int64_t c = 0; c < channels.count(); c++)
-          for (int64_t row = rows.begin; row < rows.end; row++)
-            if (row < inside.begin || row >= inside.end)
-              std::fill_n(of_rest + c * plan_.plane + row * plan_.pitch, pixels.count(), T(0));
-        LineOfImage line{
-            image,
-            are_rows ? inside.count() : channels.count(),
-            are_rows ? p_.stride[1] * xs[3] : xs[1],
+        for (int64_t c = 0; c < channels.count(); c++) {
+          T* const channel = of_rest + c * plan_.plane;
+          clear_rows(channel, plan_.pitch, {rows.begin, inside.begin}, pixels.count());
+          clear_rows(channel, plan_.pitch, {inside.end, rows.end}, pixels.count());
+        }
+        const LineOfImage line{
+            image + (inside.begin * p_.stride[1] + first_row) * xs[3],
+            channels.count(),
+            xs[1],
             pixels.begin * p_.stride[2] + plan_.pixels.first(w) - p_.pad[2],
             pixels.count(),
             p_.stride[2],
             p_.src_size[2],
             xs[4]};
-        if (are_rows) {
-          for (int64_t c = 0; c < channels.count(); c++) {
-            line.data = image + c * xs[1] + row_of(inside.begin);
-            copy_channel_lines<T>(
-                line, plan_.pitch, of_rest + c * plan_.plane + inside.begin * plan_.pitch);
-          }
-        } else {
-          for (int64_t row = inside.begin; row < inside.end; row++) {
-            line.data = image + row_of(row);
-            copy_channel_lines<T>(line, plan_.plane, of_rest + row * plan_.pitch);
-          }
-        }
+        copy_rows<T>(
+            {line, inside.count(), p_.stride[1] * xs[3]},
+            plan_.plane,
+            plan_.pitch,
+            of_rest + inside.begin * plan_.pitch);
       }
     }
     const int64_t end = plan_.rest_at(p_, plan_.rows.rests, 0);

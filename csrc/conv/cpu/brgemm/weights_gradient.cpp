@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "conv/cpu/brgemm/packed_images.h"
+#include "conv/cpu/brgemm/tap_products.h"
 #include "conv/cpu/brgemm/weights_plan.h"
 #include "conv/cpu/shared/canonical.h"
 #include "conv/cpu/shared/finite.h"
@@ -65,6 +66,7 @@ class BrgemmWeights {
       return Range{
           std::max(o.taps.begin, kd * of_plane), std::min(o.taps.end, (kd + 1) * of_plane)};
     };
+    const TapProducts<T> products(p_, plan_, images, o, sums);
     // Sums of a depth that no wave has met yet are not initialised.
     const bool is_first = images.images().begin == 0;
     std::vector<char> has_sums(p_.kernel[0], !is_first);
@@ -78,79 +80,13 @@ class BrgemmWeights {
           continue;
         const T* const src = images.src(tile.n, d, o.group, o.channels.begin);
         for (int64_t panel = o.panels.begin; panel < o.panels.end; panel++)
-          multiply(o, panel, taps_of(kd), tile, src, images, has_sums[kd], sums);
+          products.multiply(tile, panel, taps_of(kd), src, has_sums[kd]);
         has_sums[kd] = true;
       }
     }
     for (int64_t kd = depths.begin; kd < depths.end; kd++)
       for (int64_t panel = o.panels.begin; panel < o.panels.end && !has_sums[kd]; panel++)
-        for (int64_t tap = taps_of(kd).begin; tap < taps_of(kd).end; tap++)
-          std::fill_n(sums + plan_.sums_at(o, panel, tap), of_tap_, 0.0f);
-  }
-
-  // The products of taps of one depth with a panel.
-  void multiply(
-      const WeightsOutput& o,
-      int64_t panel,
-      Range taps,
-      const GradientTile& tile,
-      const T* src,
-      const PackedImages<T>& images,
-      bool adds,
-      float* sums) const {
-    // `rows` sums that begin at `first` and `step` apart, of lines of src that are `pitch` apart.
-    const auto multiply = [&](int64_t rows,
-                              const T* lines,
-                              int64_t pitch,
-                              Range of_tile,
-                              int64_t first,
-                              int64_t step) {
-      Products::multiply(
-          {rows,
-           plan_.columns_of(panel),
-           plan_.depth(tile, of_tile),
-           pitch,
-           step,
-           lines + of_tile.begin * plan_.pitch + tile.pixels.begin,
-           images.panel(tile.n, tile.d, o.group, panel, of_tile.begin, tile.pixels.begin),
-           sums + first,
-           adds});
-    };
-    const auto lines_of = [&](int64_t tap) {
-      Digits digits{tap};
-      const int64_t kw = digits.next(p_.kernel[2]), kh = digits.next(p_.kernel[1]);
-      return src + plan_.rest_at(p_, plan_.rows.rest(kh), plan_.pixels.rest(kw)) +
-          plan_.rows.behind(kh) * plan_.pitch + plan_.pixels.behind(kw);
-    };
-    const int64_t together = plan_.joins_taps ? p_.kernel[2] : 1;
-    for (int64_t end, tap = taps.begin; tap < taps.end; tap = end) {
-      end = std::min(taps.end, round_up(tap + 1, together));
-      const int64_t kh = tap / p_.kernel[2] % p_.kernel[1], first = plan_.sums_at(o, panel, tap);
-      const Range rows = rows_inside(kh, tile.rows);
-      if (rows.count() <= 0) {
-        if (!adds)
-          std::fill_n(sums + first, (end - tap) * of_tap_, 0.0f);
-      } else if (!plan_.joins_taps) {
-        multiply(o.channels.count(), lines_of(tap), plan_.plane, rows, first, kProductColumns);
-      } else {
-        for (int64_t c = 0; c < o.channels.count(); c++) {
-          const T* const lines = lines_of(tap) + c * plan_.plane;
-          multiply(
-              end - tap,
-              lines,
-              plan_.rest_at(p_, 0, 1),
-              rows,
-              first + c * kProductColumns,
-              of_tap_);
-        }
-      }
-    }
-  }
-  // Those rows of dst whose taps kh do not meet pads only.
-  Range rows_inside(int64_t kh, Range rows) const {
-    const int64_t first = kh * p_.dilation[1] - p_.pad[1];
-    const Range inside = within(first, p_.stride[1], p_.src_size[1], p_.dst_size[1]);
-    return {std::max(rows.begin, inside.begin), std::min(rows.end, inside.end)};
+        products.clear(panel, taps_of(kd));
   }
 
   // Whether the sums are finite.

@@ -31,6 +31,13 @@ struct RestAxis {
   }
 };
 
+// Those of some rows of dst that meet src, if row 0 meets row `first` of it.
+inline Range rows_inside(const ConvProblem& p, int64_t first, Range rows) {
+  const Range inside = within(first, p.stride[1], p.src_size[1], rows.end);
+  const int64_t begin = std::clamp(inside.begin, rows.begin, rows.end);
+  return {begin, std::max(begin, inside.end)};
+}
+
 // What a task, or one task for each chunk, computes.
 struct WeightsOutput {
   int64_t group;

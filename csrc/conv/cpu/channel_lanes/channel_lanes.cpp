@@ -83,13 +83,13 @@ class Gather {
         return gather(unit, worker.outputs(image), worker);
       }
     }
-    const UnitOutputs<C> out = worker.scratch_outputs(unit);
+    const UnitOutputs<C, n> out = worker.scratch_outputs(unit);
     gather(unit, out, worker);
     store(unit, out, worker);
   }
 
   template <class P>
-  void gather(const Unit& unit, const UnitOutputs<P>& out, UnitWorker<T>& worker) const {
+  void gather(const Unit& unit, const UnitOutputs<P, n>& out, UnitWorker<T>& worker) const {
     const int64_t size = plan_.vector_weights, first = worker.first;
     const bool by_pixels = worker.vectors * size * sizeof(C) <= kCachedWeights;
     const auto gather = [&](const TapOperands<C>& operands,
@@ -106,7 +106,7 @@ class Gather {
   }
 
   // Completes what lies in scratch memory.
-  void store(const Unit& unit, const UnitOutputs<C>& out, const UnitWorker<T>& worker) const {
+  void store(const Unit& unit, const UnitOutputs<C, n>& out, const UnitWorker<T>& worker) const {
     const int64_t rows = epilogue_.has_joined_rows(unit.width) ? unit.rows : 1; // at once
     for (int64_t r = 0; r < unit.rows; r += rows) {
       const int64_t pixels = rows * unit.width;

@@ -35,16 +35,15 @@ ChannelLanesPlan plan_channel_lanes(const ConvProblem& p, bool may_use_outputs) 
   return plan(false, false);
 }
 
-// The output vectors of a unit, each of `lanes` channels.
-template <class P>
+// The output vectors of a unit, each of n channels.
+template <class P, int64_t n>
 struct UnitOutputs {
   P* data;
-  int64_t vector_stride, row_stride, lanes;
+  int64_t vector_stride, row_stride;
 
   // `shift` channels behind the first one: whole vectors or, in an image, where vectors lie next to
   // each other, any number.
   P* at(int64_t shift, int64_t row) const {
-    const int64_t n = lanes;
     return data + shift / n * vector_stride + shift % n + row * row_stride;
   }
 };
@@ -83,6 +82,7 @@ class UnitWorker {
  public:
   using C = compute_t<T>;
   using Unit = ChannelLanesPlan::Unit;
+  static constexpr int64_t n = kLanes<C>;
 
   explicit UnitWorker(const ChannelLanesPlan& plan) : plan_(plan) {}
 
@@ -98,12 +98,12 @@ class UnitWorker {
 
   // Where the outputs of a unit are, if they stay in the image.
   template <class Image>
-  UnitOutputs<Image> outputs(Image* image) const {
-    return {image, n, plan_.out_stride[3], n};
+  UnitOutputs<Image, n> outputs(Image* image) const {
+    return {image, n, plan_.out_stride[3]};
   }
   // In scratch memory: [vector][row][pixel][lane].
-  UnitOutputs<C> scratch_outputs(const Unit& unit) const {
-    return {scratch_.data(), unit.rows * unit.width * n, unit.width * n, n};
+  UnitOutputs<C, n> scratch_outputs(const Unit& unit) const {
+    return {scratch_.data(), unit.rows * unit.width * n, unit.width * n};
   }
 
   // f(operands, row, block, shift, vector, count) for the blocks of pixels of a unit and some
@@ -143,8 +143,6 @@ class UnitWorker {
   }
 
  private:
-  static constexpr int64_t n = kLanes<C>;
-
   const ChannelLanesPlan& plan_;
   InputRows<T, C> input_{plan_};
   TapRows<C> rows_ = TapRows<C>(plan_.rows);

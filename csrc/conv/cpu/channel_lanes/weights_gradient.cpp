@@ -73,7 +73,7 @@ class WeightsGradient {
   template <class P>
   void
   sum(const Unit& unit,
-      const UnitOutputs<P>& grads,
+      const UnitOutputs<P, n>& grads,
       C* total,
       bool by_pixels,
       UnitWorker<T>& worker) const {
@@ -92,9 +92,10 @@ class WeightsGradient {
     worker.for_each_block(unit, total, by_pixels, sum);
   }
 
-  UnitOutputs<C> load_grads(const Unit& unit, const T* image, const UnitWorker<T>& worker) const {
+  UnitOutputs<C, n>
+  load_grads(const Unit& unit, const T* image, const UnitWorker<T>& worker) const {
     const int64_t* stride = plan_.out_stride;
-    const UnitOutputs<C> grads = worker.scratch_outputs(unit);
+    const UnitOutputs<C, n> grads = worker.scratch_outputs(unit);
     const int64_t rows = stride[3] == unit.width * stride[4] ? unit.rows : 1; // at once
     for (int64_t r = 0; r < unit.rows; r += rows, image += stride[3]) {
       load_pixels(

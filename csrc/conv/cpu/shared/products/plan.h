@@ -21,6 +21,7 @@ struct ProductPlan {
   // of all taps, which are copied to one place for each pixel.
   enum { of_tap, of_row, of_pixel } block;
   int64_t blocks, depth; // of an output; terms of each
+  int64_t copy_pitch;    // from a pixel's copied taps to those of the next; 0: there are no copies
   int64_t chunks, chunk; // of the depth; all but the last have `chunk` terms
   int64_t panels;        // of output channels, of a group
   int64_t input_pixels;  // from the inputs of an output to those of the next, in a line
@@ -89,6 +90,8 @@ ProductPlan plan_products(const ConvProblem& p, int64_t threads) {
       : plan.block == ProductPlan::of_row         ? p.kernel[0] * p.kernel[1]
                                                   : 1;
   plan.depth = taps * plan.ic / plan.blocks;
+  if (plan.block == ProductPlan::of_pixel)
+    plan.copy_pitch = round_up(plan.depth, Products::kPixelPack);
   plan.chunk = round_up(ceil_div(plan.depth, ceil_div(plan.depth, Products::kDepth)), pack);
   plan.chunks = ceil_div(plan.depth, plan.chunk);
   plan.input_pixels = p.kernel[2] == 1 ? 1 : p.stride[2]; // others are left out

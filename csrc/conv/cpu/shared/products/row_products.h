@@ -59,10 +59,7 @@ class RowProducts {
     explicit Workspace(const RowProducts& all)
         : lines(all.p_, all.plan_, all.lines_),
           sums(all.pixels_at_once() * kProductColumns),
-          copied(
-              all.copies()
-                  ? all.pixels_at_once() * all.copy_pitch() + TaskLines<Products, Lines>::kOvercopy
-                  : 0),
+          copied(all.pixels_at_once() * all.plan_.copy_pitch + kOvercopy),
           ends(all.plan_.width * kProductColumns) {}
     TaskLines<Products, Lines> lines;
     Scratch<Sum> sums;
@@ -71,10 +68,7 @@ class RowProducts {
   };
 
   bool copies() const {
-    return plan_.block == ProductPlan::of_pixel;
-  }
-  int64_t copy_pitch() const {
-    return round_up(plan_.depth, Products::kPixelPack);
+    return plan_.copy_pitch > 0;
   }
   int64_t pixels_at_once() const {
     return std::max(plan_.width, kPixelsAtOnce);
@@ -119,7 +113,7 @@ class RowProducts {
           {rows * sums.pixels,
            plan_.columns(sums.panel),
            round_up(chunk.count(), Products::kPixelPack),
-           copy_pitch(),
+           plan_.copy_pitch,
            kProductColumns,
            copied + chunk.begin,
            weights_.at(sums.group, sums.panel, /*block=*/0, i),

@@ -13,6 +13,9 @@
 
 namespace torch_dnnl {
 
+// Bytes that the copies of a pixel's taps may write at once.
+inline constexpr int64_t kOvercopy = 64;
+
 // What a task computes.
 struct RowTask {
   int64_t n, group, d;
@@ -52,8 +55,6 @@ class TaskLines {
   using Element = typename Lines::Element;
 
  public:
-  static constexpr int64_t kOvercopy = 64; // bytes that copy_taps writes at once
-
   TaskLines(const ConvProblem& p, const ProductPlan& plan, const Lines& lines)
       : p_(p), plan_(plan), copy_(lines) {
     std::fill_n(pads_.data(), size_ + kSlack, lines.pad());
@@ -108,7 +109,7 @@ class TaskLines {
   void copy_taps(Range rows, Left* to) {
     constexpr int64_t few = kOvercopy / sizeof(Left);
     const int64_t kernel_rows = p_.kernel[0] * p_.kernel[1], size = plan_.depth / kernel_rows;
-    const int64_t zeros = round_up(plan_.depth, Products::kPixelPack) - plan_.depth;
+    const int64_t zeros = plan_.copy_pitch - plan_.depth;
     const int64_t step = plan_.input_pixels * plan_.ic, pixels = task_.pixels.count();
     std::vector<const Left*> lines(kernel_rows);
     for (int64_t h = rows.begin; h < rows.end; h++) {
@@ -166,9 +167,8 @@ class TaskLines {
   // Whether a line without pads is one of products where it lies. Copies of short lines follow one
   // another, and become one product.
   bool is_line_of_products() const {
-    const bool are_joined = product(p_.kernel) == 1 && plan_.width < kShortLine && plan_.rows > 1 &&
-        p_.src_stride[3] * p_.stride[1] != plan_.width * p_.stride[2] * p_.src_stride[4];
-    if (are_joined)
+    if (product(p_.kernel) == 1 && plan_.width < kShortLine && plan_.rows > 1 &&
+        p_.src_stride[3] * p_.stride[1] != plan_.width * p_.stride[2] * p_.src_stride[4])
       return false;
     const bool are_pixels = p_.src_stride[1] == 1 && plan_.ic == p_.ic * plan_.merged;
     return copy_.are_same() && are_pixels && plan_.block != ProductPlan::of_pixel &&
