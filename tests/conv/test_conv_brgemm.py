@@ -69,6 +69,26 @@ def test_taps_with_lines_of_their_own(dtype):
 
 
 @every_type
+def test_taps_that_are_copied(dtype):
+    """All those of a pixel, an odd number of terms among them, for several panels; and in gradients
+    of weights those of a row, for few channels or distant taps."""
+    choose = random.Random(5)
+    torch.manual_seed(5)
+    for channels, size, kernel, strides, dilation, pad in [
+        ((2, 1, 3, 20), [21, 33], [7, 7], [2, 2], 1, 3),
+        ((1, 1, 3, 200), [33, 50], [16, 16], [16, 16], 1, 0),
+        ((2, 1, 1, 70), [13, 9], [5, 3], [1, 1], 1, 2),
+        ((1, 2, 5, 130), [9, 15], [3, 3], [1, 2], 1, 1),
+        ((1, 1, 20, 24), [19, 17], [3, 3], [1, 1], 6, 6),
+        ((1, 1, 40, 16), [30], [4], [3], 5, 2),
+        ((3, 1, 33, 70), [13, 11], [1, 1], [2, 2], 1, 0),
+    ]:
+        for _ in range(3):  # layouts
+            pads, dilations = [[pad] * len(size)] * 2, [dilation] * len(size)
+            check(choose, dtype, channels, size, kernel, strides, pads, dilations, "brgemm")
+
+
+@every_type
 @pytest.mark.parametrize("channels", [3, 16])
 def test_what_is_not_finite_stays_with_its_outputs(dtype, channels):
     """It lies beside the inputs of other outputs in products."""

@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 import torch_dnnl
 
@@ -68,3 +69,37 @@ def test_groups_of_any_size(algorithm: str, dtype: torch.dtype, rank: int) -> No
             last = last if isinstance(last, list) else last.double()
             exact = operator(*wide, last, *attributes, "reference")
             assert (ours - exact).norm() <= TOLERANCE[dtype] * exact.norm()
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("channels", [16, 24, 33, 96])
+def test_depthwise_in_channels_last(dtype: torch.dtype, channels: int) -> None:
+    """Vectors of channels stay in the images; the last may begin in the one before. Gradients, too,
+    are of memory that is not zero."""
+    torch.manual_seed(channels)
+    for kernel, stride, dilation, padding in [
+        ((3, 3), 1, 1, 1),
+        ((3, 3), 2, 1, (1, 0)),
+        ((5, 5), 2, 1, 2),
+        ((7, 7), 1, 1, 3),
+        ((2, 3), 3, 1, 0),
+        ((3, 3), 1, 2, 2),
+    ]:
+        x, w = torch.randn(2, channels, 13, 37), torch.randn(channels, 1, *kernel)
+        x, w = (t.to(dtype).contiguous(memory_format=torch.channels_last) for t in (x, w))
+        bias = torch.randn(channels).to(dtype)
+        results = []
+        for convolve, arguments in (
+            (F.conv2d, (x.double(), w.double(), bias.double())),
+            (torch_dnnl.functional.conv2d, (x, w, bias)),
+        ):
+            inputs = [t.clone().requires_grad_() for t in arguments]
+            with torch_dnnl.conv_algorithm("channel_lanes"):
+                y = convolve(*inputs, stride, padding, dilation, channels)
+                torch.manual_seed(1)
+                grad = torch.randn(y.shape).to(dtype).contiguous(memory_format=torch.channels_last)
+                y.backward(grad.to(y.dtype))
+            results.append([y, *(t.grad for t in inputs)])
+        for actual, expected in zip(results[1], results[0], strict=True):
+            error = (actual.double() - expected).norm() / expected.norm()
+            assert error <= TOLERANCE[dtype], (kernel, stride, dilation, error)
