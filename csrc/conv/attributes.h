@@ -35,6 +35,7 @@ inline constexpr std::string_view kConvAlgorithms[] = {
     "depthwise",
     "dense",
     // Of quantized convolution alone.
+    "depthwise_quads",
     "pairs",
 };
 

@@ -99,7 +99,7 @@ def test_large_layers(kernel, nxc):
             )
             assert torch.equal(result, acc.to(torch.int32))
             ran += 1
-    assert ran > 0 or kernel in ("depthwise", "brgemm")
+    assert ran > 0 or kernel in ("depthwise_quads", "depthwise", "brgemm")
 
 
 @pytest.mark.parametrize("nxc", [False, True])
@@ -136,6 +136,44 @@ def test_large_layers_of_small_groups(groups, ic, oc, size, kernel_size, attribu
         **NCX,
     )
     assert torch.equal(result, oracle.sums(src, weights, 3, **given).to(torch.int32))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("kernel_size", [(3, 3), (2, 3), (5, 5), (3, 2, 7), (4, 7)])
+@pytest.mark.parametrize("groups", [16, 64, 70, 200])
+def test_depthwise_in_channels_last(dtype, stride, kernel_size, groups):
+    """Kernels of all numbers of rows modulo four, and results in both layouts."""
+    rank = len(kernel_size)
+    info = torch.iinfo(dtype)
+    generator = torch.Generator().manual_seed(groups)
+    integers = lambda low, high, *shape: torch.randint(low, high, shape, generator=generator)  # noqa: E731
+    src = integers(info.min, info.max + 1, 2, *([7, 10, 75][-rank:]), groups).to(dtype)
+    src[1] = info.max
+    src = src.movedim(-1, 1)
+    weights = integers(-128, 128, groups, 1, *kernel_size).to(torch.int8)
+    weights[0] = -128
+    given = {
+        "strides": [stride] * rank,
+        "dilations": [2] * (rank - 1) + [1],
+        "pads_begin": [2] * (rank - 1) + [4],
+        "pads_end": [3] * rank,
+        "groups": groups,
+    }
+    zero_point = info.min + 5
+    expected = oracle.sums(src, weights, zero_point, **given).to(torch.int32)
+    for algorithm in ("auto", "depthwise_quads"):
+        with suppress(NotImplementedError):  # the second on some machines
+            result = quantized_convolution(
+                src,
+                weights,
+                src_zero_point=zero_point,
+                dtype=torch.int32,
+                algorithm=algorithm,
+                **given,
+                **NCX,
+            )
+            assert torch.equal(result, expected), algorithm
 
 
 def test_sums_beyond_int32():

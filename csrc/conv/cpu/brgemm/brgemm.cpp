@@ -7,11 +7,38 @@
 #include "conv/cpu/shared/clear.h"
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/kernels.h"
+#include "conv/cpu/shared/products/register_tiles.h"
 #include "conv/cpu/shared/products/row_products.h"
 #include "core/dispatch.h"
 
 namespace torch_dnnl {
 namespace {
+
+#if defined(CPU_CAPABILITY_AVX512)
+// Sums in registers become bfloat16. No sum of such products is a subnormal number, of which the
+// instruction would make 0.
+struct TileRounding {
+  const float* bias; // of the panel
+  c10::BFloat16* out;
+  int64_t out_step; // from a pixel to the next
+
+  TileSums first(int v) const {
+    return _mm512_castps_si512(_mm512_loadu_ps(bias + v * kLanes<float>));
+  }
+  template <int rows>
+  void store(const TileSums (&sums)[rows][kTileVectors], int64_t row) const {
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kTileVectors; v++) {
+        __m256i rounded;
+        asm("vcvtneps2bf16 %1, %0" : "=v"(rounded) : "v"(sums[r][v]));
+        std::memcpy(out + (row + r) * out_step + v * kLanes<float>, &rounded, sizeof(rounded));
+      }
+    }
+  }
+};
+#endif
 
 // Sums begin with the bias, and are completed by the epilogue. Pads are 0.
 template <class T>
@@ -23,7 +50,7 @@ class FloatEnds {
   using Sums = PanelSums<float>;
 
   FloatEnds(const ConvProblem& p, const ProductPlan& plan)
-      : plan_(plan), epilogue_(p), has_bias_(p.bias != nullptr) {
+      : plan_(plan), epilogue_(p), out_stride_(p.dst_stride), has_bias_(p.bias != nullptr) {
     const auto* bias = static_cast<const T*>(p.bias);
     const int64_t channels = has_bias_ ? p.groups * p.oc : 0;
     for (int64_t c = 0; c < channels; c++)
@@ -51,6 +78,27 @@ class FloatEnds {
     }
   }
 
+  // Channels-last results without an epilogue.
+  bool takes_tiles() const {
+    return has_register_tiles<ProductsOf<T>>() && epilogue_.is_empty() && out_stride_[1] == 1;
+  }
+  void multiply(
+      const typename ProductsOf<T>::Arguments& product,
+      const TileRun& at,
+      const Workspace& /*own*/) const {
+#if defined(CPU_CAPABILITY_AVX512)
+    const RowTask& task = at.task;
+    const int64_t channel = task.group * plan_.oc + at.panel * kProductColumns;
+    const OutputRun run{
+        task.n, channel, task.d, at.row, task.pixels.begin, kProductColumns, product.m};
+    if constexpr (std::is_same_v<T, c10::BFloat16>)
+      multiply_in_registers<HalfProducts<T>>(
+          product,
+          TileRounding{
+              bias_.data() + (has_bias_ ? channel : 0), epilogue_.output(run), out_stride_[4]});
+#endif
+  }
+
  private:
   // Among those of all groups.
   int64_t channel_of(const Sums& sums) const {
@@ -59,6 +107,7 @@ class FloatEnds {
 
   const ProductPlan& plan_;
   const Epilogue<T> epilogue_;
+  const int64_t* const out_stride_;
   const bool has_bias_;
   const Scratch<float> bias_{(has_bias_ ? plan_.groups * plan_.oc : 0) + kProductColumns};
 };

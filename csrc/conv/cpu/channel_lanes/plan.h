@@ -101,11 +101,10 @@ elements_of(const LaneImages& images, int64_t planes, int64_t rows, int64_t widt
   return 1.0 * planes * rows * width * images.in_channels * block * images.lanes;
 }
 
-inline LaneTile
-tile_of(const LaneImages& images, int64_t width, int64_t block, int64_t pixels = kUnitPixels) {
+inline LaneTile tile_of(const LaneImages& images, int64_t width, int64_t block) {
   const int64_t* size = images.out_size;
   const int64_t most_rows =
-      std::clamp<int64_t>(pixels / (size[2] * images.in_channels), 1, size[1]);
+      std::clamp<int64_t>(kUnitPixels / (size[2] * images.in_channels), 1, size[1]);
   LaneTile tile{block, width};
   tile.rows = ceil_div(size[1], ceil_div(size[1], most_rows)); // of equal size
   tile.in_planes = std::min(images.reach(0, 1), images.in_size[0]);
@@ -124,11 +123,7 @@ inline LaneTile choose_tile(const LaneImages& images, int64_t block, bool reads_
     tile = tile_of(images, ceil_div(tile.width, 2), block);
   if (reads_image)
     return tile;
-  // A task computes fewer rows, and where channels do not lie together fewer vectors, while rows do
-  // not fit.
-  if (images.in_stride[1] == 1)
-    for (int64_t pixels = kUnitPixels / 2; tile.rows > 1 && tile.elements > kScratch; pixels /= 2)
-      tile = tile_of(images, tile.width, block, pixels);
+  // A task computes fewer vectors while rows do not fit.
   while (tile.block > 1 && tile.elements > kScratch)
     tile = tile_of(images, tile.width, ceil_div(tile.block, 2));
   const int64_t* size = images.in_size;

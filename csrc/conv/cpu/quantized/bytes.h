@@ -34,33 +34,42 @@ inline Vector<float> at_least(Vector<float> value, Vector<float> bound) {
 }
 
 // The nearest integers to numbers that are no NaN. Those beyond the range of Dst are on the same
-// side of it, or are its bound.
-template <class Dst>
+// side of it, or are its bound. is_bounded: numbers are below 2^31.
+template <class Dst, bool is_bounded = false>
 inline Ints nearest(Vector<float> value) {
-  const Vector<float> limited = at_most(value, broadcast(float(std::numeric_limits<Dst>::max())));
+  constexpr float high = std::numeric_limits<Dst>::max();
 #if defined(CPU_CAPABILITY_AVX512)
-  return Ints(_mm512_cvtps_epi32(limited)); // below -2^31: -2^31
+  return Ints(_mm512_cvtps_epi32(is_bounded ? value : at_most(value, broadcast(high))));
 #elif defined(CPU_CAPABILITY_AVX2)
-  return Ints(_mm256_cvtps_epi32(limited));
+  return Ints(_mm256_cvtps_epi32(is_bounded ? value : at_most(value, broadcast(high))));
 #else
   // The addition rounds, and leaves the integer in the lowest bits.
   const Vector<float> low = broadcast(float(std::numeric_limits<Dst>::min()));
-  return Ints(at_least(limited, low) + broadcast(0x1.8p23f)) - 0x4b400000;
+  const Vector<float> limited = at_least(at_most(value, broadcast(high)), low);
+  return Ints(limited + broadcast(0x1.8p23f)) - 0x4b400000;
 #endif
 }
+
+#if defined(CPU_CAPABILITY_AVX512)
+// Four vectors of integers as bytes that saturate.
+template <class Dst>
+inline __m512i saturated_bytes(const Ints (&values)[4]) {
+  const auto words = [](Ints a, Ints b) { return _mm512_packs_epi32(__m512i(a), __m512i(b)); };
+  const __m512i low = words(values[0], values[1]), high = words(values[2], values[3]);
+  const __m512i mixed =
+      std::is_signed_v<Dst> ? _mm512_packs_epi16(low, high) : _mm512_packus_epi16(low, high);
+  // Packing interleaves lanes of 16 bytes: four bytes each of the vectors 0 to 3, four times.
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  return _mm512_permutexvar_epi32(order, mixed);
+}
+#endif
 
 // Vectors of integers, as bytes that saturate.
 template <int vectors, class Dst>
 inline void store_saturated(const Ints (&values)[vectors], Dst* to) {
 #if defined(CPU_CAPABILITY_AVX512)
   if constexpr (vectors == 4) {
-    const auto words = [](Ints a, Ints b) { return _mm512_packs_epi32(__m512i(a), __m512i(b)); };
-    const __m512i low = words(values[0], values[1]), high = words(values[2], values[3]);
-    const __m512i mixed =
-        std::is_signed_v<Dst> ? _mm512_packs_epi16(low, high) : _mm512_packus_epi16(low, high);
-    // Packing interleaves lanes of 16 bytes: four bytes each of the vectors 0 to 3, four times.
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    _mm512_storeu_si512(to, _mm512_permutexvar_epi32(order, mixed));
+    _mm512_storeu_si512(to, saturated_bytes<Dst>(values));
     return;
   }
   for (int i = 0; i < vectors; i++) {
@@ -136,8 +145,8 @@ struct ByDivision {
 #if defined(__FMA__)
 // The same at a fraction of what a division takes: one step of Newton's method from the product
 // with the reciprocal gives the correctly rounded quotient (Markstein, IA-64 and Elementary
-// Functions, 2000, chapter 8). is_bounded: numbers are finite and below 2^62. Else, what saturates
-// anyway is limited first, so that nothing overflows.
+// Functions, 2000, chapter 8). is_bounded: quotients are finite and below 2^30. Else, what
+// saturates anyway is limited first, so that nothing overflows.
 template <class Dst, bool is_bounded>
 struct ByReciprocal {
   Vector<float> scale, zero_point, reciprocal, most;
@@ -155,7 +164,7 @@ struct ByReciprocal {
     }
     const Vector<float> quotient = v * reciprocal;
     const Vector<float> rest = multiply_add<float>(-quotient, scale, v);
-    return nearest<Dst>(multiply_add<float>(rest, reciprocal, quotient) + zero_point);
+    return nearest<Dst, is_bounded>(multiply_add<float>(rest, reciprocal, quotient) + zero_point);
   }
   // Whether neither the reciprocal nor the products leave the range of normal numbers.
   static bool is_exact(float scale) {
@@ -164,8 +173,8 @@ struct ByReciprocal {
 };
 #endif
 
-// f(the function object that makes integers of numbers). is_bounded: they are finite and below
-// 2^62.
+// f(the function object that makes integers of numbers). is_bounded: quotients are finite and below
+// 2^30.
 template <class Dst, bool is_bounded, class F>
 void with_rounding(const QuantizedSteps& steps, const F& f) {
 #if defined(__FMA__)

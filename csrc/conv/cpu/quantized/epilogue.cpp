@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "conv/cpu/quantized/bytes.h"
+#include "conv/cpu/quantized/tile_steps.h"
 #include "conv/quantized/reference.h"
 #include "core/cpu/transpose.h"
 
@@ -83,6 +84,26 @@ void exchange(const QuantizedRun& run, const int64_t* stride, T* dense, Image* i
       move(dense[x * channels + c], image[c * stride[1] + x * stride[4]]);
 }
 
+// f<Dst, Residual>() where both are of bytes, or Residual is void for there is none. Whether it was
+// called.
+template <class F>
+bool with_byte_types(const QuantizedProblem& p, const F& f) {
+  const auto with_dst = [&]<class Dst>(std::type_identity<Dst>) {
+    if (p.conv.residual == nullptr)
+      f.template operator()<Dst, void>();
+    else if (p.residual_dtype == c10::kByte)
+      f.template operator()<Dst, uint8_t>();
+    else if (p.residual_dtype == c10::kChar)
+      f.template operator()<Dst, int8_t>();
+    else
+      return false;
+    return true;
+  };
+  if (p.dst_dtype == c10::kByte)
+    return with_dst(std::type_identity<uint8_t>());
+  return p.dst_dtype == c10::kChar && with_dst(std::type_identity<int8_t>());
+}
+
 typedef float HalfVector __attribute__((vector_size(sizeof(Vector<float>) / 2)));
 
 // Whole vectors are activated.
@@ -107,14 +128,20 @@ void activate_all(float* values, int64_t n) {
 QuantizedEpilogue::QuantizedEpilogue(const QuantizedProblem& p) : p_(p) {
   std::fill_n(scales_.data() + channels_, kRest, 0.0f);
   std::fill_n(biases_.data() + channels_, kRest, 0.0f);
+  float scale = 0, bias = 0; // the largest
   for (int64_t c = 0; c < channels_; c++) {
-    const float scale = scales_.data()[c] = steps_.scale(p, c);
-    const float bias = biases_.data()[c] = steps_.bias(p, c);
-    // A sum is below 2^31.
-    is_bounded_ &= std::fabs(scale) < 0x1p30f && std::fabs(bias) < 0x1p60f;
+    scales_.data()[c] = steps_.scale(p, c);
+    biases_.data()[c] = steps_.bias(p, c);
+    scale = std::max(scale, std::fabs(scales_.data()[c]));
+    bias = std::max(bias, std::fabs(biases_.data()[c]));
+    is_bounded_ &= std::isfinite(scales_.data()[c]) && std::isfinite(biases_.data()[c]);
   }
-  // A residual of bytes is at most 510 away from its zero point.
-  is_bounded_ &= p.conv.residual == nullptr || std::fabs(steps_.residual_scale) < 0x1p50f;
+  const double of_byte = 255 + std::fabs(steps_.residual_zero_point);
+  const double residual =
+      p.conv.residual == nullptr ? 0 : of_byte * std::fabs(steps_.residual_scale);
+  const double most = 0x1p31 * scale + bias + residual;
+  is_bounded_ &=
+      most < 0x1p29 * std::fabs(steps_.dst_scale) && std::fabs(steps_.dst_zero_point) < 0x1p29f;
 }
 
 template <class T>
@@ -192,33 +219,65 @@ void QuantizedEpilogue::store_bytes(const QuantizedRun& run, const Workspace& ow
     exchange</*kToImage=*/true>(run, stride, first, image);
 }
 
+bool QuantizedEpilogue::has_simple_activation() const {
+  return p_.conv.activation == Activation::none || p_.conv.activation == Activation::relu;
+}
+
 // Whether store_bytes does it; then it has done it.
 bool QuantizedEpilogue::try_store_bytes(const QuantizedRun& run, const Workspace& own) const {
-  const Activation activation = p_.conv.activation;
-  if (activation != Activation::none && activation != Activation::relu)
-    return false;
-  const auto store = [&]<class Dst, class Residual>() {
-    if (is_bounded_)
-      store_bytes<Dst, Residual, true>(run, own);
-    else
-      store_bytes<Dst, Residual, false>(run, own);
-    return true;
-  };
-  const auto store_with_residual = [&]<class Dst>(std::type_identity<Dst>) {
-    if (p_.conv.residual == nullptr)
-      return store.template operator()<Dst, void>();
-    if (p_.residual_dtype == c10::kByte)
-      return store.template operator()<Dst, uint8_t>();
-    if (p_.residual_dtype == c10::kChar)
-      return store.template operator()<Dst, int8_t>();
-    return false;
-  };
-  if (p_.dst_dtype == c10::kByte)
-    return store_with_residual(std::type_identity<uint8_t>());
-  if (p_.dst_dtype == c10::kChar)
-    return store_with_residual(std::type_identity<int8_t>());
-  return false;
+  return has_simple_activation() && with_byte_types(p_, [&]<class Dst, class Residual>() {
+           if (is_bounded_)
+             store_bytes<Dst, Residual, true>(run, own);
+           else
+             store_bytes<Dst, Residual, false>(run, own);
+         });
 }
+
+#if defined(CPU_CAPABILITY_AVX512)
+template <class Dst, class Residual>
+void QuantizedEpilogue::multiply_as(
+    const ByteProducts::Arguments& product,
+    const QuantizedRun& run,
+    const Workspace& own) const {
+  TilePlaces<Dst, Residual> places{};
+  if constexpr (!std::is_void_v<Residual>) {
+    const int64_t* const stride = p_.conv.residual_stride;
+    places.residual = static_cast<const Residual*>(p_.conv.residual) + offset_of(run, stride);
+    places.residual_step = stride[4];
+    if (stride[1] != 1) {
+      auto* const dense = reinterpret_cast<Residual*>(own.values.data());
+      exchange</*kToImage=*/false>(run, stride, dense, places.residual);
+      places.residual = dense;
+      places.residual_step = run.channels;
+    }
+  }
+  const int64_t* const stride = p_.conv.dst_stride;
+  Dst* const image = static_cast<Dst*>(p_.conv.out) + offset_of(run, stride);
+  const bool is_in_place = stride[1] == 1;
+  places.out = is_in_place ? image : reinterpret_cast<Dst*>(own.bytes.data());
+  places.out_step = is_in_place ? stride[4] : run.channels;
+  const auto [scale, bias, excess] = channels_of(run);
+  const bool has_relu = p_.conv.activation == Activation::relu;
+  multiply_in_registers<ByteProducts>(
+      product, TileSteps<Dst, Residual>(steps_, has_relu, scale, bias, excess, places));
+  if (!is_in_place)
+    exchange</*kToImage=*/true>(run, stride, places.out, image);
+}
+
+bool QuantizedEpilogue::takes_tiles() const {
+  return has_register_tiles<ByteProducts>() && !p_.returns_sums && is_bounded_ &&
+      has_simple_activation() && with_byte_types(p_, []<class Dst, class Residual>() {}) &&
+      steps_.dst_scale > 0 && ByReciprocal<int8_t, true>::is_exact(steps_.dst_scale);
+}
+
+void QuantizedEpilogue::multiply(
+    const ByteProducts::Arguments& product,
+    const QuantizedRun& run,
+    const Workspace& own) const {
+  with_byte_types(
+      p_, [&]<class Dst, class Residual>() { multiply_as<Dst, Residual>(product, run, own); });
+}
+#endif
 
 void QuantizedEpilogue::store(const QuantizedRun& run, const Workspace& own) const {
   if (p_.returns_sums) {

@@ -2,6 +2,7 @@
 // the layout of the result.
 #pragma once
 
+#include "conv/cpu/shared/products/products.h"
 #include "conv/quantized/problem.h"
 #include "core/cpu/scratch.h"
 
@@ -45,6 +46,14 @@ class QuantizedEpilogue {
   };
   void store(const QuantizedRun& run, const Workspace& own) const;
 
+  // Whether results can be made of sums in registers. Then multiply() makes those of a product of
+  // all pixels of a run, without sums, with a whole panel.
+  bool takes_tiles() const;
+  void multiply(
+      const ByteProducts::Arguments& product,
+      const QuantizedRun& run,
+      const Workspace& own) const;
+
  private:
   Channels channels_of(const QuantizedRun& run) const {
     return {scales_.data() + run.channel, biases_.data() + run.channel, run.excess};
@@ -54,6 +63,12 @@ class QuantizedEpilogue {
   template <class Dst, class Residual, bool is_bounded>
   void store_bytes(const QuantizedRun& run, const Workspace& own) const;
   bool try_store_bytes(const QuantizedRun& run, const Workspace& own) const;
+  bool has_simple_activation() const;
+  template <class Dst, class Residual>
+  void multiply_as(
+      const ByteProducts::Arguments& product,
+      const QuantizedRun& run,
+      const Workspace& own) const;
   template <class Dst>
   void store_as(const QuantizedRun& run, const Workspace& own) const;
 
@@ -62,7 +77,7 @@ class QuantizedEpilogue {
   const int64_t channels_ = p_.conv.groups * p_.conv.oc;
   // A vector is read at any channel.
   const Scratch<float> scales_{channels_ + kRest}, biases_{channels_ + kRest};
-  // Whether no sum can make a quotient that is not finite.
+  // Whether no sum can make a quotient that is not finite, or not below 2^30.
   bool is_bounded_ = true;
 };
 

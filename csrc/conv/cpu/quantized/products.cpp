@@ -54,6 +54,32 @@ class IntegerEnds {
     }
   }
 
+  bool takes_tiles() const {
+    return std::is_same_v<Products, ByteProducts> && epilogue_.takes_tiles();
+  }
+  void multiply(
+      const typename Products::Arguments& product,
+      const TileRun& at,
+      const Workspace& own) const {
+    if constexpr (std::is_same_v<Products, ByteProducts>) {
+      const RowTask& task = at.task;
+      const int64_t first = at.panel * kProductColumns;
+      epilogue_.multiply(
+          product,
+          {nullptr,
+           0,
+           task.n,
+           task.group * plan_.oc + first,
+           task.d,
+           at.row,
+           task.pixels.begin,
+           kProductColumns,
+           product.m,
+           weights_.excess(task.group, at.panel, plan_.blocks)},
+          own);
+    }
+  }
+
  private:
   const ProductPlan& plan_;
   const ProductWeights<Products>& weights_;

@@ -27,6 +27,10 @@ void run_reference(const QuantizedProblem& q) {
 }
 
 constexpr Kernel<QuantizedProblem> kernels[] = {
+    {"depthwise_quads",
+     supports_quantized_depthwise_quads,
+     prefers_quantized_depthwise_quads,
+     run_quantized_depthwise_quads},
     {"depthwise",
      supports_quantized_depthwise,
      prefers_quantized_depthwise,

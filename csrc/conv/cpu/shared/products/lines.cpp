@@ -60,14 +60,6 @@ void copy_every_second(const T* from, int64_t n, T* to) {
   copy(n - lanes, 1);
 }
 
-// Without a call, for there are few.
-template <class T>
-void fill_zeros(T* to, int64_t n) {
-#pragma GCC novector
-  for (int64_t i = 0; i < n; i++)
-    to[i] = T(0);
-}
-
 // Lines of channels become pixels. Lines that compete for the same sets of the first-level cache
 // are copied first: a transpose reads each several times.
 template <class T>
@@ -174,8 +166,8 @@ void copy_channel_lines(const LineOfImage& line, int64_t pitch, T* to) {
   const bool is_transposed = line.channel_stride == 1 && line.channels > 1;
   for (int64_t c = 0; c < line.channels; c++) {
     T* const own = to + c * pitch;
-    fill_zeros(own, inside.begin);
-    fill_zeros(own + inside.end, line.pixels - inside.end);
+    std::fill_n(own, inside.begin, T(0));
+    std::fill(own + inside.end, own + line.pixels, T(0));
     if (is_transposed)
       continue;
     const T* const channel = from + c * line.channel_stride;

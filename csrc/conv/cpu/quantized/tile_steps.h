@@ -1,0 +1,86 @@
+// The steps from sums to bytes for tiles of sums in registers: the same bits as bytes.h and
+// epilogue.cpp give.
+#pragma once
+
+#include <type_traits>
+
+#include "conv/cpu/quantized/bytes.h"
+#include "conv/cpu/shared/products/register_tiles.h"
+
+namespace torch_dnnl {
+
+#if defined(CPU_CAPABILITY_AVX512)
+// Where the first pixel of a product is, of a panel of channels. Residual: void where there is
+// none.
+template <class Dst, class Residual>
+struct TilePlaces {
+  Dst* out;
+  const std::conditional_t<std::is_void_v<Residual>, Dst, Residual>* residual;
+  int64_t out_step, residual_step; // from a pixel to the next
+};
+
+// Quotients are below 2^31, and scales are positive.
+template <class Dst, class Residual>
+class TileSteps {
+ public:
+  TileSteps(
+      const QuantizedSteps& steps,
+      bool has_relu,
+      const float* scale,
+      const float* bias,
+      const int32_t* excess,
+      const TilePlaces<Dst, Residual>& places)
+      : scale_(scale),
+        bias_(bias),
+        excess_(excess),
+        places_(places),
+        residual_scale_(broadcast(steps.residual_scale)),
+        residual_zero_point_(broadcast(steps.residual_zero_point)),
+        round_(steps),
+        // What becomes of 0 is the least that is left of negative numbers.
+        least_(_mm512_set1_epi8(
+            has_relu ? steps.rounded<Dst>(0.0f) : std::numeric_limits<Dst>::min())) {}
+
+  TileSums first(int v) const {
+    return _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_loadu_si512(excess_ + v * 16));
+  }
+
+  template <int rows>
+  void store(const TileSums (&sums)[rows][kTileVectors], int64_t row) const {
+    Ints values[rows][kTileVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kTileVectors; v++) {
+      const Vector<float> scale = load_vector(scale_ + v * 16), bias = load_vector(bias_ + v * 16);
+#pragma GCC unroll 6
+      for (int r = 0; r < rows; r++) {
+        Vector<float> value = _mm512_cvtepi32_ps(sums[r][v]);
+        value = value * scale + bias;
+        if constexpr (!std::is_void_v<Residual>) {
+          const auto* const at = places_.residual + (row + r) * places_.residual_step + v * 16;
+          const Vector<float> bytes = load_lanes<float>(at);
+          value = value + residual_scale_ * (bytes - residual_zero_point_);
+        }
+        values[r][v] = round_(value);
+      }
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++) {
+      const __m512i bytes = saturated_bytes<Dst>(values[r]);
+      Dst* const to = places_.out + (row + r) * places_.out_step;
+      _mm512_storeu_si512(
+          to,
+          std::is_signed_v<Dst> ? _mm512_max_epi8(bytes, least_) : _mm512_max_epu8(bytes, least_));
+    }
+  }
+
+ private:
+  const float *scale_, *bias_;
+  const int32_t* excess_;
+  TilePlaces<Dst, Residual> places_;
+  Vector<float> residual_scale_, residual_zero_point_;
+  ByReciprocal<Dst, /*is_bounded=*/true> round_;
+  __m512i least_;
+};
+#endif
+
+} // namespace torch_dnnl
