@@ -83,7 +83,7 @@ class FloatEnds {
     return has_register_tiles<ProductsOf<T>>() && epilogue_.is_empty() && out_stride_[1] == 1;
   }
   void multiply(
-      const typename ProductsOf<T>::Arguments& product,
+      const TileProduct<ProductsOf<T>>& product,
       const TileRun& at,
       const Workspace& /*own*/) const {
 #if defined(CPU_CAPABILITY_AVX512)

@@ -1,160 +1,152 @@
-// Quantized depthwise convolution of channels-last images where the machine adds up products of
-// four bytes at once: those of a column of four taps.
-//
-// Rows of the kernel are taken four at a time, the last ones with rows of weight 0. Of 64 channels
-// of four pixels, one above the other, two steps of interleaving make the four bytes of each
-// channel neighbours. Interleaving stays within the 16 bytes of a lane: vector v of four then has
-// channels 16 l + 4 v to 16 l + 4 v + 3 in lane l.
+// Quantized depthwise convolution where the machine adds up products of four bytes at once. Pixels
+// are read as 64 channels that lie together: in channels-last images where they are, of others in
+// copies of the rows that a task meets.
 #include <algorithm>
 #include <vector>
 
 #include "conv/cpu/quantized/epilogue.h"
 #include "conv/cpu/quantized/kernels.h"
+#include "conv/cpu/quantized/quad_sums.h"
+#include "conv/cpu/shared/products/lines.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/scratch.h"
-#include "core/cpu/simd.h"
 
 namespace torch_dnnl {
 
 #if defined(CPU_CAPABILITY_AVX512)
 namespace {
 
-constexpr int64_t kChannels = 64; // at once
-constexpr int kVectors = 4;       // of their sums
-constexpr int64_t kPixels = 32;   // of a row, whose sums stay in the first-level cache
-constexpr int kOutputs = 4;       // whose sums are in registers
+constexpr int64_t kPixels = 64; // of outputs whose sums stay in the first-level cache
+constexpr int64_t kCopied =
+    256 * 1024; // bytes of copied rows, which stay in the second-level cache
 
-// Products of unsigned bytes by signed ones, whose instruction this library's flags do not include.
-inline __m512i add_quads(__m512i sums, __m512i a, const int8_t* b) {
-  asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(a), "m"(*reinterpret_cast<const __m512i*>(b)));
-  return sums;
-}
-
-// Four rows of inputs, of which some may be pads.
-struct RowQuad {
-  const uint8_t* rows[4]; // the pixel of column 0, of the first channel
-  int64_t step[4];        // from a pixel to the next
-  const int8_t* weights;  // [tap][vector][byte]
+// How outputs are cut into tasks.
+struct QuadPlan {
+  bool reads_image;
+  int64_t blocks, blocks_of_task; // of channels
+  int64_t rows, row_blocks;       // of outputs, of a task
+  int64_t rows_at_once;           // which follow one another in the result
+  int64_t copied_rows;            // of the image, that a task meets
 };
 
-// Some outputs of a row, of up to 64 channels.
-struct QuadRun {
-  const RowQuad* quads;
-  int64_t count;       // of quads
-  __mmask64 channels;  // that there are
-  int64_t columns;     // of the image
-  const uint8_t* pads; // instead of pixels of other columns
-  __m512i flips;       // makes signed bytes unsigned
-};
-
-struct Column {
-  __m512i quads[kVectors];
-};
-
-inline Column load_column(const QuadRun& run, const RowQuad& quad, int64_t x) {
-  const bool is_inside = x >= 0 && x < run.columns;
-  const auto load = [&](int row) {
-    const uint8_t* const at = is_inside ? quad.rows[row] + x * quad.step[row] : run.pads;
-    return _mm512_xor_si512(_mm512_maskz_loadu_epi8(run.channels, at), run.flips);
+QuadPlan plan_quads(const ConvProblem& p, int64_t threads) {
+  QuadPlan plan{};
+  plan.reads_image = p.src_stride[1] == 1;
+  plan.blocks = ceil_div(p.groups, kQuadChannels);
+  plan.blocks_of_task = plan.reads_image ? plan.blocks : 1;
+  const auto are_joined = [&](const int64_t* stride) {
+    return stride[3] == p.dst_size[2] * stride[4];
   };
-  const __m512i a = load(0), b = load(1), c = load(2), d = load(3);
-  const __m512i ab[2] = {_mm512_unpacklo_epi8(a, b), _mm512_unpackhi_epi8(a, b)};
-  const __m512i cd[2] = {_mm512_unpacklo_epi8(c, d), _mm512_unpackhi_epi8(c, d)};
-  return {
-      {_mm512_unpacklo_epi16(ab[0], cd[0]),
-       _mm512_unpackhi_epi16(ab[0], cd[0]),
-       _mm512_unpacklo_epi16(ab[1], cd[1]),
-       _mm512_unpackhi_epi16(ab[1], cd[1])}};
+  const bool has_joined_rows =
+      are_joined(p.dst_stride) && (p.residual == nullptr || are_joined(p.residual_stride));
+  plan.rows_at_once = has_joined_rows ? std::max<int64_t>(kPixels / p.dst_size[2], 1) : 1;
+  plan.rows = plan.rows_at_once;
+  const int64_t reach = (p.kernel[1] - 1) * p.dilation[1] + 1;
+  const auto copied_rows = [&] { return (plan.rows - 1) * p.stride[1] + reach; };
+  if (!plan.reads_image) {
+    // The first rows of a task are copied again.
+    const int64_t rows_of_copies = kCopied / (p.src_size[2] * kQuadChannels);
+    const int64_t most = std::max<int64_t>((rows_of_copies - reach) / p.stride[1], 2 * reach);
+    const int64_t tasks = p.n * plan.blocks * p.dst_size[0];
+    const int64_t enough = ceil_div(p.dst_size[1] * tasks, 4 * threads);
+    plan.rows = std::clamp(enough, std::min(plan.rows_at_once, most), most);
+  }
+  plan.rows = std::min(plan.rows, p.dst_size[1]);
+  plan.rows_at_once = std::min(plan.rows_at_once, plan.rows);
+  plan.row_blocks = ceil_div(p.dst_size[1], plan.rows);
+  plan.copied_rows = plan.reads_image ? 0 : copied_rows();
+  return plan;
 }
 
-// In the order of channels: lanes l of the vectors v are a matrix, which is transposed.
-inline void store_in_order(const __m512i (&sums)[kVectors], int32_t* to) {
-  const __m512i a = _mm512_shuffle_i32x4(sums[0], sums[1], 0x44);
-  const __m512i b = _mm512_shuffle_i32x4(sums[2], sums[3], 0x44);
-  const __m512i c = _mm512_shuffle_i32x4(sums[0], sums[1], 0xee);
-  const __m512i d = _mm512_shuffle_i32x4(sums[2], sums[3], 0xee);
-  _mm512_storeu_si512(to, _mm512_shuffle_i32x4(a, b, 0x88));
-  _mm512_storeu_si512(to + 16, _mm512_shuffle_i32x4(a, b, 0xdd));
-  _mm512_storeu_si512(to + 32, _mm512_shuffle_i32x4(c, d, 0x88));
-  _mm512_storeu_si512(to + 48, _mm512_shuffle_i32x4(c, d, 0xdd));
-}
+// [block][quad][tap][vector][channel of the vector][row of the quad], and the zero point times the
+// sums of all weights of a channel, which sums have too much.
+class QuadWeights {
+ public:
+  QuadWeights(const ConvProblem& p, int offset) : p_(p) {
+    std::fill_n(weights_.data(), weights_size_, int8_t(0));
+    for (int64_t c = 0; c < p_.groups; c++)
+      excess_.data()[c] = offset * pack(c);
+  }
+  int64_t quads() const {
+    return quads_;
+  }
+  const int8_t* at(int64_t block, int64_t quad) const {
+    return weights_.data() + (block * quads_ + quad) * quad_size_;
+  }
+  const int32_t* excess(int64_t block) const {
+    return excess_.data() + block * kQuadChannels;
+  }
 
-// kOutputs outputs, of which the first meets column x with its first tap: sums are kChannels apart.
-template <int taps, int stride>
-void add_outputs(const QuadRun& run, int64_t x, int32_t* to) {
-  constexpr int columns = (kOutputs - 1) * stride + taps;
-  __m512i sums[kOutputs][kVectors] = {};
-  for (int64_t q = 0; q < run.count; q++) {
-    const RowQuad& quad = run.quads[q];
-#pragma GCC unroll 16
-    for (int column = 0; column < columns; column++) {
-      const Column loaded = load_column(run, quad, x + column);
-#pragma GCC unroll 4
-      for (int i = 0; i < kOutputs; i++) {
-        const int tap = column - i * stride;
-        if (tap < 0 || tap >= taps)
-          continue;
-        const int8_t* const weights = quad.weights + tap * kVectors * sizeof(__m512i);
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; v++)
-          sums[i][v] = add_quads(sums[i][v], loaded.quads[v], weights + v * sizeof(__m512i));
+ private:
+  // The sum of the weights.
+  int32_t pack(int64_t c) const {
+    const int64_t* const ws = p_.weights_stride;
+    const auto* const weights = static_cast<const int8_t*>(p_.weights) + c * p_.weights_group;
+    const int64_t lane = c % kQuadChannels / 16, vector = c % 16 / 4;
+    int8_t* const to = weights_.data() + c / kQuadChannels * quads_ * quad_size_ + vector * 64 +
+        lane * 16 + c % 4 * 4;
+    int32_t sum = 0;
+    for (int64_t row = 0; row < p_.kernel[0] * p_.kernel[1]; row++) {
+      const int64_t kd = row / p_.kernel[1], kh = row % p_.kernel[1];
+      for (int64_t tap = 0; tap < p_.kernel[2]; tap++) {
+        const int8_t weight = weights[kd * ws[2] + kh * ws[3] + tap * ws[4]];
+        to[row / 4 * quad_size_ + tap * kQuadTapBytes + row % 4] = weight;
+        sum += weight;
       }
     }
+    return sum;
   }
-#pragma GCC unroll 4
-  for (int i = 0; i < kOutputs; i++)
-    store_in_order(sums[i], to + i * kChannels);
-}
 
-using AddOutputs = void (*)(const QuadRun& run, int64_t x, int32_t* to);
-
-// Null for taps and strides that there are no instances of.
-AddOutputs add_outputs_of(const ConvProblem& p) {
-  const auto of_stride = [&]<int taps>(std::integral_constant<int, taps>) -> AddOutputs {
-    return p.stride[2] == 1 ? &add_outputs<taps, 1>
-        : p.stride[2] == 2  ? &add_outputs<taps, 2>
-                            : nullptr;
-  };
-  if (p.dilation[2] != 1)
-    return nullptr;
-  switch (p.kernel[2]) {
-    case 3:
-      return of_stride(std::integral_constant<int, 3>());
-    case 5:
-      return of_stride(std::integral_constant<int, 5>());
-    case 7:
-      return of_stride(std::integral_constant<int, 7>());
-    default:
-      return nullptr;
-  }
-}
+  const ConvProblem& p_;
+  const int64_t quads_ = ceil_div(p_.kernel[0] * p_.kernel[1], int64_t(4));
+  const int64_t quad_size_ = p_.kernel[2] * kQuadTapBytes;
+  const int64_t blocks_ = ceil_div(p_.groups, kQuadChannels);
+  const int64_t weights_size_ = blocks_ * quads_ * quad_size_;
+  const Scratch<int8_t> weights_{weights_size_};
+  const Scratch<int32_t> excess_{blocks_ * kQuadChannels};
+};
 
 class DepthwiseQuads {
  public:
   explicit DepthwiseQuads(const QuantizedProblem& problem) : problem_(problem) {
-    std::fill_n(weights_.data(), blocks_ * block_weights_, int8_t(0));
-    for (int64_t c = 0; c < p_.groups; c++)
-      pack_channel(c);
-    std::fill_n(pads_, kChannels, static_cast<uint8_t>(zero_point()));
+    std::fill_n(pads_, kQuadChannels, static_cast<uint8_t>(zero_point()));
   }
 
   void run() const {
-    const int64_t rows = p_.n * p_.dst_size[0] * p_.dst_size[1];
-    const int64_t operations = p_.dst_size[2] * p_.groups * kernel_rows_ * p_.kernel[2] / 4;
-    parallel_tasks(rows, operations, [&](int64_t begin, int64_t end) {
-      Workspace own(quads_);
-      for (int64_t row = begin; row < end; row++)
-        compute_row(row, own);
+    const int64_t block_tasks = ceil_div(plan_.blocks, plan_.blocks_of_task);
+    const int64_t tasks = p_.n * p_.dst_size[0] * plan_.row_blocks * block_tasks;
+    const int64_t operations = plan_.rows * p_.dst_size[2] * plan_.blocks_of_task * kQuadChannels *
+        weights_.quads() * p_.kernel[2];
+    parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
+      Workspace own(*this);
+      for (int64_t i = begin; i < end; i++) {
+        Digits digits{i};
+        Place at{};
+        const Range blocks =
+            nth_range(digits.next(block_tasks), plan_.blocks_of_task, plan_.blocks);
+        const Range rows = nth_range(digits.next(plan_.row_blocks), plan_.rows, p_.dst_size[1]);
+        at.d = digits.next(p_.dst_size[0]);
+        at.n = digits.rest;
+        compute(at, blocks, rows, own);
+      }
     });
   }
 
  private:
+  struct Place {
+    int64_t n, d, block, h; // of outputs
+  };
+
   // Memory of a thread.
   struct Workspace {
-    explicit Workspace(int64_t count) : quads(count) {}
+    explicit Workspace(const DepthwiseQuads& all)
+        : quads(all.weights_.quads()),
+          copied(all.plan_.copied_rows * all.p_.src_size[2] * kQuadChannels) {}
     std::vector<RowQuad> quads;
-    const Scratch<int32_t> sums{(kPixels + kOutputs) * kChannels};
-    const QuantizedEpilogue::Workspace epilogue{kPixels * kChannels};
+    const Scratch<uint8_t> copied; // [row][pixel][channel]
+    Range copied_rows;             // of the image
+    const Scratch<int32_t> sums{(kPixels + kQuadOutputs) * kQuadChannels};
+    const QuantizedEpilogue::Workspace epilogue{kPixels * kQuadChannels};
   };
 
   int zero_point() const { // of inputs in memory
@@ -163,93 +155,106 @@ class DepthwiseQuads {
   bool is_signed() const {
     return p_.dtype == c10::kChar;
   }
-
-  // [block][quad][tap][vector][channel of the vector][row of the quad]
-  void pack_channel(int64_t c) {
-    const int64_t* const ws = p_.weights_stride;
-    const auto* const weights = static_cast<const int8_t*>(p_.weights) + c * p_.weights_group;
-    const int64_t lane = c % kChannels / 16, vector = c % 16 / 4;
-    int8_t* const to =
-        weights_.data() + c / kChannels * block_weights_ + vector * 64 + lane * 16 + c % 4 * 4;
-    int32_t sum = 0;
-    for (int64_t row = 0; row < kernel_rows_; row++) {
-      for (int64_t tap = 0; tap < p_.kernel[2]; tap++) {
-        const int8_t weight =
-            weights[row / p_.kernel[1] * ws[2] + row % p_.kernel[1] * ws[3] + tap * ws[4]];
-        to[(row / 4 * p_.kernel[2] + tap) * kVectors * 64 + row % 4] = weight;
-        sum += weight;
-      }
-    }
-    const int offset = zero_point() + (is_signed() ? 128 : 0);
-    excess_.data()[c] = offset * sum;
+  int64_t channels(int64_t block) const {
+    return std::min(kQuadChannels, p_.groups - block * kQuadChannels);
+  }
+  const uint8_t* image_of(const Place& at) const {
+    return static_cast<const uint8_t*>(p_.src) + at.n * p_.src_stride[0] +
+        at.block * kQuadChannels * p_.src_stride[1];
   }
 
-  void compute_row(int64_t index, Workspace& own) const {
-    Digits digits{index};
-    const int64_t h = digits.next(p_.dst_size[1]), d = digits.next(p_.dst_size[0]);
-    const int64_t n = digits.rest;
-    for (int64_t block = 0; block < blocks_; block++) {
-      const int64_t first = block * kChannels;
-      const int64_t channels = std::min(kChannels, p_.groups - first);
-      select_rows({n, first, d, h, 0}, own);
-      const QuadRun run{
-          own.quads.data(),
-          quads_,
-          ~__mmask64(0) >> (kChannels - channels),
-          p_.src_size[2],
-          pads_,
-          _mm512_set1_epi8(is_signed() ? -128 : 0)};
-      for (int64_t w = 0; w < p_.dst_size[2]; w += kPixels) {
-        const int64_t pixels = std::min(kPixels, p_.dst_size[2] - w);
-        for (int64_t x = 0; x < pixels; x += kOutputs)
-          add_(run, (w + x) * p_.stride[2] - p_.pad[2], own.sums.data() + x * kChannels);
-        epilogue_.store(
-            {own.sums.data(),
-             kChannels,
-             n,
-             first,
-             d,
-             h,
-             w,
-             channels,
-             pixels,
-             excess_.data() + first},
-            own.epilogue);
-      }
+  void compute(Place at, Range blocks, Range rows, Workspace& own) const {
+    if (!plan_.reads_image) {
+      at.block = blocks.begin;
+      copy_rows(at, rows, own);
+    }
+    for (int64_t end, h = rows.begin; h < rows.end; h = end) {
+      end = std::min(h + plan_.rows_at_once, rows.end);
+      for (at.block = blocks.begin; at.block < blocks.end; at.block++)
+        compute_rows(at, {h, end}, own);
     }
   }
 
-  struct Place {
-    int64_t n, channel, d, h, w; // of outputs
-  };
+  // The rows of the image that rows of outputs meet; there is one plane of taps.
+  void copy_rows(const Place& at, Range rows, Workspace& own) const {
+    const int64_t* const xs = p_.src_stride;
+    const int64_t reach = (p_.kernel[1] - 1) * p_.dilation[1] + 1;
+    const int64_t first = rows.begin * p_.stride[1] - p_.pad[1];
+    const int64_t last = (rows.end - 1) * p_.stride[1] - p_.pad[1] + reach;
+    own.copied_rows = {
+        std::clamp<int64_t>(first, 0, p_.src_size[1]),
+        std::clamp<int64_t>(last, 0, p_.src_size[1])};
+    const int64_t d = at.d * p_.stride[0] - p_.pad[0], width = p_.src_size[2];
+    if (d < 0 || d >= p_.src_size[0])
+      return;
+    const uint8_t* const image = image_of(at) + d * xs[2];
+    const int64_t at_once = xs[3] == width ? own.copied_rows.count() : 1;
+    const IntegerLines<uint8_t> as_they_are{/*is_signed=*/false, /*zero_point=*/0};
+    for (int64_t h = own.copied_rows.begin; h < own.copied_rows.end; h += at_once)
+      as_they_are.copy(
+          {image + h * xs[3], channels(at.block), xs[1], 0, at_once * width, 1, at_once * width, 1},
+          kQuadChannels,
+          /*bytes=*/nullptr,
+          own.copied.data() + (h - own.copied_rows.begin) * width * kQuadChannels);
+  }
 
-  // The rows of the image that a row of outputs meets.
+  void compute_rows(Place at, Range rows, Workspace& own) const {
+    const QuadRun run{
+        own.quads.data(),
+        weights_.quads(),
+        ~__mmask64(0) >> (kQuadChannels - channels(at.block)),
+        p_.src_size[2],
+        pads_,
+        _mm512_set1_epi8(is_signed() ? -128 : 0)};
+    const int64_t width = p_.dst_size[2];
+    for (int64_t w = 0; w < width; w += kPixels) { // once, of several rows
+      const int64_t pixels = std::min(kPixels, width - w);
+      for (at.h = rows.begin; at.h < rows.end; at.h++) {
+        select_rows(at, own);
+        int32_t* const sums = own.sums.data() + (at.h - rows.begin) * pixels * kQuadChannels;
+        for (int64_t x = 0; x < pixels; x += kQuadOutputs)
+          add_(run, (w + x) * p_.stride[2] - p_.pad[2], sums + x * kQuadChannels);
+      }
+      epilogue_.store(
+          {own.sums.data(),
+           kQuadChannels,
+           at.n,
+           at.block * kQuadChannels,
+           at.d,
+           rows.begin,
+           w,
+           channels(at.block),
+           rows.count() * pixels,
+           weights_.excess(at.block)},
+          own.epilogue);
+    }
+  }
+
+  // The rows that a row of outputs meets.
   void select_rows(const Place& at, Workspace& own) const {
     const int64_t* const xs = p_.src_stride;
-    const auto* const image =
-        static_cast<const uint8_t*>(p_.src) + at.n * xs[0] + at.channel * xs[1];
-    for (int64_t row = 0; row < 4 * quads_; row++) {
+    const uint8_t* const image = image_of(at);
+    for (int64_t row = 0; row < 4 * weights_.quads(); row++) {
       const int64_t kd = row / p_.kernel[1], kh = row % p_.kernel[1];
       const int64_t d = at.d * p_.stride[0] + kd * p_.dilation[0] - p_.pad[0];
       const int64_t h = at.h * p_.stride[1] + kh * p_.dilation[1] - p_.pad[1];
       const bool is_inside =
-          row < kernel_rows_ && d >= 0 && d < p_.src_size[0] && h >= 0 && h < p_.src_size[1];
+          kd < p_.kernel[0] && d >= 0 && d < p_.src_size[0] && h >= 0 && h < p_.src_size[1];
       RowQuad& quad = own.quads[row / 4];
-      quad.rows[row % 4] = is_inside ? image + d * xs[2] + h * xs[3] : pads_;
-      quad.step[row % 4] = is_inside ? xs[4] : 0;
-      quad.weights = weights_.data() + at.channel / kChannels * block_weights_ +
-          row / 4 * p_.kernel[2] * kVectors * 64;
+      quad.weights = weights_.at(at.block, row / 4);
+      quad.step[row % 4] = !is_inside ? 0 : plan_.reads_image ? xs[4] : kQuadChannels;
+      const int64_t copied = (h - own.copied_rows.begin) * p_.src_size[2] * kQuadChannels;
+      quad.rows[row % 4] = !is_inside ? pads_
+          : plan_.reads_image         ? image + d * xs[2] + h * xs[3]
+                                      : own.copied.data() + copied;
     }
   }
 
   const QuantizedProblem& problem_;
   const ConvProblem& p_ = problem_.conv;
-  const int64_t blocks_ = ceil_div(p_.groups, kChannels);
-  const int64_t kernel_rows_ = p_.kernel[0] * p_.kernel[1], quads_ = ceil_div(kernel_rows_, 4);
-  const int64_t block_weights_ = quads_ * p_.kernel[2] * kVectors * 64;
-  const Scratch<int8_t> weights_{blocks_ * block_weights_};
-  const Scratch<int32_t> excess_{blocks_ * kChannels};
-  uint8_t pads_[kChannels]; // as the image has them
+  const QuadPlan plan_ = plan_quads(p_, at::get_num_threads());
+  const QuadWeights weights_{p_, zero_point() + (is_signed() ? 128 : 0)};
+  uint8_t pads_[kQuadChannels]; // as the image has them
   const AddOutputs add_ = add_outputs_of(p_);
   const QuantizedEpilogue epilogue_{problem_};
 };
@@ -257,9 +262,14 @@ class DepthwiseQuads {
 } // namespace
 
 bool supports_quantized_depthwise_quads(const QuantizedProblem& p) {
+  constexpr int64_t most = 1 << 24; // bytes of the rows that an output meets
   const ConvProblem& conv = p.conv;
-  return has_short_sums(p) && conv.ic == 1 && conv.oc == 1 && conv.src_stride[1] == 1 &&
-      add_outputs_of(conv) != nullptr && __builtin_cpu_supports("avx512vnni");
+  const int64_t reach = (conv.kernel[1] - 1) * conv.dilation[1] + 1;
+  const bool can_copy = conv.src_stride[4] == 1 && conv.kernel[0] == 1 &&
+      3 * reach * conv.stride[1] <= most / (kQuadChannels * conv.src_size[2]);
+  return has_short_sums(p) && conv.ic == 1 && conv.oc == 1 &&
+      (conv.src_stride[1] == 1 || can_copy) && add_outputs_of(conv) != nullptr &&
+      __builtin_cpu_supports("avx512vnni");
 }
 
 void run_quantized_depthwise_quads(const QuantizedProblem& p) {

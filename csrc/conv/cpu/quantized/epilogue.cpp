@@ -236,7 +236,7 @@ bool QuantizedEpilogue::try_store_bytes(const QuantizedRun& run, const Workspace
 #if defined(CPU_CAPABILITY_AVX512)
 template <class Dst, class Residual>
 void QuantizedEpilogue::multiply_as(
-    const ByteProducts::Arguments& product,
+    const TileProduct<ByteProducts>& product,
     const QuantizedRun& run,
     const Workspace& own) const {
   TilePlaces<Dst, Residual> places{};
@@ -271,7 +271,7 @@ bool QuantizedEpilogue::takes_tiles() const {
 }
 
 void QuantizedEpilogue::multiply(
-    const ByteProducts::Arguments& product,
+    const TileProduct<ByteProducts>& product,
     const QuantizedRun& run,
     const Workspace& own) const {
   with_byte_types(

@@ -2,7 +2,7 @@
 // the layout of the result.
 #pragma once
 
-#include "conv/cpu/shared/products/products.h"
+#include "conv/cpu/shared/products/register_tiles.h"
 #include "conv/quantized/problem.h"
 #include "core/cpu/scratch.h"
 
@@ -50,7 +50,7 @@ class QuantizedEpilogue {
   // all pixels of a run, without sums, with a whole panel.
   bool takes_tiles() const;
   void multiply(
-      const ByteProducts::Arguments& product,
+      const TileProduct<ByteProducts>& product,
       const QuantizedRun& run,
       const Workspace& own) const;
 
@@ -66,7 +66,7 @@ class QuantizedEpilogue {
   bool has_simple_activation() const;
   template <class Dst, class Residual>
   void multiply_as(
-      const ByteProducts::Arguments& product,
+      const TileProduct<ByteProducts>& product,
       const QuantizedRun& run,
       const Workspace& own) const;
   template <class Dst>

@@ -57,13 +57,15 @@ class IntegerEnds {
   bool takes_tiles() const {
     return std::is_same_v<Products, ByteProducts> && epilogue_.takes_tiles();
   }
-  void multiply(
-      const typename Products::Arguments& product,
-      const TileRun& at,
-      const Workspace& own) const {
+  void
+  multiply(const TileProduct<Products>& product, const TileRun& at, const Workspace& own) const {
     if constexpr (std::is_same_v<Products, ByteProducts>) {
       const RowTask& task = at.task;
       const int64_t first = at.panel * kProductColumns;
+      int32_t excess[kProductColumns];
+      std::copy_n(weights_.excess(task.group, at.panel, plan_.blocks), kProductColumns, excess);
+      for (int64_t block : at.skipped)
+        subtract(weights_.excess(task.group, at.panel, block), excess);
       epilogue_.multiply(
           product,
           {nullptr,
@@ -75,12 +77,18 @@ class IntegerEnds {
            task.pixels.begin,
            kProductColumns,
            product.m,
-           weights_.excess(task.group, at.panel, plan_.blocks)},
+           excess},
           own);
     }
   }
 
  private:
+  // Modulo 2^32.
+  static void subtract(const int32_t* from, int32_t* to) {
+    for (int64_t c = 0; c < kProductColumns; c++)
+      to[c] = static_cast<int32_t>(static_cast<uint32_t>(to[c]) - static_cast<uint32_t>(from[c]));
+  }
+
   const ProductPlan& plan_;
   const ProductWeights<Products>& weights_;
   const QuantizedEpilogue epilogue_;

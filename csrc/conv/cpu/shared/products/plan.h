@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "conv/cpu/shared/products/products.h"
+#include "conv/cpu/shared/products/register_tiles.h"
 #include "conv/problem.h"
 #include "core/math.h"
 
@@ -59,6 +59,19 @@ struct RowCosts {
   static constexpr int64_t most = 2048; // bytes of a pixel, for copies have to stay in a cache
 };
 
+// The same in registers, where tiles of short rows compute some pixels twice, and every row of the
+// kernel is filled up to whole packs.
+template <class Products>
+bool should_copy_for_tiles(const ConvProblem& p, int64_t row_terms, int64_t width, int64_t oc) {
+  constexpr double terms = 232 / sizeof(typename Products::Left); // that are multiplied in a ns
+  const int64_t rows = p.kernel[0] * p.kernel[1];
+  const double lines = 1.0 * round_up(width, rows_of_tiles(width)) / width * rows *
+      round_up(row_terms, Products::kPack);
+  const double bytes = rows * row_terms * sizeof(typename Products::Left);
+  const double copies = rows * row_terms + (RowCosts::copy + bytes / RowCosts::bytes) * terms / oc;
+  return rows > 1 && copies < lines;
+}
+
 inline bool should_copy(const ConvProblem& p, int64_t row_bytes, int64_t width, int64_t panels) {
   const int64_t rows = p.kernel[0] * p.kernel[1];
   const double products = panels * (RowCosts::call / width + RowCosts::sums);
@@ -81,10 +94,13 @@ ProductPlan plan_products(const ConvProblem& p, int64_t threads) {
   plan.width = ceil_div(pixels, ceil_div(pixels, most_width));
   plan.widths = ceil_div(pixels, plan.width);
   const bool are_together = p.kernel[2] == 1 || p.dilation[2] == 1;
+  const int64_t row_terms = p.kernel[2] * ic;
+  const bool should_copy = has_register_tiles<Products>() && plan.oc % kProductColumns == 0
+      ? plan_detail::should_copy_for_tiles<Products>(p, row_terms, plan.width, plan.oc)
+      : plan_detail::should_copy(p, row_terms * term_bytes, plan.width, plan.panels);
   plan.block = !are_together ? ProductPlan::of_tap
-      : plan_detail::should_copy(p, p.kernel[2] * ic * term_bytes, plan.width, plan.panels)
-      ? ProductPlan::of_pixel
-      : ProductPlan::of_row;
+      : should_copy          ? ProductPlan::of_pixel
+                             : ProductPlan::of_row;
   plan.ic = plan.block == ProductPlan::of_pixel ? ic : round_up(ic, Products::kPixelPack);
   plan.blocks = plan.block == ProductPlan::of_tap ? taps
       : plan.block == ProductPlan::of_row         ? p.kernel[0] * p.kernel[1]

@@ -25,6 +25,23 @@ bool has_register_tiles() {
   return false;
 }
 
+// Tiles have 4 to 6 rows, as many as leave the fewest to compute twice; or 1.
+inline int64_t rows_of_tiles(int64_t m) {
+  int64_t rows = 1;
+  for (const int64_t more : {4, 5, 6})
+    if (more <= m && (rows == 1 || round_up(m, more) <= round_up(m, rows)))
+      rows = more;
+  return rows;
+}
+
+// Sums of several products of equal depths: of m rows of each a with a whole panel b.
+template <class Products>
+struct TileProduct {
+  int64_t m, depth, a_row, count;
+  const typename Products::Left* const* a;
+  const typename Products::Right* const* b;
+};
+
 #if defined(CPU_CAPABILITY_AVX512)
 inline constexpr int kTileVectors = 4; // of the columns of a whole panel
 using TileSums = __m512i;
@@ -44,10 +61,7 @@ inline TileSums add_products(TileSums sums, TileSums a, TileSums b) {
 // Rows from `row` on. End: what sums begin with, first(vector), and what becomes of them,
 // store(sums, row).
 template <class Products, int rows, class End>
-void compute_tile(const typename Products::Arguments& p, int64_t row, const End& end) {
-  const auto* a = reinterpret_cast<const char*>(p.a + row * p.a_row);
-  const auto* b = reinterpret_cast<const char*>(p.b);
-  const int64_t a_row = p.a_row * sizeof(*p.a);
+void compute_tile(const TileProduct<Products>& p, int64_t row, const End& end) {
   TileSums sums[rows][kTileVectors];
 #pragma GCC unroll 4
   for (int v = 0; v < kTileVectors; v++) {
@@ -56,19 +70,24 @@ void compute_tile(const typename Products::Arguments& p, int64_t row, const End&
     for (int r = 1; r < rows; r++)
       sums[r][v] = sums[0][v];
   }
-  for (int64_t k = 0; k < p.k; k += Products::kPack, a += 4, b += kTileVectors * 64) {
-    TileSums right[kTileVectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < kTileVectors; v++)
-      right[v] = _mm512_loadu_si512(b + v * 64);
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; r++) {
-      int32_t four;
-      std::memcpy(&four, a + r * a_row, sizeof(four));
-      const TileSums left = _mm512_set1_epi32(four);
+  const int64_t a_row = p.a_row * sizeof(typename Products::Left);
+  for (int64_t i = 0; i < p.count; i++) {
+    const auto* a = reinterpret_cast<const char*>(p.a[i]) + row * a_row;
+    const auto* b = reinterpret_cast<const char*>(p.b[i]);
+    for (int64_t k = 0; k < p.depth; k += Products::kPack, a += 4, b += kTileVectors * 64) {
+      TileSums right[kTileVectors];
 #pragma GCC unroll 4
       for (int v = 0; v < kTileVectors; v++)
-        sums[r][v] = add_products<Products>(sums[r][v], left, right[v]);
+        right[v] = _mm512_loadu_si512(b + v * 64);
+#pragma GCC unroll 6
+      for (int r = 0; r < rows; r++) {
+        int32_t four;
+        std::memcpy(&four, a + r * a_row, sizeof(four));
+        const TileSums left = _mm512_set1_epi32(four);
+#pragma GCC unroll 4
+        for (int v = 0; v < kTileVectors; v++)
+          sums[r][v] = add_products<Products>(sums[r][v], left, right[v]);
+      }
     }
   }
   end.store(sums, row);
@@ -76,31 +95,23 @@ void compute_tile(const typename Products::Arguments& p, int64_t row, const End&
 
 } // namespace register_tiles_detail
 
-// All rows of a product with a whole panel, in tiles of as many rows as leave the fewest to compute
-// twice: the last tile ends with the last row.
+// All rows of a product with a whole panel, in tiles: the last one ends with the last row.
 template <class Products, class End>
-void multiply_in_registers(const typename Products::Arguments& p, const End& end) {
-  using register_tiles_detail::compute_tile;
-  constexpr int64_t most = 6, least = 4;
+void multiply_in_registers(const TileProduct<Products>& p, const End& end) {
   const auto multiply = [&]<int rows>(std::integral_constant<int, rows>) {
     for (int64_t i = 0; i < p.m; i += rows)
-      compute_tile<Products, rows>(p, std::min(i, p.m - rows), end);
+      register_tiles_detail::compute_tile<Products, rows>(p, std::min(i, p.m - rows), end);
   };
-  const auto computed = [&](int64_t rows) { return round_up(p.m, rows); };
-  if (p.m < least)
-    return multiply(std::integral_constant<int, 1>());
-  int64_t rows = most;
-  while (rows > p.m)
-    rows--;
-  for (int64_t fewer = rows - 1; fewer >= least; fewer--)
-    if (computed(fewer) < computed(rows))
-      rows = fewer;
-  if (rows == 6)
-    multiply(std::integral_constant<int, 6>());
-  else if (rows == 5)
-    multiply(std::integral_constant<int, 5>());
-  else
-    multiply(std::integral_constant<int, 4>());
+  switch (rows_of_tiles(p.m)) {
+    case 6:
+      return multiply(std::integral_constant<int, 6>());
+    case 5:
+      return multiply(std::integral_constant<int, 5>());
+    case 4:
+      return multiply(std::integral_constant<int, 4>());
+    default:
+      return multiply(std::integral_constant<int, 1>());
+  }
 }
 #endif
 

@@ -4,14 +4,10 @@
 
 #include <algorithm>
 
-#include "conv/cpu/shared/products/task_lines.h"
-#include "conv/cpu/shared/products/weights.h"
+#include "conv/cpu/shared/products/register_products.h"
 #include "core/cpu/parallel.h"
 
 namespace torch_dnnl {
-
-// Sums of so many pixels and a panel's columns are in the first-level cache.
-inline constexpr int64_t kPixelsAtOnce = 96;
 
 // Sums of rows of outputs and of a panel: [row][pixel][kProductColumns].
 template <class Sum>
@@ -24,18 +20,13 @@ struct PanelSums {
   }
 };
 
-// Outputs of a panel whose sums stay in registers: from the first pixel of a row of a task on.
-struct TileRun {
-  const RowTask& task;
-  int64_t row, panel;
-};
-
 // Runs a plan. `Ends` knows what sums begin with and what becomes of them:
 //   bool begin(sums, row)                writes what the sums of a row begin with, if anything
 //   void skip(sums, row, pixels, block)  adds the products of pads with a block of weights
 //   void store(sums, task, rows, own)    own: an Ends::Workspace of the thread
+// and, for register_products.h,
 //   bool takes_tiles()                   whether instead of all this it can
-//   void multiply(product, at, own)      complete a product with a panel in registers
+//   void multiply(product, at, own)      make outputs of a TileProduct
 template <class Products, class Lines, class Ends>
 class RowProducts {
   using Left = typename Products::Left;
@@ -84,8 +75,8 @@ class RowProducts {
 
   void compute(const RowTask& task, Workspace& own) const {
     own.lines.begin(task);
-    if (takes_tiles_)
-      return compute_tiles(task, own);
+    if (tiles_.are_possible())
+      return tiles_.compute(task, own.lines, own.copied.data(), own.ends);
     const int64_t at_once = std::max<int64_t>(kPixelsAtOnce / task.pixels.count(), 1);
     const auto for_each_part = [&](const auto& f) {
       for (int64_t h = task.rows.begin; h < task.rows.end; h += at_once)
@@ -110,63 +101,6 @@ class RowProducts {
           ends_.store(sums, task, rows, own.ends);
         });
       });
-    }
-  }
-
-  // Every sum is one product, of inputs that lie together, with a whole panel.
-  bool can_take_tiles() const {
-    const auto meets_pads = [&](int axis) {
-      const int64_t last = (p_.dst_size[axis] - 1) * p_.stride[axis] - p_.pad[axis];
-      return p_.pad[axis] > 0 || last >= p_.src_size[axis];
-    };
-    const bool has_lines = product(p_.kernel) == 1 && !meets_pads(0) && !meets_pads(1);
-    return ends_.takes_tiles() && plan_.blocks == 1 && plan_.oc % kProductColumns == 0 &&
-        (copies() || has_lines);
-  }
-  // Whether rows of outputs follow one another, so that several are one product.
-  bool has_joined_rows() const {
-    const auto are_joined = [&](const int64_t* stride) {
-      return stride[3] == p_.dst_size[2] * stride[4];
-    };
-    return plan_.widths == 1 && are_joined(p_.dst_stride) &&
-        (p_.residual == nullptr || are_joined(p_.residual_stride));
-  }
-
-  void compute_tiles(const RowTask& task, Workspace& own) const {
-    const int64_t pixels = task.pixels.count();
-    const auto multiply = [&](Range rows, int64_t panel, const Left* from, int64_t step) {
-      ends_.multiply(
-          {rows.count() * pixels,
-           kProductColumns,
-           round_up(plan_.depth, Products::kPixelPack),
-           step,
-           kProductColumns,
-           from,
-           weights_.at(task.group, panel, /*block=*/0, /*chunk=*/0),
-           nullptr,
-           /*adds=*/false},
-          TileRun{task, rows.begin, panel},
-          own.ends);
-    };
-    const int64_t at_once = are_joined_ ? std::max<int64_t>(kPixelsAtOnce / pixels, 1) : 1;
-    if (copies()) {
-      for (int64_t h = task.rows.begin; h < task.rows.end; h += at_once) {
-        const Range rows{h, std::min(h + at_once, task.rows.end)};
-        own.lines.copy_taps(rows, own.copied.data());
-        for (int64_t panel = task.panels.begin; panel < task.panels.end; panel++)
-          multiply(rows, panel, own.copied.data(), plan_.copy_pitch);
-      }
-      return;
-    }
-    for (int64_t panel = task.panels.begin; panel < task.panels.end; panel++) {
-      for (int64_t end, h = task.rows.begin; h < task.rows.end; h = end) {
-        const InputLine<Left> line = own.lines.line(h, {0, 0, 0});
-        const int64_t most = std::min(h + at_once, task.rows.end);
-        end = h + 1;
-        while (end < most && own.lines.follows(line, end - h, h, {0, 0, 0}))
-          end++;
-        multiply({h, end}, panel, line.data, line.step);
-      }
     }
   }
 
@@ -244,7 +178,7 @@ class RowProducts {
   const Lines& lines_;
   const ProductWeights<Products>& weights_;
   const Ends& ends_;
-  const bool takes_tiles_ = can_take_tiles(), are_joined_ = has_joined_rows();
+  const RegisterProducts<Products, Lines, Ends> tiles_{p_, plan_, weights_, ends_};
 };
 
 } // namespace torch_dnnl
