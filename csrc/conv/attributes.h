@@ -24,6 +24,7 @@ inline constexpr std::string_view kConvAlgorithms[] = {
     // The kernels of all devices.
     "reference",
     "pixel_lanes",
+    "depthwise_pairs",
     "channel_lanes",
     "brgemm",
     "gemm",

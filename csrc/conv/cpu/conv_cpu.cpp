@@ -32,6 +32,7 @@ void run_or_next(const ConvProblem& p);
 
 constexpr Kernel<ConvProblem> kernels[] = {
     {"pixel_lanes", supports_pixel_lanes, prefers_pixel_lanes, run_or_next<run_pixel_lanes>},
+    {"depthwise_pairs", supports_depthwise_pairs, prefers_depthwise_pairs, run_depthwise_pairs},
     {"channel_lanes", supports_channel_lanes, prefers_channel_lanes, run_channel_lanes},
     {"brgemm", supports_brgemm, prefers_brgemm, run_or_next<run_brgemm>},
     {"gemm", supports_gemm, prefers_gemm, run_gemm},

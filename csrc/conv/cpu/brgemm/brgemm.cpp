@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <cstring>
 
-#include "conv/cpu/brgemm/forward_parts.h"
 #include "conv/cpu/shared/clear.h"
 #include "conv/cpu/shared/epilogue.h"
+#include "conv/cpu/shared/forward_parts.h"
 #include "conv/cpu/shared/kernels.h"
 #include "conv/cpu/shared/products/register_tiles.h"
 #include "conv/cpu/shared/products/row_products.h"
+#include "core/cpu/transpose.h"
 #include "core/dispatch.h"
 
 namespace torch_dnnl {
@@ -45,7 +46,8 @@ template <class T>
 class FloatEnds {
  public:
   struct Workspace {
-    explicit Workspace(int64_t /*most*/) {}
+    explicit Workspace(int64_t most) : tiles(most) {}
+    const Scratch<T> tiles; // outputs of tiles that are not channels-last
   };
   using Sums = PanelSums<float>;
 
@@ -78,24 +80,26 @@ class FloatEnds {
     }
   }
 
-  // Channels-last results without an epilogue.
+  // Results without an epilogue.
   bool takes_tiles() const {
-    return has_register_tiles<ProductsOf<T>>() && epilogue_.is_empty() && out_stride_[1] == 1;
+    return has_register_tiles<ProductsOf<T>>() && epilogue_.is_empty() &&
+        (out_stride_[1] == 1 || out_stride_[4] == 1);
   }
-  void multiply(
-      const TileProduct<ProductsOf<T>>& product,
-      const TileRun& at,
-      const Workspace& /*own*/) const {
+  void multiply(const TileProduct<ProductsOf<T>>& product, const TileRun& at, const Workspace& own)
+      const {
 #if defined(CPU_CAPABILITY_AVX512)
-    const RowTask& task = at.task;
-    const int64_t channel = task.group * plan_.oc + at.panel * kProductColumns;
-    const OutputRun run{
-        task.n, channel, task.d, at.row, task.pixels.begin, kProductColumns, product.m};
-    if constexpr (std::is_same_v<T, c10::BFloat16>)
-      multiply_in_registers<HalfProducts<T>>(
-          product,
-          TileRounding{
-              bias_.data() + (has_bias_ ? channel : 0), epilogue_.output(run), out_stride_[4]});
+    if constexpr (std::is_same_v<T, c10::BFloat16>) {
+      const RowTask& task = at.task;
+      const int64_t channel = task.group * plan_.oc + at.panel * kProductColumns;
+      T* const out = epilogue_.output(
+          {task.n, channel, task.d, at.row, task.pixels.begin, kProductColumns, product.m});
+      const float* const bias = bias_.data() + (has_bias_ ? channel : 0);
+      if (out_stride_[1] == 1)
+        return multiply_in_registers(product, TileRounding{bias, out, out_stride_[4]});
+      T* const tiles = own.tiles.data();
+      multiply_in_registers(product, TileRounding{bias, tiles, kProductColumns});
+      transpose_numbers(tiles, kProductColumns, product.m, out, out_stride_[1], kProductColumns);
+    }
 #endif
   }
 

@@ -13,7 +13,8 @@ namespace torch_dnnl {
 
 class RowBlocks {
  public:
-  explicit RowBlocks(const ChannelLanesPlan& plan) : plan_(plan) {}
+  // most: outputs of a block.
+  RowBlocks(const ChannelLanesPlan& plan, int64_t most) : plan_(plan), most_(most) {}
 
   // Lists the blocks of a tile, which are those of all of its rows.
   void select_tile(const ChannelLanesPlan::Unit& unit) {
@@ -43,7 +44,7 @@ class RowBlocks {
     const int64_t end = outputs_before(unit.first + unit.width);
     int64_t count;
     for (int64_t j = outputs_before(unit.first); j < end; j += count) {
-      count = ceil_div(end - j, ceil_div(end - j, kBlockPixels)); // blocks of equal size
+      count = ceil_div(end - j, ceil_div(end - j, most_)); // blocks of equal size
       const int64_t in = phase.in + j * phase.in_step;
       PixelBlock b;
       b.outputs = count;
@@ -85,6 +86,7 @@ class RowBlocks {
   }
 
   const ChannelLanesPlan& plan_;
+  const int64_t most_;
   const std::vector<Phase> phases_ = phases_of(plan_.p, 2);
   int64_t tile_ = -1;
 };

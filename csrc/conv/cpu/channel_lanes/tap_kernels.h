@@ -11,8 +11,11 @@
 
 namespace torch_dnnl {
 
-// As many outputs as fit the registers beside the weights of the longest run and a pixel.
-inline constexpr int64_t kBlockPixels = kRegisters == 32 ? 16 : 7;
+// As many outputs as fit the registers beside the weights of the longest run and a pixel; of
+// float64 about half of them, for each number of outputs is a kernel to compile.
+template <class C>
+inline constexpr int64_t kBlockPixels =
+    kRegisters == 32 ? (sizeof(C) == 8 ? 8 : 16) : (sizeof(C) == 8 ? 4 : 7);
 
 // The lengths of runs, longest first; any number of taps is a sum of them.
 inline constexpr int64_t kRunTaps[] = {7, 5, 3, 2, 1};
@@ -28,7 +31,7 @@ struct TapRun {
 
 // Neighbouring outputs. All steps are in elements.
 struct PixelBlock {
-  int64_t outputs;              // <= kBlockPixels
+  int64_t outputs;              // <= kBlockPixels<C>
   int64_t stride;               // of the outputs, in pixels; 1 if there are runs of one tap only
   int64_t first_pixel;          // in a row
   int64_t first_out;            // where the first output is
@@ -206,13 +209,13 @@ void sum_pixels(const PixelBlock& b, const TapOperands<C>& o, const P* grad) {
 // The kernels for each stride and number of outputs.
 template <class P, class C>
 constexpr auto gathers = table_of<kMostRunStride>([](auto stride) {
-  return table_of<kBlockPixels>([](auto outputs) {
+  return table_of<kBlockPixels<C>>([](auto outputs) {
     return &gather_taps<P, C, decltype(outputs)::value, decltype(stride)::value>;
   });
 });
 template <class P, class C>
 constexpr auto sums = table_of<kMostRunStride>([](auto stride) {
-  return table_of<kBlockPixels>([](auto outputs) {
+  return table_of<kBlockPixels<C>>([](auto outputs) {
     return &sum_pixels<P, C, decltype(outputs)::value, decltype(stride)::value>;
   });
 });

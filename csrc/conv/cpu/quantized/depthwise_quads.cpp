@@ -6,8 +6,8 @@
 
 #include "conv/cpu/quantized/epilogue.h"
 #include "conv/cpu/quantized/kernels.h"
-#include "conv/cpu/quantized/quad_sums.h"
 #include "conv/cpu/shared/products/lines.h"
+#include "conv/cpu/shared/tap_columns.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/scratch.h"
 
@@ -16,6 +16,8 @@ namespace torch_dnnl {
 #if defined(CPU_CAPABILITY_AVX512)
 namespace {
 
+using Columns = TapColumns<uint8_t>;
+constexpr int64_t kChannels = Columns::kChannels;
 constexpr int64_t kPixels = 64; // of outputs whose sums stay in the first-level cache
 constexpr int64_t kCopied =
     256 * 1024; // bytes of copied rows, which stay in the second-level cache
@@ -32,7 +34,7 @@ struct QuadPlan {
 QuadPlan plan_quads(const ConvProblem& p, int64_t threads) {
   QuadPlan plan{};
   plan.reads_image = p.src_stride[1] == 1;
-  plan.blocks = ceil_div(p.groups, kQuadChannels);
+  plan.blocks = ceil_div(p.groups, kChannels);
   plan.blocks_of_task = plan.reads_image ? plan.blocks : 1;
   const auto are_joined = [&](const int64_t* stride) {
     return stride[3] == p.dst_size[2] * stride[4];
@@ -45,7 +47,7 @@ QuadPlan plan_quads(const ConvProblem& p, int64_t threads) {
   const auto copied_rows = [&] { return (plan.rows - 1) * p.stride[1] + reach; };
   if (!plan.reads_image) {
     // The first rows of a task are copied again.
-    const int64_t rows_of_copies = kCopied / (p.src_size[2] * kQuadChannels);
+    const int64_t rows_of_copies = kCopied / (p.src_size[2] * kChannels);
     const int64_t most = std::max<int64_t>((rows_of_copies - reach) / p.stride[1], 2 * reach);
     const int64_t tasks = p.n * plan.blocks * p.dst_size[0];
     const int64_t enough = ceil_div(p.dst_size[1] * tasks, 4 * threads);
@@ -58,65 +60,18 @@ QuadPlan plan_quads(const ConvProblem& p, int64_t threads) {
   return plan;
 }
 
-// [block][quad][tap][vector][channel of the vector][row of the quad], and the zero point times the
-// sums of all weights of a channel, which sums have too much.
-class QuadWeights {
- public:
-  QuadWeights(const ConvProblem& p, int offset) : p_(p) {
-    std::fill_n(weights_.data(), weights_size_, int8_t(0));
-    for (int64_t c = 0; c < p_.groups; c++)
-      excess_.data()[c] = offset * pack(c);
-  }
-  int64_t quads() const {
-    return quads_;
-  }
-  const int8_t* at(int64_t block, int64_t quad) const {
-    return weights_.data() + (block * quads_ + quad) * quad_size_;
-  }
-  const int32_t* excess(int64_t block) const {
-    return excess_.data() + block * kQuadChannels;
-  }
-
- private:
-  // The sum of the weights.
-  int32_t pack(int64_t c) const {
-    const int64_t* const ws = p_.weights_stride;
-    const auto* const weights = static_cast<const int8_t*>(p_.weights) + c * p_.weights_group;
-    const int64_t lane = c % kQuadChannels / 16, vector = c % 16 / 4;
-    int8_t* const to = weights_.data() + c / kQuadChannels * quads_ * quad_size_ + vector * 64 +
-        lane * 16 + c % 4 * 4;
-    int32_t sum = 0;
-    for (int64_t row = 0; row < p_.kernel[0] * p_.kernel[1]; row++) {
-      const int64_t kd = row / p_.kernel[1], kh = row % p_.kernel[1];
-      for (int64_t tap = 0; tap < p_.kernel[2]; tap++) {
-        const int8_t weight = weights[kd * ws[2] + kh * ws[3] + tap * ws[4]];
-        to[row / 4 * quad_size_ + tap * kQuadTapBytes + row % 4] = weight;
-        sum += weight;
-      }
-    }
-    return sum;
-  }
-
-  const ConvProblem& p_;
-  const int64_t quads_ = ceil_div(p_.kernel[0] * p_.kernel[1], int64_t(4));
-  const int64_t quad_size_ = p_.kernel[2] * kQuadTapBytes;
-  const int64_t blocks_ = ceil_div(p_.groups, kQuadChannels);
-  const int64_t weights_size_ = blocks_ * quads_ * quad_size_;
-  const Scratch<int8_t> weights_{weights_size_};
-  const Scratch<int32_t> excess_{blocks_ * kQuadChannels};
-};
-
 class DepthwiseQuads {
  public:
   explicit DepthwiseQuads(const QuantizedProblem& problem) : problem_(problem) {
-    std::fill_n(pads_, kQuadChannels, static_cast<uint8_t>(zero_point()));
+    std::fill_n(pads_, kChannels, static_cast<uint8_t>(zero_point()));
+    add_up();
   }
 
   void run() const {
     const int64_t block_tasks = ceil_div(plan_.blocks, plan_.blocks_of_task);
     const int64_t tasks = p_.n * p_.dst_size[0] * plan_.row_blocks * block_tasks;
-    const int64_t operations = plan_.rows * p_.dst_size[2] * plan_.blocks_of_task * kQuadChannels *
-        weights_.quads() * p_.kernel[2];
+    const int64_t operations = plan_.rows * p_.dst_size[2] * plan_.blocks_of_task * kChannels *
+        weights_.count() * p_.kernel[2];
     parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
       Workspace own(*this);
       for (int64_t i = begin; i < end; i++) {
@@ -140,13 +95,13 @@ class DepthwiseQuads {
   // Memory of a thread.
   struct Workspace {
     explicit Workspace(const DepthwiseQuads& all)
-        : quads(all.weights_.quads()),
-          copied(all.plan_.copied_rows * all.p_.src_size[2] * kQuadChannels) {}
-    std::vector<RowQuad> quads;
+        : rows(all.weights_.count()),
+          copied(all.plan_.copied_rows * all.p_.src_size[2] * kChannels) {}
+    std::vector<Columns::Rows> rows;
     const Scratch<uint8_t> copied; // [row][pixel][channel]
     Range copied_rows;             // of the image
-    const Scratch<int32_t> sums{(kPixels + kQuadOutputs) * kQuadChannels};
-    const QuantizedEpilogue::Workspace epilogue{kPixels * kQuadChannels};
+    const Scratch<int32_t> sums{(kPixels + Columns::kOutputs) * kChannels};
+    const QuantizedEpilogue::Workspace epilogue{kPixels * kChannels};
   };
 
   int zero_point() const { // of inputs in memory
@@ -156,11 +111,11 @@ class DepthwiseQuads {
     return p_.dtype == c10::kChar;
   }
   int64_t channels(int64_t block) const {
-    return std::min(kQuadChannels, p_.groups - block * kQuadChannels);
+    return std::min(kChannels, p_.groups - block * kChannels);
   }
   const uint8_t* image_of(const Place& at) const {
     return static_cast<const uint8_t*>(p_.src) + at.n * p_.src_stride[0] +
-        at.block * kQuadChannels * p_.src_stride[1];
+        at.block * kChannels * p_.src_stride[1];
   }
 
   void compute(Place at, Range blocks, Range rows, Workspace& own) const {
@@ -193,16 +148,17 @@ class DepthwiseQuads {
     for (int64_t h = own.copied_rows.begin; h < own.copied_rows.end; h += at_once)
       as_they_are.copy(
           {image + h * xs[3], channels(at.block), xs[1], 0, at_once * width, 1, at_once * width, 1},
-          kQuadChannels,
+          kChannels,
           /*bytes=*/nullptr,
-          own.copied.data() + (h - own.copied_rows.begin) * width * kQuadChannels);
+          own.copied.data() + (h - own.copied_rows.begin) * width * kChannels);
   }
 
   void compute_rows(Place at, Range rows, Workspace& own) const {
-    const QuadRun run{
-        own.quads.data(),
-        weights_.quads(),
-        ~__mmask64(0) >> (kQuadChannels - channels(at.block)),
+    const Columns::Run run{
+        own.rows.data(),
+        weights_.count(),
+        zeros_,
+        ~__mmask64(0) >> (kChannels - channels(at.block)),
         p_.src_size[2],
         pads_,
         _mm512_set1_epi8(is_signed() ? -128 : 0)};
@@ -211,51 +167,65 @@ class DepthwiseQuads {
       const int64_t pixels = std::min(kPixels, width - w);
       for (at.h = rows.begin; at.h < rows.end; at.h++) {
         select_rows(at, own);
-        int32_t* const sums = own.sums.data() + (at.h - rows.begin) * pixels * kQuadChannels;
-        for (int64_t x = 0; x < pixels; x += kQuadOutputs)
-          add_(run, (w + x) * p_.stride[2] - p_.pad[2], sums + x * kQuadChannels);
+        int32_t* const sums = own.sums.data() + (at.h - rows.begin) * pixels * kChannels;
+        for (int64_t x = 0; x < pixels; x += Columns::kOutputs)
+          add_(
+              run,
+              (w + x) * p_.stride[2] - p_.pad[2],
+              sums + x * kChannels,
+              kChannels,
+              Columns::kOutputs);
       }
       epilogue_.store(
           {own.sums.data(),
-           kQuadChannels,
+           kChannels,
            at.n,
-           at.block * kQuadChannels,
+           at.block * kChannels,
            at.d,
            rows.begin,
            w,
            channels(at.block),
            rows.count() * pixels,
-           weights_.excess(at.block)},
+           excess_.data() + at.block * kChannels},
           own.epilogue);
     }
   }
 
-  // The rows that a row of outputs meets.
   void select_rows(const Place& at, Workspace& own) const {
     const int64_t* const xs = p_.src_stride;
     const uint8_t* const image = image_of(at);
-    for (int64_t row = 0; row < 4 * weights_.quads(); row++) {
-      const int64_t kd = row / p_.kernel[1], kh = row % p_.kernel[1];
-      const int64_t d = at.d * p_.stride[0] + kd * p_.dilation[0] - p_.pad[0];
-      const int64_t h = at.h * p_.stride[1] + kh * p_.dilation[1] - p_.pad[1];
-      const bool is_inside =
-          kd < p_.kernel[0] && d >= 0 && d < p_.src_size[0] && h >= 0 && h < p_.src_size[1];
-      RowQuad& quad = own.quads[row / 4];
-      quad.weights = weights_.at(at.block, row / 4);
-      quad.step[row % 4] = !is_inside ? 0 : plan_.reads_image ? xs[4] : kQuadChannels;
-      const int64_t copied = (h - own.copied_rows.begin) * p_.src_size[2] * kQuadChannels;
-      quad.rows[row % 4] = !is_inside ? pads_
-          : plan_.reads_image         ? image + d * xs[2] + h * xs[3]
-                                      : own.copied.data() + copied;
+    const int64_t step = plan_.reads_image ? xs[4] : kChannels;
+    const auto row_at = [&](int64_t d, int64_t h) -> const uint8_t* {
+      if (plan_.reads_image)
+        return image + d * xs[2] + h * xs[3];
+      return own.copied.data() + (h - own.copied_rows.begin) * p_.src_size[2] * kChannels;
+    };
+    weights_.select(at.block, at.d, at.h, pads_, step, row_at, own.rows.data());
+  }
+
+  // The zero point times the sums of all weights of a channel, which sums have too much.
+  void add_up() {
+    const int64_t* const ws = p_.weights_stride;
+    const int32_t offset = zero_point() + (is_signed() ? 128 : 0);
+    for (int64_t c = 0; c < p_.groups; c++) {
+      const auto* const weights = static_cast<const int8_t*>(p_.weights) + c * p_.weights_group;
+      int32_t sum = 0;
+      for (int64_t kd = 0; kd < p_.kernel[0]; kd++)
+        for (int64_t kh = 0; kh < p_.kernel[1]; kh++)
+          for (int64_t kw = 0; kw < p_.kernel[2]; kw++)
+            sum += weights[kd * ws[2] + kh * ws[3] + kw * ws[4]];
+      excess_.data()[c] = offset * sum;
     }
   }
 
   const QuantizedProblem& problem_;
   const ConvProblem& p_ = problem_.conv;
   const QuadPlan plan_ = plan_quads(p_, at::get_num_threads());
-  const QuadWeights weights_{p_, zero_point() + (is_signed() ? 128 : 0)};
-  uint8_t pads_[kQuadChannels]; // as the image has them
-  const AddOutputs add_ = add_outputs_of(p_);
+  const ColumnWeights<uint8_t> weights_{p_};
+  const Scratch<int32_t> excess_{weights_.blocks() * kChannels};
+  uint8_t pads_[kChannels]; // as the image has them
+  const int32_t zeros_[kChannels] = {};
+  const AddColumns<uint8_t> add_ = add_columns_of<uint8_t>(p_);
   const QuantizedEpilogue epilogue_{problem_};
 };
 
@@ -266,9 +236,9 @@ bool supports_quantized_depthwise_quads(const QuantizedProblem& p) {
   const ConvProblem& conv = p.conv;
   const int64_t reach = (conv.kernel[1] - 1) * conv.dilation[1] + 1;
   const bool can_copy = conv.src_stride[4] == 1 && conv.kernel[0] == 1 &&
-      3 * reach * conv.stride[1] <= most / (kQuadChannels * conv.src_size[2]);
+      3 * reach * conv.stride[1] <= most / (kChannels * conv.src_size[2]);
   return has_short_sums(p) && conv.ic == 1 && conv.oc == 1 &&
-      (conv.src_stride[1] == 1 || can_copy) && add_outputs_of(conv) != nullptr &&
+      (conv.src_stride[1] == 1 || can_copy) && add_columns_of<uint8_t>(conv) != nullptr &&
       __builtin_cpu_supports("avx512vnni");
 }
 

@@ -20,7 +20,7 @@ bool has_register_tiles() {
   if constexpr (std::is_same_v<Products, ByteProducts>)
     return __builtin_cpu_supports("avx512vnni") && !__builtin_cpu_supports("amx-int8");
   if constexpr (std::is_same_v<Products, HalfProducts<c10::BFloat16>>)
-    return __builtin_cpu_supports("avx512bf16") && !__builtin_cpu_supports("amx-bf16");
+    return Products::are_native() && !Products::have_tiles();
 #endif
   return false;
 }
