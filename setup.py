@@ -195,7 +195,7 @@ def still_current(record: Path) -> list[str]:
 cpu_names = choose_cpu()
 cuda, cuda_reason = choose_cuda()
 
-PRECOMPILED = ROOT / "csrc" / "core" / "cpu" / "precompiled.h"
+PRECOMPILED = {part: ROOT / "csrc" / "core" / part / "precompiled.h" for part in ("torch", "cpu")}
 
 # Tables of kernels and registrations contain no vectors, so one object serves all CPU libraries.
 CPU_TABLES = [path for path in sources(".cpp", "cpu") if path.endswith("_cpu.cpp")]
@@ -238,35 +238,38 @@ class BuildLibraries(BuildExtension):
         self.build_temp = str(ROOT / "build" / f"torch-{torch.__version__}" / name)
         if name.startswith("_cpu_"):
             self.add_tables(ext)
-            self.precompile(ext)
+            self.precompile(ext, PRECOMPILED["cpu"], Path(self.build_temp))
+        elif name == "_C":
+            self.precompile(ext, PRECOMPILED["torch"], Path(self.build_temp))
         super().build_extension(ext)
 
-    def precompile(self, ext: Extension) -> None:
-        """Compiles PRECOMPILED for a library's flags, unless that was done, and has it included."""
+    def precompile(self, ext: Extension, source: Path, folder: Path) -> None:
+        """Compiles a header for a library's flags, unless that was done, and has it included."""
         compiler = [*shlex.split(os.environ["CXX"]), *self.compiler.compiler_so[1:]]
         version = subprocess.run([compiler[0], "--version"], capture_output=True, text=True)
         if "Free Software Foundation" not in version.stdout:
             return  # such a header is GCC's own
-        header = Path(self.build_temp, PRECOMPILED.name)
+        header = folder / source.name
         header.parent.mkdir(parents=True, exist_ok=True)
         flags = ext.extra_compile_args["cxx"]
         folders = [f"-I{folder}" for folder in ext.include_dirs]
         output = header.with_name(f"{header.name}.gch")
-        command = [*compiler, *folders, *flags, "-x", "c++-header", str(PRECOMPILED), "-o", output]
+        command = [*compiler, *folders, *flags, "-x", "c++-header", str(source), "-o", output]
         # What it depends on: the flags, the compiler and the header; torch has a folder of its own.
-        text = "\n".join([*map(str, command), version.stdout, PRECOMPILED.read_text()])
+        text = "\n".join([*map(str, command), version.stdout, source.read_text()])
         record = header.with_suffix(".txt")
         if not (output.exists() and record.exists() and record.read_text() == text):
             record.unlink(missing_ok=True)
-            shutil.copy(PRECOMPILED, header)
+            shutil.copy(source, header)
             if subprocess.run(command, check=False).returncode != 0:
-                fail(f"{PRECOMPILED.name} cannot be compiled; the compiler's message is above")
+                fail(f"{source} cannot be compiled; the compiler's message is above")
             record.write_text(text)
         flags += ["-Winvalid-pch", "-include", str(header)]
 
     def add_tables(self, ext: Extension) -> None:
         """Compiles CPU_TABLES, unless the library before has, and links the objects."""
         tables = library("_cpu", CPU_TABLES, ["-O2"])
+        self.precompile(tables, PRECOMPILED["torch"], Path(self.build_temp).with_name("_C"))
         ext.extra_objects = self.compiler.compile(
             tables.sources,
             output_dir=str(Path(self.build_temp).with_name("_cpu")),

@@ -108,8 +108,8 @@ def test_depthwise_in_channels_last(dtype: torch.dtype, channels: int) -> None:
 
 @pytest.mark.parametrize("channels", [16, 32, 70])
 def test_depthwise_pairs(channels: int) -> None:
-    """Odd and even numbers of rows of the kernel, outputs that are not a multiple of a tile, and more
-    pads than taps."""
+    """Odd and even numbers of rows of the kernel, rows that are no multiple of what is computed at
+    once, and more pads than taps."""
     torch.manual_seed(channels)
     ran = 0
     for size, kernel, stride, dilation, padding in [

@@ -6,8 +6,8 @@
 #include <iterator>
 #include <string_view>
 
-#include "conv/cpu/shared/canonical.h"
 #include "conv/cpu/shared/kernels.h"
+#include "conv/cpu/shared/problems/canonical.h"
 #include "conv/on_device.h"
 #include "conv/reference.h"
 #include "core/cpu/parallel.h"

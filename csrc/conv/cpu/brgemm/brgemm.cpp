@@ -5,8 +5,8 @@
 
 #include "conv/cpu/shared/clear.h"
 #include "conv/cpu/shared/epilogue.h"
-#include "conv/cpu/shared/forward_parts.h"
 #include "conv/cpu/shared/kernels.h"
+#include "conv/cpu/shared/problems/forward_parts.h"
 #include "conv/cpu/shared/products/register_tiles.h"
 #include "conv/cpu/shared/products/row_products.h"
 #include "core/cpu/transpose.h"

@@ -7,7 +7,7 @@
 
 #include "conv/cpu/channel_lanes/plan.h"
 #include "conv/cpu/channel_lanes/tap_kernels.h"
-#include "conv/cpu/shared/phases.h"
+#include "conv/cpu/shared/problems/phases.h"
 
 namespace torch_dnnl {
 
@@ -44,7 +44,7 @@ class RowBlocks {
     const int64_t end = outputs_before(unit.first + unit.width);
     int64_t count;
     for (int64_t j = outputs_before(unit.first); j < end; j += count) {
-      count = ceil_div(end - j, ceil_div(end - j, most_)); // blocks of equal size
+      count = outputs_of_block(end - j, most_);
       const int64_t in = phase.in + j * phase.in_step;
       PixelBlock b;
       b.outputs = count;

@@ -7,8 +7,8 @@
 #include "conv/cpu/channel_lanes/group_lanes.h"
 #include "conv/cpu/channel_lanes/plan.h"
 #include "conv/cpu/channel_lanes/tap_kernels.h"
-#include "conv/cpu/shared/phases.h"
 #include "conv/cpu/shared/pixels.h"
+#include "conv/cpu/shared/problems/phases.h"
 #include "core/cpu/scratch.h"
 
 namespace torch_dnnl {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "core/cpu/simd.h"
+#include "core/math.h"
 
 namespace torch_dnnl {
 
@@ -16,6 +17,20 @@ namespace torch_dnnl {
 template <class C>
 inline constexpr int64_t kBlockPixels =
     kRegisters == 32 ? (sizeof(C) == 8 ? 8 : 16) : (sizeof(C) == 8 ? 4 : 7);
+
+// Of many outputs, kernels compute an even number.
+inline constexpr bool has_kernels(int64_t outputs) {
+  constexpr int64_t few = 8;
+  return outputs <= few || outputs % 2 == 0;
+}
+
+// How many of n outputs are the next block, if blocks are to be of equal size.
+inline int64_t outputs_of_block(int64_t n, int64_t most) {
+  const int64_t outputs = ceil_div(n, ceil_div(n, most));
+  if (has_kernels(outputs))
+    return outputs;
+  return outputs < n ? outputs + 1 : ceil_div(n, 2);
+}
 
 // The lengths of runs, longest first; any number of taps is a sum of them.
 inline constexpr int64_t kRunTaps[] = {7, 5, 3, 2, 1};
@@ -206,18 +221,30 @@ void sum_pixels(const PixelBlock& b, const TapOperands<C>& o, const P* grad) {
   });
 }
 
-// The kernels for each stride and number of outputs.
+// The kernels for each stride and number of outputs, null where there are none.
+template <class P, class C, size_t stride, size_t outputs>
+constexpr auto gather_kernel() {
+  if constexpr (has_kernels(outputs))
+    return &gather_taps<P, C, outputs, stride>;
+  else
+    return static_cast<decltype(&gather_taps<P, C, 1, stride>)>(nullptr);
+}
+template <class P, class C, size_t stride, size_t outputs>
+constexpr auto sum_kernel() {
+  if constexpr (has_kernels(outputs))
+    return &sum_pixels<P, C, outputs, stride>;
+  else
+    return static_cast<decltype(&sum_pixels<P, C, 1, stride>)>(nullptr);
+}
 template <class P, class C>
 constexpr auto gathers = table_of<kMostRunStride>([](auto stride) {
-  return table_of<kBlockPixels<C>>([](auto outputs) {
-    return &gather_taps<P, C, decltype(outputs)::value, decltype(stride)::value>;
-  });
+  return table_of<kBlockPixels<C>>(
+      [](auto outputs) { return gather_kernel<P, C, decltype(stride)::value, outputs>(); });
 });
 template <class P, class C>
 constexpr auto sums = table_of<kMostRunStride>([](auto stride) {
-  return table_of<kBlockPixels<C>>([](auto outputs) {
-    return &sum_pixels<P, C, decltype(outputs)::value, decltype(stride)::value>;
-  });
+  return table_of<kBlockPixels<C>>(
+      [](auto outputs) { return sum_kernel<P, C, decltype(stride)::value, outputs>(); });
 });
 
 } // namespace tap_kernels_detail

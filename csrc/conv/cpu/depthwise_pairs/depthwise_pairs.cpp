@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "conv/cpu/shared/forward_parts.h"
 #include "conv/cpu/shared/kernels.h"
+#include "conv/cpu/shared/problems/forward_parts.h"
 #include "conv/cpu/shared/tap_columns.h"
 #include "core/cpu/parallel.h"
 

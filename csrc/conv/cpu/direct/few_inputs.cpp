@@ -11,10 +11,10 @@
 
 #include "conv/cpu/direct/operands.h"
 #include "conv/cpu/direct/row_copies.h"
-#include "conv/cpu/shared/canonical.h"
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/gather.h"
 #include "conv/cpu/shared/kernels.h"
+#include "conv/cpu/shared/problems/canonical.h"
 #include "core/dispatch.h"
 
 namespace torch_dnnl {

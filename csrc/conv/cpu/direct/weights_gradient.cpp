@@ -5,10 +5,10 @@
 #include "conv/cpu/direct/operands.h"
 #include "conv/cpu/direct/row_copies.h"
 #include "conv/cpu/direct/tile_inputs.h"
-#include "conv/cpu/shared/canonical.h"
 #include "conv/cpu/shared/gather.h"
 #include "conv/cpu/shared/gradient_tiles.h"
 #include "conv/cpu/shared/kernels.h"
+#include "conv/cpu/shared/problems/canonical.h"
 #include "conv/cpu/shared/reduce.h"
 #include "core/dispatch.h"
 

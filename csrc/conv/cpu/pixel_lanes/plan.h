@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "conv/cpu/shared/canonical.h"
 #include "conv/cpu/shared/gather.h"
-#include "conv/cpu/shared/phases.h"
+#include "conv/cpu/shared/problems/canonical.h"
+#include "conv/cpu/shared/problems/phases.h"
 #include "core/math.h"
 
 namespace torch_dnnl {

@@ -60,6 +60,59 @@ QuadPlan plan_quads(const ConvProblem& p, int64_t threads) {
   return plan;
 }
 
+struct Place {
+  int64_t n, d, block, h; // of outputs
+};
+
+// A block of channels of a plane of one image.
+const uint8_t* plane_of(const ConvProblem& p, const Place& at, int64_t d) {
+  const int64_t* const xs = p.src_stride;
+  return static_cast<const uint8_t*>(p.src) + at.n * xs[0] + at.block * kChannels * xs[1] +
+      d * xs[2];
+}
+
+// The rows of the image that a task meets, with channels that lie together.
+class CopiedRows {
+ public:
+  CopiedRows(const ConvProblem& p, const QuadPlan& plan)
+      : p_(p), memory_(plan.copied_rows * row_size()) {}
+
+  // Of rows of outputs; there is one plane of taps.
+  void copy(const Place& at, Range rows) {
+    const int64_t* const xs = p_.src_stride;
+    const int64_t reach = (p_.kernel[1] - 1) * p_.dilation[1] + 1, most = p_.src_size[1];
+    const int64_t first = rows.begin * p_.stride[1] - p_.pad[1];
+    const int64_t last = (rows.end - 1) * p_.stride[1] - p_.pad[1] + reach;
+    first_ = std::clamp<int64_t>(first, 0, most);
+    const int64_t end = std::clamp<int64_t>(last, 0, most);
+    const int64_t d = at.d * p_.stride[0] - p_.pad[0], width = p_.src_size[2];
+    if (d < 0 || d >= p_.src_size[0])
+      return;
+    const uint8_t* const plane = plane_of(p_, at, d);
+    const int64_t channels = std::min(kChannels, p_.groups - at.block * kChannels);
+    const int64_t at_once = xs[3] == width ? end - first_ : 1;
+    const IntegerLines<uint8_t> as_they_are{/*is_signed=*/false, /*zero_point=*/0};
+    for (int64_t h = first_; h < end; h += at_once)
+      as_they_are.copy(
+          {plane + h * xs[3], channels, xs[1], 0, at_once * width, 1, at_once * width, 1},
+          kChannels,
+          /*bytes=*/nullptr,
+          memory_.data() + (h - first_) * row_size());
+  }
+  const uint8_t* at(int64_t row) const {
+    return memory_.data() + (row - first_) * row_size();
+  }
+
+ private:
+  int64_t row_size() const {
+    return p_.src_size[2] * kChannels;
+  }
+
+  const ConvProblem& p_;
+  const Scratch<uint8_t> memory_; // [row][pixel][channel]
+  int64_t first_ = 0;             // row of the image
+};
+
 class DepthwiseQuads {
  public:
   explicit DepthwiseQuads(const QuantizedProblem& problem) : problem_(problem) {
@@ -88,18 +141,12 @@ class DepthwiseQuads {
   }
 
  private:
-  struct Place {
-    int64_t n, d, block, h; // of outputs
-  };
-
   // Memory of a thread.
   struct Workspace {
     explicit Workspace(const DepthwiseQuads& all)
-        : rows(all.weights_.count()),
-          copied(all.plan_.copied_rows * all.p_.src_size[2] * kChannels) {}
+        : rows(all.weights_.count()), copied(all.p_, all.plan_) {}
     std::vector<Columns::Rows> rows;
-    const Scratch<uint8_t> copied; // [row][pixel][channel]
-    Range copied_rows;             // of the image
+    CopiedRows copied;
     const Scratch<int32_t> sums{(kPixels + Columns::kOutputs) * kChannels};
     const QuantizedEpilogue::Workspace epilogue{kPixels * kChannels};
   };
@@ -113,44 +160,16 @@ class DepthwiseQuads {
   int64_t channels(int64_t block) const {
     return std::min(kChannels, p_.groups - block * kChannels);
   }
-  const uint8_t* image_of(const Place& at) const {
-    return static_cast<const uint8_t*>(p_.src) + at.n * p_.src_stride[0] +
-        at.block * kChannels * p_.src_stride[1];
-  }
-
   void compute(Place at, Range blocks, Range rows, Workspace& own) const {
     if (!plan_.reads_image) {
       at.block = blocks.begin;
-      copy_rows(at, rows, own);
+      own.copied.copy(at, rows);
     }
     for (int64_t end, h = rows.begin; h < rows.end; h = end) {
       end = std::min(h + plan_.rows_at_once, rows.end);
       for (at.block = blocks.begin; at.block < blocks.end; at.block++)
         compute_rows(at, {h, end}, own);
     }
-  }
-
-  // The rows of the image that rows of outputs meet; there is one plane of taps.
-  void copy_rows(const Place& at, Range rows, Workspace& own) const {
-    const int64_t* const xs = p_.src_stride;
-    const int64_t reach = (p_.kernel[1] - 1) * p_.dilation[1] + 1;
-    const int64_t first = rows.begin * p_.stride[1] - p_.pad[1];
-    const int64_t last = (rows.end - 1) * p_.stride[1] - p_.pad[1] + reach;
-    own.copied_rows = {
-        std::clamp<int64_t>(first, 0, p_.src_size[1]),
-        std::clamp<int64_t>(last, 0, p_.src_size[1])};
-    const int64_t d = at.d * p_.stride[0] - p_.pad[0], width = p_.src_size[2];
-    if (d < 0 || d >= p_.src_size[0])
-      return;
-    const uint8_t* const image = image_of(at) + d * xs[2];
-    const int64_t at_once = xs[3] == width ? own.copied_rows.count() : 1;
-    const IntegerLines<uint8_t> as_they_are{/*is_signed=*/false, /*zero_point=*/0};
-    for (int64_t h = own.copied_rows.begin; h < own.copied_rows.end; h += at_once)
-      as_they_are.copy(
-          {image + h * xs[3], channels(at.block), xs[1], 0, at_once * width, 1, at_once * width, 1},
-          kChannels,
-          /*bytes=*/nullptr,
-          own.copied.data() + (h - own.copied_rows.begin) * width * kChannels);
   }
 
   void compute_rows(Place at, Range rows, Workspace& own) const {
@@ -193,12 +212,9 @@ class DepthwiseQuads {
 
   void select_rows(const Place& at, Workspace& own) const {
     const int64_t* const xs = p_.src_stride;
-    const uint8_t* const image = image_of(at);
     const int64_t step = plan_.reads_image ? xs[4] : kChannels;
-    const auto row_at = [&](int64_t d, int64_t h) -> const uint8_t* {
-      if (plan_.reads_image)
-        return image + d * xs[2] + h * xs[3];
-      return own.copied.data() + (h - own.copied_rows.begin) * p_.src_size[2] * kChannels;
+    const auto row_at = [&](int64_t d, int64_t h) {
+      return plan_.reads_image ? plane_of(p_, at, d) + h * xs[3] : own.copied.at(h);
     };
     weights_.select(at.block, at.d, at.h, pads_, step, row_at, own.rows.data());
   }

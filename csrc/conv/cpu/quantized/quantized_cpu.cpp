@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "conv/cpu/quantized/kernels.h"
-#include "conv/cpu/shared/canonical.h"
+#include "conv/cpu/shared/problems/canonical.h"
 #include "conv/quantized/on_device.h"
 #include "core/cpu/parallel.h"
 #include "core/torch/run_kernel.h"

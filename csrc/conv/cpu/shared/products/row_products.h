@@ -66,9 +66,6 @@ class RowProducts {
     typename Ends::Workspace ends;
   };
 
-  bool copies() const {
-    return plan_.copy_pitch > 0;
-  }
   int64_t pixels_at_once() const {
     return std::max(plan_.width, kPixelsAtOnce);
   }
@@ -86,7 +83,7 @@ class RowProducts {
       for (int64_t panel = task.panels.begin; panel < task.panels.end; panel++)
         f(PanelSums<Sum>{own.sums.data(), task.group, panel, task.pixels.count()});
     };
-    if (copies()) {
+    if (plan_.copy_pitch > 0) {
       for_each_part([&](Range rows) {
         own.lines.copy_taps(rows, own.copied.data());
         for_each_panel([&](const PanelSums<Sum>& sums) {

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "conv/cpu/shared/canonical.h"
-#include "conv/cpu/shared/phases.h"
+#include "conv/cpu/shared/problems/canonical.h"
+#include "conv/cpu/shared/problems/phases.h"
 #include "conv/problem.h"
 
 namespace torch_dnnl {
