@@ -20,21 +20,28 @@ namespace {
 // instruction would make 0.
 struct TileRounding {
   const float* bias; // of the panel
+  int64_t channels;  // that there are
   c10::BFloat16* out;
   int64_t out_step; // from a pixel to the next
 
   TileSums first(int v) const {
     return _mm512_castps_si512(_mm512_loadu_ps(bias + v * kLanes<float>));
   }
-  template <int rows>
-  void store(const TileSums (&sums)[rows][kTileVectors], int64_t row) const {
+  template <int rows, int vectors>
+  void store(const TileSums (&sums)[rows][vectors], int64_t row) const {
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 4
-      for (int v = 0; v < kTileVectors; v++) {
+      for (int v = 0; v < vectors; v++) {
         __m256i rounded;
         asm("vcvtneps2bf16 %1, %0" : "=v"(rounded) : "v"(sums[r][v]));
-        std::memcpy(out + (row + r) * out_step + v * kLanes<float>, &rounded, sizeof(rounded));
+        constexpr int64_t n = kLanes<float>;
+        c10::BFloat16* const to = out + (row + r) * out_step + v * n;
+        if (channels >= (v + 1) * n)
+          std::memcpy(to, &rounded, sizeof(rounded));
+        else
+          simd_detail::copy_part<n>(
+              to, reinterpret_cast<const c10::BFloat16*>(&rounded), channels - v * n);
       }
     }
   }
@@ -90,15 +97,16 @@ class FloatEnds {
 #if defined(CPU_CAPABILITY_AVX512)
     if constexpr (std::is_same_v<T, c10::BFloat16>) {
       const RowTask& task = at.task;
-      const int64_t channel = task.group * plan_.oc + at.panel * kProductColumns;
+      const int64_t first = at.panel * kProductColumns, channel = task.group * plan_.oc + first;
+      const int64_t channels = std::min(kProductColumns, plan_.oc - first);
       T* const out = epilogue_.output(
-          {task.n, channel, task.d, at.row, task.pixels.begin, kProductColumns, product.m});
+          {task.n, channel, task.d, at.row, task.pixels.begin, channels, product.m});
       const float* const bias = bias_.data() + (has_bias_ ? channel : 0);
       if (out_stride_[1] == 1)
-        return multiply_in_registers(product, TileRounding{bias, out, out_stride_[4]});
+        return multiply_in_registers(product, TileRounding{bias, channels, out, out_stride_[4]});
       T* const tiles = own.tiles.data();
-      multiply_in_registers(product, TileRounding{bias, tiles, kProductColumns});
-      transpose_numbers(tiles, kProductColumns, product.m, out, out_stride_[1], kProductColumns);
+      multiply_in_registers(product, TileRounding{bias, channels, tiles, kProductColumns});
+      transpose_numbers(tiles, kProductColumns, product.m, out, out_stride_[1], channels);
     }
 #endif
   }

@@ -239,7 +239,7 @@ void QuantizedEpilogue::multiply_as(
     const TileProduct<ByteProducts>& product,
     const QuantizedRun& run,
     const Workspace& own) const {
-  TilePlaces<Dst, Residual> places{};
+  TilePlaces<Dst, Residual> places{run.channels};
   if constexpr (!std::is_void_v<Residual>) {
     const int64_t* const stride = p_.conv.residual_stride;
     places.residual = static_cast<const Residual*>(p_.conv.residual) + offset_of(run, stride);

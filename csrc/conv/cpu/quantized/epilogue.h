@@ -47,7 +47,7 @@ class QuantizedEpilogue {
   void store(const QuantizedRun& run, const Workspace& own) const;
 
   // Whether results can be made of sums in registers. Then multiply() makes those of a product of
-  // all pixels of a run, without sums, with a whole panel.
+  // all pixels of a run, without sums, with a panel.
   bool takes_tiles() const;
   void multiply(
       const TileProduct<ByteProducts>& product,

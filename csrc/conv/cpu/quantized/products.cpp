@@ -75,7 +75,7 @@ class IntegerEnds {
            task.d,
            at.row,
            task.pixels.begin,
-           kProductColumns,
+           std::min(kProductColumns, plan_.oc - first),
            product.m,
            excess},
           own);

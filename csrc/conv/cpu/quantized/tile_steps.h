@@ -10,10 +10,11 @@
 namespace torch_dnnl {
 
 #if defined(CPU_CAPABILITY_AVX512)
-// Where the first pixel of a product is, of a panel of channels. Residual: void where there is
-// none.
+// Where the first pixel of a product is, and how many channels of the panel there are. Residual: void
+// where there is none.
 template <class Dst, class Residual>
 struct TilePlaces {
+  int64_t channels;
   Dst* out;
   const std::conditional_t<std::is_void_v<Residual>, Dst, Residual>* residual;
   int64_t out_step, residual_step; // from a pixel to the next
@@ -45,11 +46,11 @@ class TileSteps {
     return _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_loadu_si512(excess_ + v * 16));
   }
 
-  template <int rows>
-  void store(const TileSums (&sums)[rows][kTileVectors], int64_t row) const {
-    Ints values[rows][kTileVectors];
+  template <int rows, int vectors>
+  void store(const TileSums (&sums)[rows][vectors], int64_t row) const {
+    Ints values[rows][kTileVectors] = {};
 #pragma GCC unroll 4
-    for (int v = 0; v < kTileVectors; v++) {
+    for (int v = 0; v < vectors; v++) {
       const Vector<float> scale = load_vector(scale_ + v * 16), bias = load_vector(bias_ + v * 16);
 #pragma GCC unroll 6
       for (int r = 0; r < rows; r++) {
@@ -57,7 +58,9 @@ class TileSteps {
         value = value * scale + bias;
         if constexpr (!std::is_void_v<Residual>) {
           const auto* const at = places_.residual + (row + r) * places_.residual_step + v * 16;
-          const Vector<float> bytes = load_lanes<float>(at);
+          const Vector<float> bytes = vectors == kTileVectors && is_whole_
+              ? load_lanes<float>(at)
+              : load_up_to<float>(at, places_.channels - v * 16);
           value = value + residual_scale_ * (bytes - residual_zero_point_);
         }
         values[r][v] = round_(value);
@@ -65,11 +68,14 @@ class TileSteps {
     }
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++) {
-      const __m512i bytes = saturated_bytes<Dst>(values[r]);
+      __m512i bytes = saturated_bytes<Dst>(values[r]);
+      bytes =
+          std::is_signed_v<Dst> ? _mm512_max_epi8(bytes, least_) : _mm512_max_epu8(bytes, least_);
       Dst* const to = places_.out + (row + r) * places_.out_step;
-      _mm512_storeu_si512(
-          to,
-          std::is_signed_v<Dst> ? _mm512_max_epi8(bytes, least_) : _mm512_max_epu8(bytes, least_));
+      if (vectors == kTileVectors && is_whole_)
+        _mm512_storeu_si512(to, bytes);
+      else
+        simd_detail::copy_part<64>(to, reinterpret_cast<const Dst*>(&bytes), places_.channels);
     }
   }
 
@@ -80,6 +86,7 @@ class TileSteps {
   Vector<float> residual_scale_, residual_zero_point_;
   ByReciprocal<Dst, /*is_bounded=*/true> round_;
   __m512i least_;
+  bool is_whole_ = places_.channels == kProductColumns;
 };
 #endif
 

@@ -95,7 +95,7 @@ ProductPlan plan_products(const ConvProblem& p, int64_t threads) {
   plan.widths = ceil_div(pixels, plan.width);
   const bool are_together = p.kernel[2] == 1 || p.dilation[2] == 1;
   const int64_t row_terms = p.kernel[2] * ic;
-  const bool should_copy = has_register_tiles<Products>() && plan.oc % kProductColumns == 0
+  const bool should_copy = has_register_tiles<Products>()
       ? plan_detail::should_copy_for_tiles<Products>(p, row_terms, plan.width, plan.oc)
       : plan_detail::should_copy(p, row_terms * term_bytes, plan.width, plan.panels);
   plan.block = !are_together ? ProductPlan::of_tap

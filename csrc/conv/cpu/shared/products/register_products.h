@@ -33,7 +33,7 @@ class RegisterProducts {
       const Ends& ends)
       : p_(p), plan_(plan), weights_(weights), ends_(ends) {}
 
-  // Panels are whole, and no products of single taps leave out pixels.
+  // No products of single taps leave out pixels.
   bool are_possible() const {
     return are_possible_;
   }
@@ -123,6 +123,7 @@ class RegisterProducts {
     }
     const TileProduct<Products> product{
         rows.count() * task.pixels.count(),
+        plan_.columns(panel),
         plan_.depth,
         operands.a_row,
         met,

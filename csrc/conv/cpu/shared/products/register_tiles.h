@@ -34,16 +34,16 @@ inline int64_t rows_of_tiles(int64_t m) {
   return rows;
 }
 
-// Sums of several products of equal depths: of m rows of each a with a whole panel b.
+// Sums of several products of equal depths: of m rows of each a with a panel b of so many columns.
 template <class Products>
 struct TileProduct {
-  int64_t m, depth, a_row, count;
+  int64_t m, columns, depth, a_row, count;
   const typename Products::Left* const* a;
   const typename Products::Right* const* b;
 };
 
 #if defined(CPU_CAPABILITY_AVX512)
-inline constexpr int kTileVectors = 4; // of the columns of a whole panel
+inline constexpr int kTileVectors = 4; // of the columns of a panel, at most
 using TileSums = __m512i;
 
 namespace register_tiles_detail {
@@ -60,11 +60,11 @@ inline TileSums add_products(TileSums sums, TileSums a, TileSums b) {
 
 // Rows from `row` on. End: what sums begin with, first(vector), and what becomes of them,
 // store(sums, row).
-template <class Products, int rows, class End>
+template <class Products, int rows, int vectors, class End>
 void compute_tile(const TileProduct<Products>& p, int64_t row, const End& end) {
-  TileSums sums[rows][kTileVectors];
+  TileSums sums[rows][vectors];
 #pragma GCC unroll 4
-  for (int v = 0; v < kTileVectors; v++) {
+  for (int v = 0; v < vectors; v++) {
     sums[0][v] = end.first(v);
 #pragma GCC unroll 6
     for (int r = 1; r < rows; r++)
@@ -74,10 +74,10 @@ void compute_tile(const TileProduct<Products>& p, int64_t row, const End& end) {
   for (int64_t i = 0; i < p.count; i++) {
     const auto* a = reinterpret_cast<const char*>(p.a[i]) + row * a_row;
     const auto* b = reinterpret_cast<const char*>(p.b[i]);
-    for (int64_t k = 0; k < p.depth; k += Products::kPack, a += 4, b += kTileVectors * 64) {
-      TileSums right[kTileVectors];
+    for (int64_t k = 0; k < p.depth; k += Products::kPack, a += 4, b += vectors * 64) {
+      TileSums right[vectors];
 #pragma GCC unroll 4
-      for (int v = 0; v < kTileVectors; v++)
+      for (int v = 0; v < vectors; v++)
         right[v] = _mm512_loadu_si512(b + v * 64);
 #pragma GCC unroll 6
       for (int r = 0; r < rows; r++) {
@@ -85,7 +85,7 @@ void compute_tile(const TileProduct<Products>& p, int64_t row, const End& end) {
         std::memcpy(&four, a + r * a_row, sizeof(four));
         const TileSums left = _mm512_set1_epi32(four);
 #pragma GCC unroll 4
-        for (int v = 0; v < kTileVectors; v++)
+        for (int v = 0; v < vectors; v++)
           sums[r][v] = add_products<Products>(sums[r][v], left, right[v]);
       }
     }
@@ -95,22 +95,38 @@ void compute_tile(const TileProduct<Products>& p, int64_t row, const End& end) {
 
 } // namespace register_tiles_detail
 
-// All rows of a product with a whole panel, in tiles: the last one ends with the last row.
+// All rows of a product, in tiles: the last one ends with the last row.
 template <class Products, class End>
 void multiply_in_registers(const TileProduct<Products>& p, const End& end) {
-  const auto multiply = [&]<int rows>(std::integral_constant<int, rows>) {
+  const auto multiply = [&]<int rows, int vectors>() {
     for (int64_t i = 0; i < p.m; i += rows)
-      register_tiles_detail::compute_tile<Products, rows>(p, std::min(i, p.m - rows), end);
+      register_tiles_detail::compute_tile<Products, rows, vectors>(p, std::min(i, p.m - rows), end);
   };
+  const auto multiply_part = [&]<int vectors>() {
+    if (p.m >= 6)
+      multiply.template operator()<6, vectors>();
+    else
+      multiply.template operator()<1, vectors>();
+  };
+  switch (p.columns / kProductLanes) {
+    case 1:
+      return multiply_part.template operator()<1>();
+    case 2:
+      return multiply_part.template operator()<2>();
+    case 3:
+      return multiply_part.template operator()<3>();
+    default:
+      break;
+  }
   switch (rows_of_tiles(p.m)) {
     case 6:
-      return multiply(std::integral_constant<int, 6>());
+      return multiply.template operator()<6, kTileVectors>();
     case 5:
-      return multiply(std::integral_constant<int, 5>());
+      return multiply.template operator()<5, kTileVectors>();
     case 4:
-      return multiply(std::integral_constant<int, 4>());
+      return multiply.template operator()<4, kTileVectors>();
     default:
-      return multiply(std::integral_constant<int, 1>());
+      return multiply.template operator()<1, kTileVectors>();
   }
 }
 #endif
