@@ -111,6 +111,7 @@ class _Lowering:
             if node.users:
                 self._lower_affine(node, affine)
         self._remove_unused()
+        self._use_channels_last()
         self._graph.lint()
         # Another GraphModule, which has only what the graph still uses.
         lowered = GraphModule(self._model, self._graph)
@@ -364,6 +365,20 @@ class _Lowering:
             buffer = self._add_buffer(f"{value.name}_spread", constant.reshape(sizes))
             return {name: self._graph.get_attr(buffer)}
         return {name: self._graph.call_function(torch.ops.aten.reshape.default, (value, sizes))}
+
+    def _use_channels_last(self) -> None:
+        """Has what convolutions take quantized to channels_last, in which they are faster; what
+        follows keeps that layout. So views, which may not fit it, become reshapes."""
+        formats = {4: "nhwc", 5: "ndhwc"}
+        if any(node.target == torch.ops.aten.as_strided.default for node in self._graph.nodes):
+            return
+        for node in self._graph.nodes:
+            if node.target == torch.ops.aten.view.default:
+                node.target = torch.ops.aten.reshape.default
+            feeds = any(user.target == _quantized_convolution for user in node.users)
+            format = formats.get(len(self._shapes.get(node, ())))
+            if node.target == _reorder and feeds and format is not None:
+                node.update_kwarg("dst_format", format)
 
     def _remove_unused(self) -> None:
         """Guards, which are modules, have no users."""

@@ -259,21 +259,29 @@ void QuantizedEpilogue::multiply_as(
   const auto [scale, bias, excess] = channels_of(run);
   const bool has_relu = p_.conv.activation == Activation::relu;
   multiply_in_registers<ByteProducts>(
-      product, TileSteps<Dst, Residual>(steps_, has_relu, scale, bias, excess, places));
+      product, TileSteps<Dst, Residual>(steps_, has_relu, {scale, bias, excess}, places));
   if (!is_in_place)
     exchange</*kToImage=*/true>(run, stride, places.out, image);
 }
 
+bool QuantizedEpilogue::returns_floats() const {
+  return p_.dst_dtype == c10::kFloat && p_.conv.residual == nullptr;
+}
+
 bool QuantizedEpilogue::takes_tiles() const {
-  return has_register_tiles<ByteProducts>() && !p_.returns_sums && is_bounded_ &&
-      has_simple_activation() && with_byte_types(p_, []<class Dst, class Residual>() {}) &&
-      steps_.dst_scale > 0 && ByReciprocal<int8_t, true>::is_exact(steps_.dst_scale);
+  const bool takes_bytes = is_bounded_ && steps_.dst_scale > 0 &&
+      ByReciprocal<int8_t, true>::is_exact(steps_.dst_scale) &&
+      with_byte_types(p_, []<class Dst, class Residual>() {});
+  return has_register_tiles<ByteProducts>() && !p_.returns_sums && has_simple_activation() &&
+      (returns_floats() || takes_bytes);
 }
 
 void QuantizedEpilogue::multiply(
     const TileProduct<ByteProducts>& product,
     const QuantizedRun& run,
     const Workspace& own) const {
+  if (returns_floats())
+    return multiply_as<float, void>(product, run, own);
   with_byte_types(
       p_, [&]<class Dst, class Residual>() { multiply_as<Dst, Residual>(product, run, own); });
 }

@@ -64,6 +64,7 @@ class QuantizedEpilogue {
   void store_bytes(const QuantizedRun& run, const Workspace& own) const;
   bool try_store_bytes(const QuantizedRun& run, const Workspace& own) const;
   bool has_simple_activation() const;
+  bool returns_floats() const;
   template <class Dst, class Residual>
   void multiply_as(
       const TileProduct<ByteProducts>& product,

@@ -10,8 +10,8 @@
 namespace torch_dnnl {
 
 #if defined(CPU_CAPABILITY_AVX512)
-// Where the first pixel of a product is, and how many channels of the panel there are. Residual: void
-// where there is none.
+// Where the first pixel of a product is, and how many channels of the panel there are. Residual:
+// void where there is none.
 template <class Dst, class Residual>
 struct TilePlaces {
   int64_t channels;
@@ -20,20 +20,26 @@ struct TilePlaces {
   int64_t out_step, residual_step; // from a pixel to the next
 };
 
-// Quotients are below 2^31, and scales are positive.
+// The first steps, for the channels of a panel.
+struct TileChannels {
+  const float *scale, *bias;
+  const int32_t* excess;
+
+  TileSums first(int v) const {
+    return _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_loadu_si512(excess + v * 16));
+  }
+};
+
+// Bytes. Quotients are below 2^31, and scales are positive.
 template <class Dst, class Residual>
-class TileSteps {
+class TileSteps : public TileChannels {
  public:
   TileSteps(
       const QuantizedSteps& steps,
       bool has_relu,
-      const float* scale,
-      const float* bias,
-      const int32_t* excess,
+      const TileChannels& channels,
       const TilePlaces<Dst, Residual>& places)
-      : scale_(scale),
-        bias_(bias),
-        excess_(excess),
+      : TileChannels(channels),
         places_(places),
         residual_scale_(broadcast(steps.residual_scale)),
         residual_zero_point_(broadcast(steps.residual_zero_point)),
@@ -42,20 +48,16 @@ class TileSteps {
         least_(_mm512_set1_epi8(
             has_relu ? steps.rounded<Dst>(0.0f) : std::numeric_limits<Dst>::min())) {}
 
-  TileSums first(int v) const {
-    return _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_loadu_si512(excess_ + v * 16));
-  }
-
   template <int rows, int vectors>
   void store(const TileSums (&sums)[rows][vectors], int64_t row) const {
     Ints values[rows][kTileVectors] = {};
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; v++) {
-      const Vector<float> scale = load_vector(scale_ + v * 16), bias = load_vector(bias_ + v * 16);
+      const Vector<float> scales = load_vector(scale + v * 16), biases = load_vector(bias + v * 16);
 #pragma GCC unroll 6
       for (int r = 0; r < rows; r++) {
         Vector<float> value = _mm512_cvtepi32_ps(sums[r][v]);
-        value = value * scale + bias;
+        value = value * scales + biases;
         if constexpr (!std::is_void_v<Residual>) {
           const auto* const at = places_.residual + (row + r) * places_.residual_step + v * 16;
           const Vector<float> bytes = vectors == kTileVectors && is_whole_
@@ -80,13 +82,45 @@ class TileSteps {
   }
 
  private:
-  const float *scale_, *bias_;
-  const int32_t* excess_;
   TilePlaces<Dst, Residual> places_;
   Vector<float> residual_scale_, residual_zero_point_;
   ByReciprocal<Dst, /*is_bounded=*/true> round_;
   __m512i least_;
   bool is_whole_ = places_.channels == kProductColumns;
+};
+
+// Numbers of float32.
+template <>
+class TileSteps<float, void> : public TileChannels {
+ public:
+  TileSteps(
+      const QuantizedSteps& /*steps*/,
+      bool has_relu,
+      const TileChannels& channels,
+      const TilePlaces<float, void>& places)
+      : TileChannels(channels),
+        places_(places),
+        floor_(broadcast(has_relu ? 0 : -std::numeric_limits<float>::infinity())) {}
+
+  template <int rows, int vectors>
+  void store(const TileSums (&sums)[rows][vectors], int64_t row) const {
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; v++) {
+      const Vector<float> scales = load_vector(scale + v * 16), biases = load_vector(bias + v * 16);
+#pragma GCC unroll 6
+      for (int r = 0; r < rows; r++) {
+        const Vector<float> value = _mm512_cvtepi32_ps(sums[r][v]);
+        store_up_to<float>(
+            places_.out + (row + r) * places_.out_step + v * 16,
+            Lanes<float>(at_least(value * scales + biases, floor_)),
+            places_.channels - v * 16);
+      }
+    }
+  }
+
+ private:
+  TilePlaces<float, void> places_;
+  Vector<float> floor_;
 };
 #endif
 

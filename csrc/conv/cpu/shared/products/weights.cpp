@@ -99,12 +99,32 @@ ProductWeights<Products>::ProductWeights(
     const Scratch<Weight> lines(copies * kProductColumns * panel_rows_);
     for (int64_t i = begin; i < end; i++) {
       const int64_t group = i / plan.panels, panel = i % plan.panels;
-      gather(group, panel, lines.data());
+      const Weight* from = lines_in_memory(group, panel);
+      if (from == nullptr) {
+        gather(group, panel, lines.data());
+        from = lines.data();
+      }
       if constexpr (kIsExact)
-        add_up(group, panel, lines.data());
-      interleave(group, panel, lines.data());
+        add_up(group, panel, from);
+      interleave(group, panel, from, lines.data() + kProductColumns * panel_rows_);
     }
   });
+}
+
+template <class Products>
+auto ProductWeights<Products>::lines_in_memory(int64_t group, int64_t panel) const
+    -> const Weight* {
+  const int64_t *const ws = p_.weights_stride, *const kernel = p_.kernel;
+  const int64_t first = panel * kProductColumns, columns = plan_.columns(panel);
+  const auto follow = [&](int axis, int64_t step) {
+    return kernel[axis] == 1 || ws[2 + axis] == step;
+  };
+  const bool are_lines = plan_.merged == 1 && plan_.ic == p_.ic && rows_ == plan_.depth &&
+      ws[1] == 1 && ws[0] == panel_rows_ && follow(2, p_.ic) && follow(1, kernel[2] * p_.ic) &&
+      follow(0, kernel[1] * kernel[2] * p_.ic);
+  if (!are_lines || first + columns > plan_.oc)
+    return nullptr;
+  return static_cast<const Weight*>(p_.weights) + group * p_.weights_group + first * ws[0];
 }
 
 template <class Products>
@@ -149,7 +169,11 @@ void ProductWeights<Products>::add_up(int64_t group, int64_t panel, const Weight
 }
 
 template <class Products>
-void ProductWeights<Products>::interleave(int64_t group, int64_t panel, Weight* lines) const {
+void ProductWeights<Products>::interleave(
+    int64_t group,
+    int64_t panel,
+    const Weight* lines,
+    Weight* narrow) const {
   constexpr int64_t pack = Products::kPack, together = Products::kTogether;
   const int64_t columns = plan_.columns(panel), rows = panel_rows_;
   Right* const to = panels_.data() + group * group_size_ + panel * kProductColumns * rows;
@@ -157,7 +181,6 @@ void ProductWeights<Products>::interleave(int64_t group, int64_t panel, Weight* 
     if constexpr (std::is_same_v<Weight, Right>) {
       interleave_lines<Weight, pack>(from, rows, count, depth, at);
     } else {
-      Weight* const narrow = lines + columns * rows;
       interleave_lines<Weight, pack>(from, rows, count, depth, narrow);
       std::copy_n(narrow, count * depth, at);
     }

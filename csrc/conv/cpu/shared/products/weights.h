@@ -34,11 +34,13 @@ class ProductWeights {
   using Weight = typename Products::Weight;
   static constexpr bool kIsExact = std::is_integral_v<Weight>;
 
-  // The weights of a panel, a line for each column. Blocks are padded with zeros.
+  // The weights of a panel, a line for each column: null if they do not lie so in memory.
+  const Weight* lines_in_memory(int64_t group, int64_t panel) const;
+  // Then they are copied. Blocks are padded with zeros.
   void gather(int64_t group, int64_t panel, Weight* lines) const;
   void add_up(int64_t group, int64_t panel, const Weight* lines) const;
-  // Those that are widened need room behind the lines.
-  void interleave(int64_t group, int64_t panel, Weight* lines) const;
+  // narrow: memory of a panel for those that are widened.
+  void interleave(int64_t group, int64_t panel, const Weight* lines, Weight* narrow) const;
 
   const ConvProblem& p_;
   const ProductPlan& plan_;
