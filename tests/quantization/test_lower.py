@@ -121,6 +121,35 @@ def test_network(name, dtype):
     assert_same(lowered, reference, x if x.dim() == 4 else x.contiguous().transpose(0, 1))
 
 
+class Shuffled(nn.Module):
+    """A view that only contiguous images allow."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 16, 3), nn.Conv2d(16, 8, 3)
+
+    def forward(self, x):
+        x = self.first(x).relu()
+        n, c, h, w = x.shape
+        return self.last(x.view(n, 2, c // 2, h * w).transpose(1, 2).reshape(n, c, h, w))
+
+
+def test_images_become_channels_last():
+    x = image("shuffled")
+    reference = quantize(Shuffled(), x, EveryConvolution(torch.uint8))
+    assert calls(reference, "aten.view")
+    lowered = lower(reference)
+    assert_all_lowered(lowered, reference)
+    inputs = []
+    for node in calls(lowered, "quantized_convolution"):
+        inputs.append(node.args[0])
+        assert inputs[-1].kwargs["dst_format"] == "nhwc"
+    assert len(inputs) == 2
+    assert_same(lowered, reference, x)
+    network = quantize(NETWORKS["residual"](), x, EveryConvolution(torch.uint8))
+    assert lower(network)(x).is_contiguous(memory_format=torch.channels_last)
+
+
 @pytest.mark.parametrize(
     "name", ["conv_bn_relu", "residual", "downsample", "in_place", "depthwise", "pooled"]
 )

@@ -1,6 +1,6 @@
-// What the operators and the tables of kernels include of torch. With GCC, setup.py compiles it once
-// for them and has it included first; each file still includes what it needs. (It has no include
-// guard, which GCC takes amiss here.)
+// What the operators and the tables of kernels include of torch. With GCC, setup.py compiles it
+// once for them and has it included first; each file still includes what it needs. (It has no
+// include guard, which GCC takes amiss here.)
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -96,7 +96,7 @@ ProductWeights<Products>::ProductWeights(
   const int64_t of_panel = 8 * kProductColumns * panel_rows_;
   parallel_tasks(plan.groups * plan.panels, of_panel, [&](int64_t begin, int64_t end) {
     constexpr int64_t copies = std::is_same_v<Weight, Right> ? 1 : 2;
-    const Scratch<Weight> lines(copies * kProductColumns * panel_rows_);
+    const Scratch<Weight> lines(copies * kProductColumns * pitch_);
     for (int64_t i = begin; i < end; i++) {
       const int64_t group = i / plan.panels, panel = i % plan.panels;
       const Weight* from = lines_in_memory(group, panel);
@@ -106,7 +106,7 @@ ProductWeights<Products>::ProductWeights(
       }
       if constexpr (kIsExact)
         add_up(group, panel, from);
-      interleave(group, panel, from, lines.data() + kProductColumns * panel_rows_);
+      interleave(group, panel, from, lines.data() + kProductColumns * pitch_);
     }
   });
 }
@@ -120,8 +120,8 @@ auto ProductWeights<Products>::lines_in_memory(int64_t group, int64_t panel) con
     return kernel[axis] == 1 || ws[2 + axis] == step;
   };
   const bool are_lines = plan_.merged == 1 && plan_.ic == p_.ic && rows_ == plan_.depth &&
-      ws[1] == 1 && ws[0] == panel_rows_ && follow(2, p_.ic) && follow(1, kernel[2] * p_.ic) &&
-      follow(0, kernel[1] * kernel[2] * p_.ic);
+      ws[1] == 1 && ws[0] == pitch_ && pitch_ == panel_rows_ && follow(2, p_.ic) &&
+      follow(1, kernel[2] * p_.ic) && follow(0, kernel[1] * kernel[2] * p_.ic);
   if (!are_lines || first + columns > plan_.oc)
     return nullptr;
   return static_cast<const Weight*>(p_.weights) + group * p_.weights_group + first * ws[0];
@@ -131,7 +131,7 @@ template <class Products>
 void ProductWeights<Products>::gather(int64_t group, int64_t panel, Weight* lines) const {
   const int64_t first = panel * kProductColumns, taps = product(p_.kernel);
   const int64_t columns = std::min(plan_.columns(panel), plan_.oc - first);
-  std::memset(lines, 0, plan_.columns(panel) * panel_rows_ * sizeof(Weight));
+  std::memset(lines, 0, plan_.columns(panel) * pitch_ * sizeof(Weight));
   // Groups that are merged have terms of their own, one after the other.
   for (int64_t end, at = 0; at < columns; at = end) {
     const int64_t member = (first + at) / p_.oc;
@@ -145,7 +145,7 @@ void ProductWeights<Products>::gather(int64_t group, int64_t panel, Weight* line
     const int64_t group_channel = (group * plan_.merged + member) * p_.weights_group;
     own.weights = static_cast<const Weight*>(p_.weights) + group_channel;
     ChannelTerms<Weight>(own, std::move(tap_terms))
-        .copy(first + at - member * p_.oc, end - at, lines + at * panel_rows_, panel_rows_);
+        .copy(first + at - member * p_.oc, end - at, lines + at * pitch_, pitch_);
   }
 }
 
@@ -159,7 +159,7 @@ void ProductWeights<Products>::add_up(int64_t group, int64_t panel, const Weight
     for (int64_t block = 0; block < plan_.blocks; block++) {
       int32_t sum = 0;
       for (int64_t i = 0; i < rows_; i++)
-        sum += lines[c * panel_rows_ + block * rows_ + i];
+        sum += lines[c * pitch_ + block * rows_ + i];
       const uint32_t of_block = zero_point * static_cast<uint32_t>(sum);
       excess[block * kProductColumns + c] = static_cast<int32_t>(of_block);
       all += of_block;
@@ -179,9 +179,9 @@ void ProductWeights<Products>::interleave(
   Right* const to = panels_.data() + group * group_size_ + panel * kProductColumns * rows;
   const auto interleave = [&](const Weight* from, int64_t count, int64_t depth, Right* at) {
     if constexpr (std::is_same_v<Weight, Right>) {
-      interleave_lines<Weight, pack>(from, rows, count, depth, at);
+      interleave_lines<Weight, pack>(from, pitch_, count, depth, at);
     } else {
-      interleave_lines<Weight, pack>(from, rows, count, depth, narrow);
+      interleave_lines<Weight, pack>(from, pitch_, count, depth, narrow);
       std::copy_n(narrow, count * depth, at);
     }
   };
@@ -192,7 +192,7 @@ void ProductWeights<Products>::interleave(
       const Range chunk = plan_.chunk_range(i);
       const int64_t first = block * rows_ + chunk.begin, depth = round_up(chunk.count(), pack);
       for (int64_t c = 0; c < columns; c += together) {
-        const Weight* const from = lines + c * rows + first;
+        const Weight* const from = lines + c * pitch_ + first;
         interleave(from, together, depth, to + first * columns + c * depth);
       }
     }

@@ -33,6 +33,7 @@ class ProductWeights {
  private:
   using Weight = typename Products::Weight;
   static constexpr bool kIsExact = std::is_integral_v<Weight>;
+  static constexpr int64_t kAliased = 512 / sizeof(Weight), kApart = 64 / sizeof(Weight);
 
   // The weights of a panel, a line for each column: null if they do not lie so in memory.
   const Weight* lines_in_memory(int64_t group, int64_t panel) const;
@@ -47,6 +48,8 @@ class ProductWeights {
   const int zero_point_;
   const int64_t rows_ = round_up(plan_.depth, Products::kPack); // of a block
   const int64_t panel_rows_ = plan_.blocks * rows_;
+  // From a line to the next: at multiples of `kAliased` they would compete for the cache.
+  const int64_t pitch_ = panel_rows_ + (panel_rows_ % kAliased == 0 ? kApart : 0);
   const int64_t group_size_ = panel_rows_ * round_up(plan_.oc, kProductLanes);
   const Scratch<Right> panels_{plan_.groups * group_size_};
   const Scratch<int32_t> excess_{
