@@ -104,6 +104,24 @@ def random_problem(choose: random.Random, dtype: torch.dtype, algorithm: str = "
     return check(choose, dtype, channels, size, kernel, strides, pads, dilations, algorithm)
 
 
+def random_narrow_problem(
+    choose: random.Random, dtype: torch.dtype, algorithm: str = "auto"
+) -> float:
+    """Groups of few channels, most of them of one."""
+    rank = choose.choice([1, 2, 2, 3])
+    ic, oc = choose.choice([(1, 1), (1, 1), (1, 1), (1, 2), (1, 5), (2, 2), (4, 4), (3, 5), (8, 8)])
+    kernel = [choose.randint(1, [0, 9, 5, 3][rank]) for _ in range(rank)]
+    strides = [choose.choice([1, 1, 2, 3, 4]) for _ in range(rank)]
+    dilations = [choose.choice([1, 1, 2, 3]) for _ in range(rank)]
+    pads = [[choose.randint(0, 5) for _ in range(rank)] for _ in range(2)]
+    size = [
+        max(choose.randint(1, [0, 90, 20, 8][rank]), (k - 1) * d + 1 - b - e)
+        for k, d, b, e in zip(kernel, dilations, *pads)
+    ]
+    channels = (choose.randint(1, 3), choose.choice([1, 2, 3, 5, 8, 16, 19, 33, 70]), ic, oc)
+    return check(choose, dtype, channels, size, kernel, strides, pads, dilations, algorithm)
+
+
 def random_wide_problem(
     choose: random.Random, dtype: torch.dtype, algorithm: str = "auto"
 ) -> float:

@@ -11,6 +11,7 @@ from random_convolutions import (
     DTYPES,
     TOLERANCE,
     check,
+    random_narrow_problem,
     random_problem,
     random_wide_problem,
 )
@@ -27,20 +28,7 @@ OPS = torch.ops.torch_dnnl
 def test_kernels_match_float64(dtype, seed):
     choose = random.Random(seed)
     for _ in range(6):
-        rank = choose.choice([1, 2, 2, 3])
-        ic, oc = choose.choice(
-            [(1, 1), (1, 1), (1, 1), (1, 2), (1, 5), (2, 2), (4, 4), (3, 5), (8, 8)]
-        )
-        kernel = [choose.randint(1, [0, 9, 5, 3][rank]) for _ in range(rank)]
-        strides = [choose.choice([1, 1, 2, 3, 4]) for _ in range(rank)]
-        dilations = [choose.choice([1, 1, 2, 3]) for _ in range(rank)]
-        pads = [[choose.randint(0, 5) for _ in range(rank)] for _ in range(2)]
-        size = [
-            max(choose.randint(1, [0, 90, 20, 8][rank]), (k - 1) * d + 1 - b - e)
-            for k, d, b, e in zip(kernel, dilations, *pads)
-        ]
-        channels = (choose.randint(1, 3), choose.choice([1, 2, 3, 5, 8, 16, 19, 33, 70]), ic, oc)
-        check(choose, dtype, channels, size, kernel, strides, pads, dilations)
+        random_narrow_problem(choose, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
