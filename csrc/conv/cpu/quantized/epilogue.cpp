@@ -285,6 +285,15 @@ void QuantizedEpilogue::multiply(
   with_byte_types(
       p_, [&]<class Dst, class Residual>() { multiply_as<Dst, Residual>(product, run, own); });
 }
+#else
+bool QuantizedEpilogue::takes_tiles() const {
+  return false;
+}
+
+void QuantizedEpilogue::multiply(
+    const TileProduct<ByteProducts>& /*product*/,
+    const QuantizedRun& /*run*/,
+    const Workspace& /*own*/) const {}
 #endif
 
 void QuantizedEpilogue::store(const QuantizedRun& run, const Workspace& own) const {
