@@ -269,10 +269,11 @@ class BuildLibraries(BuildExtension):
     def add_tables(self, ext: Extension) -> None:
         """Compiles CPU_TABLES, unless the library before has, and links the objects."""
         tables = library("_cpu", CPU_TABLES, ["-O2"])
-        self.precompile(tables, PRECOMPILED["torch"], Path(self.build_temp).with_name("_C"))
+        folder = Path(self.build_temp).with_name("_cpu")
+        self.precompile(tables, PRECOMPILED["torch"], folder)
         ext.extra_objects = self.compiler.compile(
             tables.sources,
-            output_dir=str(Path(self.build_temp).with_name("_cpu")),
+            output_dir=str(folder),
             include_dirs=tables.include_dirs,
             extra_postargs=tables.extra_compile_args,
             depends=tables.depends,
