@@ -47,7 +47,8 @@ def lower(model: torch.nn.Module) -> GraphModule:
 
     A pattern ends before a value that is used elsewhere too. Without quantize, the result is
     float32. A residual may be dequantized or float32. The other quantize and dequantize operators
-    become `torch.ops.torch_dnnl.reorder`, and everything else stays as it is.
+    become `torch.ops.torch_dnnl.reorder`, and everything else stays as it is, but for the layout:
+    images are quantized to channels_last, and what is made of them, results too, keeps that.
 
     The results are those of `model` but for float32 rounding: where that carries a value across
     the middle between two integers, the integers differ by 1.
@@ -99,6 +100,7 @@ class _Lowering:
         self._dtypes: dict[Node, torch.dtype] = {}
         self._affine: dict[Node, Affine] = {}
         self._weights: dict[Any, tuple[str, str | float]] = {}
+        self._quantizing: set[Node] = set()  # reorders in the place of quantize and dequantize
         for node in self._graph.nodes:
             self._learn(node)
 
@@ -343,6 +345,7 @@ class _Lowering:
                 },
             )
             self._describe(new, node, None if affine.is_dequantize else affine)
+            self._quantizing.add(new)
             if not affine.is_dequantize:
                 new = self._clamped(new, affine)
         node.replace_all_uses_with(new)
@@ -377,7 +380,7 @@ class _Lowering:
                 node.target = torch.ops.aten.reshape.default
             feeds = any(user.target == _quantized_convolution for user in node.users)
             format = formats.get(len(self._shapes.get(node, ())))
-            if node.target == _reorder and feeds and format is not None:
+            if node in self._quantizing and feeds and format is not None:
                 node.update_kwarg("dst_format", format)
 
     def _remove_unused(self) -> None:

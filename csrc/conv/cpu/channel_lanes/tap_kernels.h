@@ -221,30 +221,22 @@ void sum_pixels(const PixelBlock& b, const TapOperands<C>& o, const P* grad) {
   });
 }
 
-// The kernels for each stride and number of outputs, null where there are none.
-template <class P, class C, size_t stride, size_t outputs>
-constexpr auto gather_kernel() {
-  if constexpr (has_kernels(outputs))
-    return &gather_taps<P, C, outputs, stride>;
-  else
-    return static_cast<decltype(&gather_taps<P, C, 1, stride>)>(nullptr);
-}
-template <class P, class C, size_t stride, size_t outputs>
-constexpr auto sum_kernel() {
-  if constexpr (has_kernels(outputs))
-    return &sum_pixels<P, C, outputs, stride>;
-  else
-    return static_cast<decltype(&sum_pixels<P, C, 1, stride>)>(nullptr);
+// The kernels for each stride and number of outputs. Where there are none, the kernel of one output
+// less, which is not called, takes the place.
+constexpr size_t kernel_outputs(size_t outputs) {
+  return has_kernels(outputs) ? outputs : outputs - 1;
 }
 template <class P, class C>
 constexpr auto gathers = table_of<kMostRunStride>([](auto stride) {
-  return table_of<kBlockPixels<C>>(
-      [](auto outputs) { return gather_kernel<P, C, decltype(stride)::value, outputs>(); });
+  return table_of<kBlockPixels<C>>([](auto outputs) {
+    return &gather_taps<P, C, kernel_outputs(decltype(outputs)::value), decltype(stride)::value>;
+  });
 });
 template <class P, class C>
 constexpr auto sums = table_of<kMostRunStride>([](auto stride) {
-  return table_of<kBlockPixels<C>>(
-      [](auto outputs) { return sum_kernel<P, C, decltype(stride)::value, outputs>(); });
+  return table_of<kBlockPixels<C>>([](auto outputs) {
+    return &sum_pixels<P, C, kernel_outputs(decltype(outputs)::value), decltype(stride)::value>;
+  });
 });
 
 } // namespace tap_kernels_detail

@@ -89,19 +89,17 @@ class RegisterProducts {
       int64_t h,
       TaskLines<Products, Lines>& lines,
       Operands& operands) const {
+    InputLine<Left> line{};
     for (int64_t block = 0; block < plan_.blocks; block++) {
-      const BlockTaps taps{block / p_.kernel[1], block % p_.kernel[1], 0};
-      const InputLine<Left> line = lines.line(h, taps);
+      line = lines.line(h, {block / p_.kernel[1], block % p_.kernel[1], 0});
       const int64_t missing = line.missing * plan_.ic;
       operands.set(block, line.data == nullptr ? nullptr : line.data - missing, line.step);
     }
     const int64_t most = std::min(h + rows_at_once(task), task.rows.end);
     int64_t end = h + 1;
-    if (plan_.blocks == 1 && operands.a[0] != nullptr) {
-      const InputLine<Left> line = lines.line(h, {0, 0, 0});
-      while (end < most && lines.follows(line, end - h, h, {0, 0, 0}))
-        end++;
-    }
+    while (plan_.blocks == 1 && line.data != nullptr && end < most &&
+           lines.follows(line, end - h, h, {0, 0, 0}))
+      end++;
     return end - h;
   }
 
