@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._contextlib import context_decorator
 
 from torch_dnnl.functional import interpolate
-from torch_dnnl.functional._conv import _conv
+from torch_dnnl.functional._conv import _conv, conv_quickly
 from torch_dnnl.functional._conv_transpose import _conv_transpose
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -37,6 +37,15 @@ _FLOATING = _WIDE | {torch.bfloat16, torch.float16}
 _HAS_CUDA = torch._C._dispatch_has_kernel_for_dispatch_key("torch_dnnl::resample", "CUDA")
 
 
+def _are_plain(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    return (
+        type(input) in _PLAIN
+        and type(weight) in _PLAIN
+        and type(bias) in _PLAIN
+        and input.dtype in _FLOATING
+    )
+
+
 def _convolution(n: int) -> _Replacement:
     def convolution(
         input: Tensor,
@@ -47,13 +56,12 @@ def _convolution(n: int) -> _Replacement:
         dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor | None:
-        if (
-            type(input) not in _PLAIN
-            or type(weight) not in _PLAIN
-            or type(bias) not in _PLAIN
-            or input.dtype not in _FLOATING
-            or not (input.is_cpu or (_HAS_CUDA and input.is_cuda))
-        ):
+        if not (input.is_cpu or (_HAS_CUDA and input.is_cuda)):
+            return None
+        dst = conv_quickly(n, input, weight, bias, stride, padding, dilation, groups)
+        if dst is not NotImplemented:
+            return dst  # type: ignore[no-any-return]
+        if not _are_plain(input, weight, bias):
             return None
         # torch has neither our other names of paddings nor pairs of them.
         if isinstance(padding, str):
@@ -77,12 +85,8 @@ def _convolution_transpose(n: int) -> _Replacement:
         groups: int = 1,
         dilation: Any = 1,
     ) -> Tensor | None:
-        if (
-            type(input) not in _PLAIN
-            or type(weight) not in _PLAIN
-            or type(bias) not in _PLAIN
-            or input.dtype not in _FLOATING
-            or not (input.is_cpu or (_HAS_CUDA and input.is_cuda))
+        if not (
+            (input.is_cpu or (_HAS_CUDA and input.is_cuda)) and _are_plain(input, weight, bias)
         ):
             return None
         args = (stride, padding, output_padding, groups, dilation)
@@ -116,33 +120,6 @@ def _interpolate(
     )
 
 
-def _has_subclass(tensors: Sequence[object]) -> bool:
-    return not _PLAIN.issuperset(map(type, tensors))
-
-
-# What runs within a mode runs without it. The backward pass may run anything, such as a checkpoint
-# that computes its forward pass again, so it has to run within it: torch's functions, but that they
-# only ask for subclasses, not for modes.
-def _unasked(function: _Function) -> _Function:
-    namespace = {**function.__globals__, "has_torch_function": _has_subclass}
-    copy: Any = types.FunctionType(function.__code__, namespace, None, function.__defaults__)
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy  # type: ignore[no-any-return]
-
-
-_backward = _unasked(torch.autograd.backward)
-
-
-def _backward_of_tensor(
-    tensor: Tensor,
-    gradient: Tensor | None = None,
-    retain_graph: bool | None = None,
-    create_graph: bool = False,
-    inputs: Any = None,
-) -> None:
-    _backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
-
-
 _REPLACEMENTS: dict[Callable[..., Any], _Replacement] = {
     torch.conv1d: _convolution(1),
     torch.conv2d: _convolution(2),
@@ -152,11 +129,26 @@ _REPLACEMENTS: dict[Callable[..., Any], _Replacement] = {
     torch.conv_transpose3d: _convolution_transpose(3),
     torch.nn.functional.interpolate: _interpolate,
 }
-_WITHIN: dict[Callable[..., Any], Callable[..., Any]] = {
-    Tensor.backward: _backward_of_tensor,
-    torch.autograd.backward: _backward,
-    torch.autograd.grad: _unasked(torch.autograd.grad),
-}
+
+# What a mode calls runs without the mode. The backward pass may run anything, such as a checkpoint
+# that computes its forward pass again, so it has to run within the mode.
+_WITHIN = frozenset({Tensor.backward, torch.autograd.backward, torch.autograd.grad})
+
+
+def _has_subclass(tensors: Sequence[object]) -> bool:
+    return not _PLAIN.issuperset(map(type, tensors))
+
+
+def _unasked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function of torch, which asks for subclasses of Tensor but not for modes."""
+    namespace = {
+        **function.__globals__,
+        "has_torch_function": _has_subclass,
+        "has_torch_function_unary": lambda tensor: _has_subclass((tensor,)),
+    }
+    copy = types.FunctionType(function.__code__, namespace, None, function.__defaults__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
 
 
 # What our functions raise. Others come from hooks of autograd, and may be signals to their owner.
@@ -171,7 +163,8 @@ class accelerate(TorchFunctionMode):
     compute what `torch_dnnl.functional` computes for the same arguments. It does not matter who
     calls: a layer of `torch.nn`, a function that was imported before, a model that torch.compile
     traces. Autograd, forward mode, torch.func, vmap, autocast, torch.compile and torch.export work
-    as they do without the context, and so does the backward pass outside the context.
+    as they do without the context, and so does the backward pass outside the context; a checkpoint
+    computes its forward pass again by torch's functions there, and by ours within.
 
     Calls that ours does not take run torch's function, with its results and its errors: complex,
     integer, sparse, quantized and nested tensors, subclasses of Tensor, devices other than CPU and
@@ -218,11 +211,10 @@ class accelerate(TorchFunctionMode):
             except _REFUSALS:  # torch has its own, or takes what we do not take
                 result = None
             return func(*args, **kwargs) if result is None else result
-        within = _WITHIN.get(func)
-        if within is None or not _PLAIN.issuperset(types) or torch.compiler.is_compiling():
-            return func(*args, **kwargs)
-        with self:
-            return within(*args, **kwargs)
+        if func in _WITHIN and _PLAIN.issuperset(types) and not torch.compiler.is_compiling():
+            with self:
+                return _unasked(func)(*args, **kwargs)
+        return func(*args, **kwargs)
 
     def __call__(self, function: _Function) -> _Function:
         """`function`, each call of which is a context."""
