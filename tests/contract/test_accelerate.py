@@ -1,6 +1,7 @@
 """accelerate: what runs ours within it, and that all else is as it is without it."""
 
 import asyncio
+import doctest
 import threading
 
 import pytest
@@ -484,3 +485,11 @@ def test_other_modes():
         assert ours_in(D.conv2d, IMAGE, KERNEL, padding="same_upper") == ["convolution"]
         assert ours_in(torch_dnnl.nn.Conv2d(3, 4, 3), IMAGE) == ["convolution"]
         assert ours_in(D.interpolate, LINE, 4, mode="linear", antialias=True) == ["resample"]
+
+
+def test_docstring_example():
+    public = {"torch": torch, "accelerate": accelerate}
+    text = accelerate.__doc__
+    examples = doctest.DocTestParser().get_doctest(text, public, "accelerate", None, 0)
+    assert examples.examples
+    assert doctest.DocTestRunner().run(examples).failed == 0
