@@ -57,8 +57,9 @@ build-native: $(VENV)/.torch
 demo: $(VENV)/.examples
 	$(PY) examples/train_super_resolution.py $(ARGS)
 
+# Two at a time, as many tests use one core; those of a file share what they build.
 test: $(VENV)/.packages
-	$(PY) -m pytest --durations=10 $(ARGS)
+	$(PY) -m pytest -n 2 --dist loadfile --durations=10 $(ARGS)
 
 sanitize: $(VENV)/.packages
 	$(PY) -m pytest -m sanitizer $(ARGS)

@@ -69,6 +69,17 @@ def interleaved(
     return [statistics.median(series) for series in times]
 
 
+def most_memory(function: Function) -> int:
+    """The most bytes of torch's allocator on the CPU that a call holds at once."""
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
+        function()
+    events = profile.profiler.kineto_results.events()
+    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    return max(itertools.accumulate((size for _, size in changes), initial=0))
+
+
 def rotating(
     make: Callable[[tuple[Tensor, ...]], Function], tensors: tuple[Tensor, ...], size: int
 ) -> Function:

@@ -1,119 +1,56 @@
-"""Times whole models of other libraries, as they are and converted by `torch_dnnl.convert`.
+"""Times whole models of other libraries, as they are and with torch_dnnl.
 
     pip install torchvision transformers diffusers
-    python benchmarks/models.py --dtype bfloat16
-    python benchmarks/models.py --match resnet --layouts nhwc --modes training
+    python benchmarks/models.py --ways convert --dtype bfloat16
+    python benchmarks/models.py --match resnet --layouts nchw --modes training --csv models.csv
 
-The models have random weights; one whose library is not installed is left out, and named. A row
-has the median milliseconds of a call, the two models in turn and warm; torch's time divided by
-ours; and how far each result is from that of the model in float64, relative to its largest value. A
-training step is the forward pass, the mean square of the result as its loss, the backward pass and
-a step of SGD.
+The ways: `eager` is the model itself, `accelerate` calls it within `torch_dnnl.accelerate()`,
+`convert` and `fuse` are what `torch_dnnl.convert` returns, the latter with `fuse=True` and for
+inference alone. `inductor` is compiled by torch, for inference with its weights frozen, and
+`compiled` is the same with `backend="torch_dnnl"`. Its peer is `inductor`, that of the
+other ways is `eager`; peers are always timed.
+
+The models have random weights; one whose library is not installed is left out, and named. A row has
+the median milliseconds of a call, all ways in turn and warm; the peer's time divided by this one;
+the most memory of torch's allocator that a call holds, in MB; and the error against the model in
+float64, of the result and after a training step of all gradients: the norm of the difference,
+relative to the norm. A training step is the forward pass, the mean square of the result as its
+loss, the backward pass and a step of SGD; layers that drop elements at random do not.
 """
 
 import argparse
+import contextlib
 import copy
 import csv
 import importlib.util
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from measure import interleaved
+from measure import interleaved, most_memory
+from networks import MODELS, Model
 from torch import Tensor, nn
 
 import torch_dnnl
 
 
 @dataclass
-class Model:
-    library: str
-    make: Callable[[], nn.Module]
-    shape: tuple[int, ...]  # of the input
-    result: str | None = None  # the attribute of what forward() returns
-    arguments: dict[str, object] = field(default_factory=dict)  # of forward(), beside the input
-
-    def run(self, module: nn.Module, x: Tensor) -> Tensor:
-        result = module(x, **self.arguments)
-        return getattr(result, self.result) if self.result else result
+class Way:
+    prepare: Callable[[nn.Module], Callable[..., object]]
+    peer: str = "eager"
+    modes: tuple[str, ...] = ("inference", "training")
+    within: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
 
 
-def of_torchvision(name: str) -> Callable[[], nn.Module]:
-    def make() -> nn.Module:
-        from torchvision import models
-
-        return getattr(models, name)(weights=None)
-
-    return make
-
-
-def of_transformers(name: str, **config: object) -> Callable[[], nn.Module]:
-    def make() -> nn.Module:
-        import transformers
-
-        kind = getattr(transformers, name)
-        return kind(kind.config_class(**config))
-
-    return make
-
-
-def upernet() -> nn.Module:
-    import transformers
-
-    sizes = [96, 192, 384, 768]  # a list: the backbone appends to it
-    stages = [f"stage{i}" for i in range(1, 5)]
-    backbone = transformers.ConvNextConfig(hidden_sizes=sizes, out_features=stages)
-    config = transformers.UperNetConfig(backbone_config=backbone, use_auxiliary_head=False)
-    return transformers.UperNetForSemanticSegmentation(config)
-
-
-def wav2vec2() -> nn.Module:
-    """The convolutions alone, in float32 the most of its time."""
-    import transformers
-
-    return transformers.Wav2Vec2Model(transformers.Wav2Vec2Config()).feature_extractor
-
-
-def of_diffusers(name: str, **config: object) -> Callable[[], nn.Module]:
-    def make() -> nn.Module:
-        import diffusers
-
-        return getattr(diffusers, name)(**config)
-
-    return make
-
-
-UNET = {"sample_size": 64, "block_out_channels": (64, 128, 256, 256)}
-VAE = {
-    "block_out_channels": (64, 128, 256),
-    "down_block_types": ("DownEncoderBlock2D",) * 3,
-    "up_block_types": ("UpDecoderBlock2D",) * 3,
-    "layers_per_block": 2,
-}
-MODELS = {
-    "resnet50": Model("torchvision", of_torchvision("resnet50"), (2, 3, 224, 224)),
-    "convnext_tiny": Model("torchvision", of_torchvision("convnext_tiny"), (2, 3, 224, 224)),
-    "mobilenet_v2": Model("torchvision", of_torchvision("mobilenet_v2"), (4, 3, 224, 224)),
-    "segformer_b0": Model(
-        "transformers",
-        of_transformers("SegformerForSemanticSegmentation"),
-        (1, 3, 256, 256),
-        "logits",
-    ),
-    "upernet_convnext": Model("transformers", upernet, (2, 3, 256, 256), "logits"),
-    "unet2d": Model(
-        "diffusers",
-        of_diffusers("UNet2DModel", **UNET),
-        (1, 3, 64, 64),
-        "sample",
-        {"timestep": 10},
-    ),
-    "autoencoder_kl": Model(
-        "diffusers", of_diffusers("AutoencoderKL", **VAE), (1, 3, 128, 128), "sample"
-    ),
-    "wav2vec2_features": Model("transformers", wav2vec2, (2, 16000)),
+WAYS = {
+    "eager": Way(lambda module: module),
+    "accelerate": Way(lambda module: module, within=torch_dnnl.accelerate),
+    "convert": Way(torch_dnnl.convert),
+    "fuse": Way(lambda module: torch_dnnl.convert(module, fuse=True), modes=("inference",)),
+    "inductor": Way(torch.compile, "inductor"),
+    "compiled": Way(lambda module: torch.compile(module, backend="torch_dnnl"), "inductor"),
 }
 
 
@@ -122,94 +59,144 @@ def in_layout(value: nn.Module | Tensor, layout: str) -> nn.Module | Tensor:
     return value.to(memory_format=torch.channels_last) if layout == "nhwc" and is_image else value
 
 
-def inference(model: Model, module: nn.Module, x: Tensor) -> Callable[[], object]:
-    module.eval()
-
-    @torch.no_grad()
-    def call() -> Tensor:
-        return model.run(module, x)
-
-    return call
+def set_mode(module: nn.Module, mode: str) -> nn.Module:
+    module.train(mode == "training")
+    for layer in module.modules():
+        if "Drop" in type(layer).__name__ or "StochasticDepth" in type(layer).__name__:
+            layer.eval()
+    return module
 
 
-def training(model: Model, module: nn.Module, x: Tensor) -> Callable[[], object]:
-    module.train()
-    optimizer = torch.optim.SGD(module.parameters(), lr=1e-6)
+class Run:
+    """A copy of a model, one way."""
 
-    def call() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        model.run(module, x).float().square().mean().backward()
-        optimizer.step()
+    def __init__(self, model: Model, exact: nn.Module, x: Tensor, mode: str, way: Way) -> None:
+        self.model, self.x, self.mode, self.way = model, x, mode, way
+        self.module = set_mode(copy.deepcopy(exact).to(x.dtype), mode)
+        self.module = in_layout(self.module, self.layout)
+        self.prepared = way.prepare(self.module)
+        self.parameters = list(self.module.parameters())
+        self.optimizer = torch.optim.SGD(self.parameters, lr=1e-6)
 
-    return call
+    @property
+    def layout(self) -> str:
+        is_nhwc = self.x.dim() == 4 and self.x.is_contiguous(memory_format=torch.channels_last)
+        return "nhwc" if is_nhwc else "nchw"
+
+    def result(self) -> Tensor:
+        with self.way.within():
+            return self.model.run(self.prepared, self.x)
+
+    def gradients(self) -> Tensor:
+        """Of all parameters, one after the other."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.result().float().square().mean().backward()
+        return torch.cat([p.grad.flatten().double() for p in self.parameters if p.grad is not None])
+
+    def infer(self) -> None:
+        with torch.no_grad():
+            self.result()
+
+    def train(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        self.result().float().square().mean().backward()
+        self.optimizer.step()
+
+    def call(self) -> None:
+        self.infer() if self.mode == "inference" else self.train()
 
 
-MODES = {"inference": inference, "training": training}
+def relative(value: Tensor, exact: Tensor) -> float:
+    return ((value.double() - exact).norm() / exact.norm()).item()
 
 
-def rows(names: list[str], args: argparse.Namespace) -> Iterator[dict[str, object]]:
-    dtype = getattr(torch, args.dtype)
+def rows(names: list[str], ways: list[str], args: argparse.Namespace) -> Iterator[dict]:
     for name in names:
         model = MODELS[name]
         torch.manual_seed(0)
-        exact = model.make().double().eval()
+        exact = model.make().double()
         x = torch.randn(model.shape, dtype=torch.float64)
-        with torch.no_grad():
-            expected = model.run(exact, x)
-        for layout in args.layouts.split(","):
-            theirs = in_layout(copy.deepcopy(exact).to(dtype), layout)
-            ours = torch_dnnl.convert(copy.deepcopy(theirs))
-            image = in_layout(x.to(dtype), layout)
+        for mode in args.modes.split(","):
+            reference = Run(model, exact, x, mode, WAYS["eager"])
             with torch.no_grad():
-                errors = [
-                    (model.run(module, image).double() - expected).abs().max().item()
-                    / expected.abs().max().item()
-                    for module in (ours, theirs)
-                ]
-            for mode in args.modes.split(","):
-                calls = [MODES[mode](model, module, image) for module in (ours, theirs)]
-                times = interleaved(*calls, rounds=9, budget=args.seconds)
-                yield {
-                    "model": name,
-                    "layout": layout,
-                    "mode": mode,
-                    "dtype": args.dtype,
-                    "ours_ms": times[0] * 1e3,
-                    "peer_ms": times[1] * 1e3,
-                    "ratio": times[1] / times[0],
-                    "error": errors[0],
-                    "peer_error": errors[1],
+                expected = reference.result()
+            gradients = reference.gradients() if mode == "training" else None
+            for layout in args.layouts.split(","):
+                image = in_layout(x.to(getattr(torch, args.dtype)), layout)
+                runs = {
+                    way: Run(model, exact, image, mode, WAYS[way])
+                    for way in ways
+                    if mode in WAYS[way].modes
                 }
+                errors = {}
+                for way, run in runs.items():
+                    with torch.no_grad():
+                        errors[way] = [relative(run.result(), expected), math.nan]
+                    if gradients is not None:
+                        errors[way][1] = relative(run.gradients(), gradients)
+                calls = [run.call for run in runs.values()]
+                budget = args.seconds * len(calls)
+                times = dict(zip(runs, interleaved(*calls, rounds=9, budget=budget), strict=True))
+                for way, run in runs.items():
+                    yield {
+                        "model": name,
+                        "layout": layout,
+                        "mode": mode,
+                        "dtype": args.dtype,
+                        "way": way,
+                        "ms": times[way] * 1e3,
+                        "ratio": times[WAYS[way].peer] / times[way],
+                        "MB": most_memory(run.call) / 1e6,
+                        "error": errors[way][0],
+                        "gradient_error": errors[way][1],
+                    }
+                del runs
+                torch._dynamo.reset()
+
+
+def with_peers(ways: list[str]) -> list[str]:
+    wanted = {*ways, *(WAYS[way].peer for way in ways)}
+    return [way for way in WAYS if way in wanted]
+
+
+def print_means(done: list[dict]) -> None:
+    for mode in ("inference", "training"):
+        for way in WAYS:
+            ratios = [row["ratio"] for row in done if row["way"] == way and row["mode"] == mode]
+            if ratios and WAYS[way].peer != way:
+                mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+                print(f"{mode}, {way}: geometric mean {mean:.2f}, worst {min(ratios):.2f}", end="")
+                print(f" of {len(ratios)} beside {WAYS[way].peer}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time whole models of other libraries.")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--ways", default=",".join(WAYS), help="default: all")
     parser.add_argument("--layouts", default="nchw,nhwc")
-    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--modes", default="inference,training")
     parser.add_argument("--match", default="", help="only models with this in their name")
-    parser.add_argument("--seconds", type=float, default=20.0, help="for each row")
+    parser.add_argument("--seconds", type=float, default=8.0, help="for each row")
     parser.add_argument("--csv", type=Path, help="where the rows are written")
     args = parser.parse_args()
+    torch._inductor.config.freezing = True  # of models that need no gradients
+    ways = with_peers(args.ways.split(","))
     named = [name for name in MODELS if args.match in name]
     names = [name for name in named if importlib.util.find_spec(MODELS[name].library)]
     if missing := sorted({MODELS[name].library for name in named if name not in names}):
         print(f"not installed, and left out: {', '.join(missing)}")
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
-    print(f"{'model':>18} {'':4} {'':9} {'ours ms':>9} {'peer ms':>9} {'ratio':>6}", end="")
-    print(f" {'error':>9} {'peer error':>10}")
+    print(f"{'model':>18} {'':4} {'':9} {'way':10} {'ms':>9} {'ratio':>6} {'MB':>7}", end="")
+    print(f" {'error':>8} {'gradient':>8}")
     done = []
-    for row in rows(names, args):
+    for row in rows(names, ways, args):
         done.append(row)
         print(
-            "{model:>18} {layout} {mode:9} {ours_ms:9.1f} {peer_ms:9.1f} {ratio:6.2f}"
-            " {error:9.1e} {peer_error:10.1e}".format(**row),
+            "{model:>18} {layout} {mode:9} {way:10} {ms:9.1f} {ratio:6.2f} {MB:7.1f}"
+            " {error:8.1e} {gradient_error:8.1e}".format(**row),
             flush=True,
         )
-    if done:
-        ratios = [float(row["ratio"]) for row in done]
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-        print(f"{len(done)} rows: geometric mean {mean:.2f}, worst {min(ratios):.2f}")
+    print_means(done)
     if args.csv and done:
         with args.csv.open("w", newline="") as file:
             writer = csv.DictWriter(file, done[0])

@@ -5,6 +5,7 @@ Resample, tensors of 1 GB for Reorder, 8 times as many images for convolution.
 
 from .case import Case
 from .conv import conv
+from .conv_transpose import conv_transpose
 from .reorder import reorder
 from .resample import images, overhead, resample
 
@@ -16,6 +17,7 @@ OPERATORS = {
     "images": images,
     "reorder": reorder,
     "conv": conv,
+    "conv_transpose": conv_transpose,
 }
 
 # Beginnings of the names of a few cases, of every kind, with which choices of kernels are checked.

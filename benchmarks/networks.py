@@ -1,0 +1,99 @@
+"""Models of other libraries with random weights, which models.py times.
+
+A model whose library is not installed cannot be made; `MODELS[name].library` says which it is.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+
+@dataclass
+class Model:
+    library: str
+    make: Callable[[], nn.Module]
+    shape: tuple[int, ...]  # of the input
+    result: str | None = None  # the attribute of what forward() returns
+    arguments: dict[str, object] = field(default_factory=dict)  # of forward(), beside the input
+
+    def run(self, module: nn.Module, x: Tensor) -> Tensor:
+        result = module(x, **self.arguments)
+        return getattr(result, self.result) if self.result else result
+
+
+def of_torchvision(name: str) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        from torchvision import models
+
+        return getattr(models, name)(weights=None)
+
+    return make
+
+
+def of_transformers(name: str, **config: object) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        import transformers
+
+        kind = getattr(transformers, name)
+        return kind(kind.config_class(**config))
+
+    return make
+
+
+def upernet() -> nn.Module:
+    import transformers
+
+    sizes = [96, 192, 384, 768]  # a list: the backbone appends to it
+    stages = [f"stage{i}" for i in range(1, 5)]
+    backbone = transformers.ConvNextConfig(hidden_sizes=sizes, out_features=stages)
+    config = transformers.UperNetConfig(backbone_config=backbone, use_auxiliary_head=False)
+    return transformers.UperNetForSemanticSegmentation(config)
+
+
+def wav2vec2() -> nn.Module:
+    """The convolutions alone, in float32 the most of its time."""
+    import transformers
+
+    return transformers.Wav2Vec2Model(transformers.Wav2Vec2Config()).feature_extractor
+
+
+def of_diffusers(name: str, **config: object) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        import diffusers
+
+        return getattr(diffusers, name)(**config)
+
+    return make
+
+
+UNET = {"sample_size": 64, "block_out_channels": (64, 128, 256, 256)}
+VAE = {
+    "block_out_channels": (64, 128, 256),
+    "down_block_types": ("DownEncoderBlock2D",) * 3,
+    "up_block_types": ("UpDecoderBlock2D",) * 3,
+    "layers_per_block": 2,
+}
+MODELS = {
+    "resnet50": Model("torchvision", of_torchvision("resnet50"), (2, 3, 224, 224)),
+    "convnext_tiny": Model("torchvision", of_torchvision("convnext_tiny"), (2, 3, 224, 224)),
+    "mobilenet_v2": Model("torchvision", of_torchvision("mobilenet_v2"), (4, 3, 224, 224)),
+    "segformer_b0": Model(
+        "transformers",
+        of_transformers("SegformerForSemanticSegmentation"),
+        (1, 3, 256, 256),
+        "logits",
+    ),
+    "upernet_convnext": Model("transformers", upernet, (2, 3, 256, 256), "logits"),
+    "unet2d": Model(
+        "diffusers",
+        of_diffusers("UNet2DModel", **UNET),
+        (1, 3, 64, 64),
+        "sample",
+        {"timestep": 10},
+    ),
+    "autoencoder_kl": Model(
+        "diffusers", of_diffusers("AutoencoderKL", **VAE), (1, 3, 128, 128), "sample"
+    ),
+    "wav2vec2_features": Model("transformers", wav2vec2, (2, 16000)),
+}
