@@ -73,7 +73,7 @@ def _load_libraries() -> None:
 _load_libraries()
 
 from torch_dnnl import _flops, functional, nn, quantization  # noqa: E402, F401
-from torch_dnnl.convert import convert  # noqa: E402
+from torch_dnnl.convert import convert, revert  # noqa: E402
 from torch_dnnl.functional import _algorithm  # noqa: E402
 from torch_dnnl.functional._algorithm import (  # noqa: E402
     conv_algorithm,
@@ -127,4 +127,5 @@ __all__ = [
     "quantization",
     "reorder_algorithm",
     "resample_algorithm",
+    "revert",
 ]
