@@ -38,14 +38,15 @@ def convert(module: M, inplace: bool = False, verbose: bool = False, fuse: bool 
       entries nor the old weights. The batch norm is never trained again.
     - A residual and an activation (relu, silu, exact gelu, sigmoid, tanh, hardswish) after a
       convolution are computed in its kernel, whether they are modules or functions. Their module
-      stays but is not called. Nor is a module whose last convolution takes a residual in: hooks
-      that are registered on such a module later do not run.
+      stays but is not called.
 
     What is fused follows from the source of the forwards, and what does not follow is left alone:
     layers with hooks, layers that are used in more than one place, parametrized layers, results
-    that something else may see. Attributes that a forward tests are taken as they are; the module
-    goes back to its forward in training mode and when one of its attributes is set. A fused model
-    has the results of the model up to rounding, and gradients for its inputs and its parameters.
+    that something else may see. A module's forward becomes its graph; it goes back to its own
+    forward in training mode, when one of its attributes is set, and while a submodule has hooks
+    that the graph would miss. Only a call of a layer by itself tells that a batch norm is folded. A
+    fused model has the results of the model up to rounding, and gradients for its inputs and
+    parameters.
 
     Args:
         module: the model.

@@ -181,8 +181,9 @@ class ByMethod(Relu):
             return x
         return self.features(x)
 
-    def features(self, x):
-        return torch.tanh(self.norm(self.conv(x)))
+    def features(self, x, raw=False):
+        x = self.norm(self.conv(x))
+        return x if raw else torch.tanh(x)
 
 
 @pytest.mark.parametrize("kind", [FRelu, Relu_, Method, Gelu, Swish, ByMethod])
@@ -623,6 +624,71 @@ def test_hooks_of_blocks_run():
     fused, x = torch_dnnl.convert(model, fuse=True), torch.randn(1, 4, 5, 5)
     torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize("name", ["conv", "conv.0", "conv.0.2", "conv.1"])
+def test_hooks_that_come_later_run(name):
+    model, calls = ready(Inverted()), []
+    fused, x = torch_dnnl.convert(model, fuse=True), torch.randn(1, 4, 5, 5)
+    expected = fused(x)
+    layer = fused.get_submodule(name)
+    handle = layer.register_forward_hook(lambda module, args, out: calls.append(out))
+    copied = torch_dnnl.convert(fused)
+    for network in (fused, copied):
+        torch.testing.assert_close(network(x), expected, rtol=1e-4, atol=1e-5)
+    assert len(calls) == 2
+    with torch.no_grad():
+        before = {"conv": model.conv, "conv.0": model.conv[0], "conv.0.2": model.conv[0]}
+        values = before[name](x) if name in before else model.conv(x)
+    torch.testing.assert_close(calls[0], values, rtol=1e-4, atol=1e-5)
+    handle.remove()
+    assert operators(fused, x) == ["convolution_fused"] * 2
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.scale = nn.Conv2d(4, 4, 1), 2.0
+
+    def forward(self, x):
+        return self.conv(x * self.scale)
+
+
+class Outer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.scale = Scaled(), 3.0
+
+    def forward(self, x):
+        return F.relu(self.inner(x)) * self.inner.scale
+
+
+class Loop(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([Scaled()])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = F.relu(layer(x)) * layer.scale
+        return x
+
+
+def test_attributes_are_not_taken_for_good():
+    x = torch.randn(1, 4, 5, 5)
+    for model in (
+        Residual(Scaled()),
+        Outer(),
+        Loop(),
+        Residual(nn.Conv2d(4, 4, 1), other=Scaled()),
+    ):
+        model = model.eval()
+        fused = torch_dnnl.convert(model, fuse=True)
+        for network in (model, fused):
+            for part in network.modules():
+                if isinstance(part, Scaled):
+                    part.scale = 5.0
+        torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("make", [lambda: Block(None), block_with_downsample, Inverted])

@@ -12,7 +12,7 @@ from torch.fx import Node
 
 from torch_dnnl import _classes
 from torch_dnnl.fusion import source
-from torch_dnnl.fusion.layers import can_fuse, has_hooks, make_fused
+from torch_dnnl.fusion.layers import HOOKS, can_fuse, has_hooks, make_fused
 
 _functional = torch.nn.functional
 _ACTIVATIONS: dict[Any, str] = {  # by module, function or method
@@ -174,6 +174,12 @@ class _Epilogue:
         self.residual = other
         return True
 
+    @property
+    def name(self) -> str:
+        parts = ["residual"] if self.residual is not None else []
+        parts += [self.activation] if self.activation is not None else []
+        return " and ".join(parts)
+
     def rewrite(self, graph: fx.Graph) -> None:
         last = self.nodes[-1]
         with graph.inserting_before(self.nodes[1]):
@@ -191,62 +197,58 @@ def _tail(module: torch.nn.Module) -> list[torch.nn.Module] | None:
     """The modules to look into, from this one on, to find the convolution that is called last."""
     if can_fuse(module):
         return []
-    graph = None if has_hooks(module) else trace(module)
-    if graph is None:
+    if has_hooks(module) or not source.is_plain(as_written(module), whatever_its_attributes=True):
         return None
-    last = _without_identity(module, next(reversed(graph.nodes)).args[0])
+    graph = trace(module)
+    last = None if graph is None else next(reversed(graph.nodes)).args[0]
+    while type(called(module, last)) is torch.nn.Identity:
+        last = last.args[0]  # type: ignore[union-attr]
     layer = called(module, last)
-    rest = _tail(layer) if layer is not None and len(last.users) == 1 else None
+    rest = _tail(layer) if layer is not None and len(last.users) == 1 else None  # type: ignore[union-attr]
     return None if rest is None else [module, *rest]
 
 
-def _without_identity(module: torch.nn.Module, value: Any) -> Any:
-    while type(called(module, value)) is torch.nn.Identity:
-        value = value.args[0]
-    return value
-
-
-def _graph_for_sums(module: torch.nn.Module) -> fx.Graph | None:
-    """The graph, in which modules whose last convolution is added to something are open."""
-    graph = trace(module)
-    inlined: list[torch.nn.Module] = []
-    for node in graph.nodes if graph is not None else ():
+def _to_look_into(module: torch.nn.Module, graph: fx.Graph) -> list[torch.nn.Module]:
+    """The modules whose last convolution may take in what follows the module."""
+    found: list[torch.nn.Module] = []
+    for node in graph.nodes:
         layer, user = called(module, node), only_user(node)
         if layer is None or user is None or can_fuse(layer):
             continue
         if user.target in _ADDITIONS or _activation(module, user) is not None:
-            inlined += _tail(layer) or []
-    return trace(module, inlined) if inlined else graph
+            found += _tail(layer) or []
+    return found
 
 
 def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str]]:
     """Lets a module call its convolutions with their epilogues; what they got, layer by layer."""
-    old = _class_as_written(module)
-    graph = _graph_for_sums(module)
-    if graph is None or module.training or issubclass(old, fx.GraphModule):
+    cls = fused_calls_class(_class_as_written(module))
+    graph = trace(module)
+    if graph is None or cls is None or module.training:
         return []
+    watched = _to_look_into(module, graph)
+    graph = trace(module, watched)
+    assert graph is not None
     for node in list(graph.nodes):
         layer = called(module, node)
         if type(layer) is torch.nn.Identity and not has_hooks(layer) and len(node.args) == 1:
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
+            watched.append(layer)
     done = []
     for node in reversed(list(graph.nodes)):  # of two convolutions, the later one takes the sum
-        if _is_conv(module, node):
-            epilogue = _Epilogue(module, node)
-            if len(epilogue.nodes) > 1:
-                layer = module.get_submodule(str(node.target))
-                epilogue.rewrite(graph)
-                make_fused(layer)
-                parts = ["residual"] if epilogue.residual is not None else []
-                parts += [epilogue.activation] if epilogue.activation is not None else []
-                done.append((layer, " and ".join(parts)))
-    cls = fused_calls_class(old) if done else None
-    if cls is None:
-        return []
-    forward = type(fx.GraphModule(as_written(module), graph)).forward
-    module.__class__ = cls
-    vars(module)["_fused_forward"] = forward
+        epilogue = _Epilogue(module, node) if _is_conv(module, node) else None
+        if epilogue is not None and len(epilogue.nodes) > 1:
+            layers = [layer for part in epilogue.nodes if (layer := called(module, part))]
+            epilogue.rewrite(graph)
+            make_fused(layers[0])
+            watched += layers
+            done.append((layers[0], epilogue.name))
+    if done:
+        forward = type(fx.GraphModule(as_written(module), graph)).forward
+        module.__class__ = cls
+        hooks = tuple(vars(layer)[name] for layer in watched for name in HOOKS)
+        vars(module).update(_fused_forward=forward, _hooks=hooks)
     return done[::-1]
 
 
@@ -254,13 +256,15 @@ class FusedCalls(torch.nn.Module):
     """The forward of a module that calls its convolutions with their epilogues.
 
     It comes before the module's class among the bases. The forward of that class goes on giving the
-    same results, and takes over in training mode and after a change of the module's attributes.
+    same results. It takes over in training mode, when an attribute of the module is set, and while
+    there are hooks on a submodule that the graph calls otherwise or not at all.
     """
 
     _fused_forward: Any = None
+    _hooks: tuple[dict[int, Any], ...] = ()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self.training or self._fused_forward is None:
+        if self.training or self._fused_forward is None or any(self._hooks):
             return super().forward(*args, **kwargs)
         return self._fused_forward(self, *args, **kwargs)
 
@@ -270,7 +274,7 @@ class FusedCalls(torch.nn.Module):
             vars(self)["_fused_forward"] = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_fused_forward": None}
+        return {**vars(self), "_fused_forward": None, "_hooks": ()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
@@ -280,6 +284,6 @@ class FusedCalls(torch.nn.Module):
 def fused_calls_class(old: _classes.Class) -> _classes.Class | None:
     for method in ("__reduce_ex__", "__reduce__", "__getstate__"):
         if getattr(old, method, None) is not getattr(torch.nn.Module, method, None):
-            return None  # it has a pickle of its own
+            return None  # it has a pickle of its own, as a GraphModule does
     members = {"_class_as_written": old}
     return _classes.make((FusedCalls, old), members, fused_calls_class, old)

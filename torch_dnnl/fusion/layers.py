@@ -20,6 +20,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "hardswish": torch.nn.functional.hardswish,
 }
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _NORMS: dict[type, int] = {  # and the number of spatial dimensions
     torch.nn.BatchNorm1d: 1,
     torch.nn.BatchNorm2d: 2,
@@ -115,10 +116,9 @@ def is_fused(layer: torch.nn.Module) -> bool:
 
 def has_hooks(module: torch.nn.Module) -> bool:
     """Whether calls of a module do more than its forward."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     state = vars(module)
     return (
-        any(state.get(name) for name in hooks)
+        any(state.get(name) for name in HOOKS)
         or state.get("_compiled_call_impl") is not None
         or "forward" in state
         or type(module).__call__ is not torch.nn.Module.__call__

@@ -13,7 +13,7 @@ import builtins
 import inspect
 import textwrap
 import types
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -27,13 +27,14 @@ _EXPRESSIONS = (
 _IN_TESTS = (ast.Compare, ast.BoolOp, ast.boolop, ast.cmpop, ast.unaryop)
 _CONSTANTS = (int, float, str, bool, type(None), torch.dtype, torch.device, torch.memory_format)
 _MODULES = (torch.nn.Sequential, torch.nn.ModuleList)
+_is_scripting: Any = torch.jit.is_scripting  # type: ignore[attr-defined]
 
 
 class _Unclear(Exception):
     """A statement that is not known to be plain."""
 
 
-@cache
+@lru_cache(1000)
 def definition(function: Any) -> ast.FunctionDef | None:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
@@ -51,21 +52,31 @@ def _torch_functions() -> frozenset[Any]:
     return frozenset(functions | in_place)
 
 
-def is_plain(module: torch.nn.Module) -> bool:
-    """Whether tracing the forward of a module records all that it does in eval mode."""
+def is_plain(module: torch.nn.Module, whatever_its_attributes: bool = False) -> bool:
+    """Whether tracing the forward of a module records all that it does in eval mode.
+
+    The record holds as long as the attributes of the module that the forward takes numbers from or
+    tests stay as they are; if need be, it is asked that there are none.
+    """
+    plain = _Plain(module, type(module).forward)
     try:
-        _Plain(module, type(module).forward).check()
+        plain.check()
     except (_Unclear, RecursionError, ValueError):  # the last of a variable without a value
         return False
-    return "forward" not in vars(module)
+    return "forward" not in vars(module) and not (
+        whatever_its_attributes and plain.takes_attributes
+    )
 
 
 class _Plain(ast.NodeVisitor):
     """Raises _Unclear at the first statement of a method that tracing may miss."""
 
-    def __init__(self, module: torch.nn.Module, function: Any) -> None:
-        self.module, self.function = module, function
+    def __init__(
+        self, module: torch.nn.Module, function: Any, call: ast.Call | None = None
+    ) -> None:
+        self.module, self.function, self.call = module, function, call
         self.modules: set[str] = set()  # variables that stand for submodules
+        self.takes_attributes = False
 
     def check(self) -> None:
         tree = definition(self.function)
@@ -76,8 +87,20 @@ class _Plain(ast.NodeVisitor):
             raise _Unclear
         self.own, *_ = self.function.__code__.co_varnames
         self.locals = set(self.function.__code__.co_varnames) - {self.own}
+        self.known = self._defaults(tree)
         for statement in tree.body:
             self.visit(statement)
+
+    def _defaults(self, tree: ast.FunctionDef) -> dict[str, Any]:
+        """The arguments that the call leaves at their defaults, and the body as they are."""
+        if self.call is None:  # by somebody else
+            return {}
+        parameters = list(inspect.signature(self.function).parameters.values())
+        given = {parameter.name for parameter in parameters[: len(self.call.args) + 1]}
+        given |= {keyword.arg or "" for keyword in self.call.keywords}
+        given |= {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and not _is_load(n)}
+        free = [p for p in parameters if p.name not in given and isinstance(p.default, _CONSTANTS)]
+        return {parameter.name: parameter.default for parameter in free}
 
     def visit(self, node: ast.AST) -> None:
         is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -117,19 +140,25 @@ class _Plain(ast.NodeVisitor):
     def _test(self, test: ast.expr) -> bool:
         """The outcome of a test that depends on what the module is, not on what it is given."""
         for node in ast.walk(test):
+            is_known = isinstance(node, ast.Name) and node.id in (self.own, *self.known)
             if isinstance(node, ast.Call):
-                if self._value(node.func) is not torch.jit.is_scripting:  # type: ignore[attr-defined]
+                if self._value(node.func) is not _is_scripting:
                     raise _Unclear
-            elif isinstance(node, ast.Name):
-                if node.id != self.own and node.id in self.locals:
+            elif isinstance(node, (ast.Name, ast.Attribute)) and not is_known:
+                value = self._value(node)
+                is_own = isinstance(node, ast.Attribute) and _root(node) == self.own
+                if is_own:
+                    self._check_own(node)  # type: ignore[arg-type]
+                kinds: Any = (*_CONSTANTS, torch.nn.Module) if is_own else types.ModuleType
+                if not isinstance(value, kinds) and value is not _is_scripting:
                     raise _Unclear
-            elif isinstance(node, ast.Attribute):
-                self._value(node)
             elif not isinstance(node, (*_EXPRESSIONS, *_IN_TESTS)):
                 raise _Unclear
         code = compile(ast.Expression(test), "<test>", "eval")
         try:
-            return bool(eval(code, self.function.__globals__, {self.own: self.module}))
+            return bool(
+                eval(code, self.function.__globals__, {self.own: self.module, **self.known})
+            )
         except Exception as error:  # a name of an enclosing function, a tensor of many elements
             raise _Unclear from error
 
@@ -145,7 +174,8 @@ class _Plain(ast.NodeVisitor):
             self.visit(statement)
 
     def visit_Name(self, node: ast.Name) -> None:
-        if node.id not in self.locals and not isinstance(self._value(node), _CONSTANTS):
+        # Of submodules only calls are known; a global variable may get another value.
+        if node.id in self.modules or node.id not in self.locals:
             raise _Unclear
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
@@ -153,16 +183,27 @@ class _Plain(ast.NodeVisitor):
             self.visit(node.value)
             return
         value = self._value(node)
+        if not isinstance(value, torch.Tensor):
+            self._check_own(node)
         values = value if isinstance(value, tuple) else (value,)
         if not all(isinstance(value, (*_CONSTANTS, torch.Tensor)) for value in values):
             raise _Unclear
 
+    def _check_own(self, node: ast.Attribute) -> None:
+        """What is no tensor has to be the module's own, which notices when it is set."""
+        if _root(node) == self.own:
+            self.takes_attributes = True
+            if not is_name(node.value, self.own):
+                raise _Unclear
+
     def visit_Call(self, node: ast.Call) -> None:
-        self._check_called(node.func)
+        if any(keyword.arg is None for keyword in node.keywords):
+            raise _Unclear
+        self._check_called(node.func, node)
         for value in (*node.args, *(keyword.value for keyword in node.keywords)):
             self.visit(value)
 
-    def _check_called(self, function: ast.AST) -> None:
+    def _check_called(self, function: ast.AST, call: ast.Call) -> None:
         if isinstance(function, ast.Name) and function.id in self.modules:
             return
         is_method = isinstance(function, ast.Attribute)
@@ -177,8 +218,9 @@ class _Plain(ast.NodeVisitor):
         if isinstance(value, torch.nn.Module):
             return
         if isinstance(value, types.MethodType) and value.__self__ is self.module:
-            method = _Plain(self.module, value.__func__)
+            method = _Plain(self.module, value.__func__, call)
             method.check()
+            self.takes_attributes |= method.takes_attributes
         elif not (callable(value) and value in _torch_functions()):
             raise _Unclear
 
@@ -199,6 +241,10 @@ class _Plain(ast.NodeVisitor):
             if node.id in scope:
                 return scope[node.id]
         raise _Unclear
+
+
+def _is_load(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Load)
 
 
 def is_name(node: ast.AST, name: str) -> bool:
