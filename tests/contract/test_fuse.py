@@ -626,6 +626,30 @@ def test_hooks_of_blocks_run():
     assert len(calls) == 2
 
 
+CHANGES = {
+    "append": lambda model: model.append(nn.Tanh()),
+    "insert": lambda model: model.insert(2, nn.Tanh()),
+    "delete": lambda model: model.__delitem__(2),
+    "replace": lambda model: model.__setitem__(2, nn.Tanh()),
+    "dict": lambda model: model._modules.update({"2": nn.Tanh()}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed_submodules_are_called(change):
+    model = ready(nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.ReLU()))
+    fused, x = torch_dnnl.convert(model, fuse=True), torch.randn(1, 4, 5, 5)
+    block = ready(Inverted())
+    fused_block = torch_dnnl.convert(block, fuse=True)
+    for sequential in (model, fused):
+        CHANGES[change](sequential)
+    for sequential in (block.conv, fused_block.conv):
+        sequential.append(nn.Tanh())
+    torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(fused[:3](x), model[:3](x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(fused_block(x), block(x), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["conv", "conv.0", "conv.0.2", "conv.1"])
 def test_hooks_that_come_later_run(name):
     model, calls = ready(Inverted()), []
@@ -643,6 +667,24 @@ def test_hooks_that_come_later_run(name):
     torch.testing.assert_close(calls[0], values, rtol=1e-4, atol=1e-5)
     handle.remove()
     assert operators(fused, x) == ["convolution_fused"] * 2
+
+
+def test_changed_lists_are_called():
+    class Layers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Conv2d(4, 4, 1), nn.ReLU()])
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    model = Layers().eval()
+    fused, x = torch_dnnl.convert(model, fuse=True), torch.randn(1, 4, 5, 5)
+    assert operators(fused, x) == ["convolution_fused"]
+    fused.layers.append(nn.Tanh())
+    torch.testing.assert_close(fused(x), model(x).tanh(), rtol=1e-4, atol=1e-5)
 
 
 class Scaled(nn.Module):

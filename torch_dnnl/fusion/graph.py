@@ -220,6 +220,13 @@ def _to_look_into(module: torch.nn.Module, graph: fx.Graph) -> list[torch.nn.Mod
     return found
 
 
+def _holders(module: torch.nn.Module, graph: fx.Graph) -> list[torch.nn.Module]:
+    """The modules that a graph goes through to those that it calls."""
+    names = [str(node.target).split(".") for node in graph.nodes if node.op == "call_module"]
+    prefixes = {".".join(name[:i]) for name in names for i in range(len(name))}
+    return [module.get_submodule(prefix) for prefix in sorted(prefixes)]
+
+
 def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str]]:
     """Lets a module call its convolutions with their epilogues; what they got, layer by layer."""
     cls = fused_calls_class(_class_as_written(module))
@@ -229,6 +236,7 @@ def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str]]:
     watched = _to_look_into(module, graph)
     graph = trace(module, watched)
     assert graph is not None
+    opened = _holders(module, graph)
     for node in list(graph.nodes):
         layer = called(module, node)
         if type(layer) is torch.nn.Identity and not has_hooks(layer) and len(node.args) == 1:
@@ -247,25 +255,35 @@ def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str]]:
     if done:
         forward = type(fx.GraphModule(as_written(module), graph)).forward
         module.__class__ = cls
-        hooks = tuple(vars(layer)[name] for layer in watched for name in HOOKS)
-        vars(module).update(_fused_forward=forward, _hooks=hooks)
+        vars(module).update(
+            _fused_forward=forward,
+            _fused_hooks=tuple(vars(layer)[name] for layer in watched for name in HOOKS),
+            _fused_parts=tuple((part, tuple(part._modules.values())) for part in opened),
+        )
     return done[::-1]
+
+
+_NOTHING = {"_fused_forward": None, "_fused_hooks": (), "_fused_parts": ()}
 
 
 class FusedCalls(torch.nn.Module):
     """The forward of a module that calls its convolutions with their epilogues.
 
     It comes before the module's class among the bases. The forward of that class goes on giving the
-    same results. It takes over in training mode, when an attribute of the module is set, and while
-    there are hooks on a submodule that the graph calls otherwise or not at all.
+    same results. It takes over in training mode, when an attribute of the module or a submodule has
+    been set, and while there are hooks on a submodule that the graph calls otherwise or not at all.
     """
 
     _fused_forward: Any = None
-    _hooks: tuple[dict[int, Any], ...] = ()
+    _fused_hooks: tuple[dict[int, Any], ...] = ()
+    _fused_parts: tuple[tuple[torch.nn.Module, tuple[torch.nn.Module | None, ...]], ...] = ()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self.training or self._fused_forward is None or any(self._hooks):
+        if self.training or self._fused_forward is None or any(self._fused_hooks):
             return super().forward(*args, **kwargs)
+        for module, children in self._fused_parts:
+            if tuple(module._modules.values()) != children:
+                return super().forward(*args, **kwargs)
         return self._fused_forward(self, *args, **kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -274,7 +292,7 @@ class FusedCalls(torch.nn.Module):
             vars(self)["_fused_forward"] = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_fused_forward": None, "_hooks": ()}
+        return {**vars(self), **_NOTHING}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]

@@ -58,8 +58,8 @@ def is_plain(module: torch.nn.Module, whatever_its_attributes: bool = False) -> 
     The record holds as long as the attributes of the module that the forward takes numbers from or
     tests stay as they are; if need be, it is asked that there are none.
     """
-    plain = _Plain(module, type(module).forward)
     try:
+        plain = _Plain(module, type(module).forward)
         plain.check()
     except (_Unclear, RecursionError, ValueError):  # the last of a variable without a value
         return False
@@ -68,39 +68,92 @@ def is_plain(module: torch.nn.Module, whatever_its_attributes: bool = False) -> 
     )
 
 
-class _Plain(ast.NodeVisitor):
-    """Raises _Unclear at the first statement of a method that tracing may miss."""
+class _Method(ast.NodeVisitor):
+    """A method of a module, and what is known of its variables when `call` calls it."""
 
     def __init__(
         self, module: torch.nn.Module, function: Any, call: ast.Call | None = None
     ) -> None:
-        self.module, self.function, self.call = module, function, call
-        self.modules: set[str] = set()  # variables that stand for submodules
-        self.takes_attributes = False
-
-    def check(self) -> None:
-        tree = definition(self.function)
-        if tree is None or not isinstance(self.function, types.FunctionType):
+        tree = definition(function)
+        if tree is None or not isinstance(function, types.FunctionType):
             raise _Unclear
         arguments = tree.args
         if tree.decorator_list or arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
             raise _Unclear
-        self.own, *_ = self.function.__code__.co_varnames
-        self.locals = set(self.function.__code__.co_varnames) - {self.own}
-        self.known = self._defaults(tree)
-        for statement in tree.body:
-            self.visit(statement)
+        self.module, self.function, self.tree = module, function, tree
+        self.own, *_ = function.__code__.co_varnames
+        self.locals = set(function.__code__.co_varnames) - {self.own}
+        # None: somebody else calls it, in any way.
+        self.known = {} if call is None else self._defaults(call)
+        self.modules: set[str] = set()  # variables that stand for submodules
+        self.takes_attributes = False
 
-    def _defaults(self, tree: ast.FunctionDef) -> dict[str, Any]:
+    def _defaults(self, call: ast.Call) -> dict[str, Any]:
         """The arguments that the call leaves at their defaults, and the body as they are."""
-        if self.call is None:  # by somebody else
-            return {}
         parameters = list(inspect.signature(self.function).parameters.values())
-        given = {parameter.name for parameter in parameters[: len(self.call.args) + 1]}
-        given |= {keyword.arg or "" for keyword in self.call.keywords}
-        given |= {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and not _is_load(n)}
+        given = {parameter.name for parameter in parameters[: len(call.args) + 1]}
+        given |= {keyword.arg or "" for keyword in call.keywords}
+        given |= {n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name) and not _is_load(n)}
         free = [p for p in parameters if p.name not in given and isinstance(p.default, _CONSTANTS)]
         return {parameter.name: parameter.default for parameter in free}
+
+    def _test(self, test: ast.expr) -> bool:
+        """The outcome of a test that depends on what the module is, not on what it is given."""
+        for node in ast.walk(test):
+            is_known = isinstance(node, ast.Name) and node.id in (self.own, *self.known)
+            if isinstance(node, ast.Call):
+                if self._value(node.func) is not _is_scripting:
+                    raise _Unclear
+            elif isinstance(node, (ast.Name, ast.Attribute)) and not is_known:
+                value = self._value(node)
+                is_own = isinstance(node, ast.Attribute) and _root(node) == self.own
+                if is_own:
+                    self._check_own(node)  # type: ignore[arg-type]
+                kinds: Any = (*_CONSTANTS, torch.nn.Module) if is_own else types.ModuleType
+                if not isinstance(value, kinds) and value is not _is_scripting:
+                    raise _Unclear
+            elif not isinstance(node, (*_EXPRESSIONS, *_IN_TESTS)):
+                raise _Unclear
+        code = compile(ast.Expression(test), "<test>", "eval")
+        try:
+            return bool(
+                eval(code, self.function.__globals__, {self.own: self.module, **self.known})
+            )
+        except Exception as error:  # a name of an enclosing function, a tensor of many elements
+            raise _Unclear from error
+
+    def _check_own(self, node: ast.Attribute) -> None:
+        """What is no tensor has to be the module's own, which notices when it is set."""
+        if _root(node) == self.own:
+            self.takes_attributes = True
+            if not is_name(node.value, self.own):
+                raise _Unclear
+
+    def _value(self, node: ast.AST) -> Any:
+        """The object of a dotted path that begins with the module or with a global name."""
+        if isinstance(node, ast.Attribute):
+            return _attribute(self._value(node.value), node.attr)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            value = self._value(node.value)
+            if isinstance(value, (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)):
+                return value[node.slice.value]  # type: ignore[index]
+        if not isinstance(node, ast.Name) or node.id in self.locals:
+            raise _Unclear
+        if node.id == self.own:
+            return self.module
+        variables = inspect.getclosurevars(self.function)
+        for scope in (variables.nonlocals, variables.globals, vars(builtins)):
+            if node.id in scope:
+                return scope[node.id]
+        raise _Unclear
+
+
+class _Plain(_Method):
+    """Raises _Unclear at the first statement of a method that tracing may miss."""
+
+    def check(self) -> None:
+        for statement in self.tree.body:
+            self.visit(statement)
 
     def visit(self, node: ast.AST) -> None:
         is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -137,31 +190,6 @@ class _Plain(ast.NodeVisitor):
     def visit_IfExp(self, node: ast.IfExp) -> None:
         self.visit(node.body if self._test(node.test) else node.orelse)
 
-    def _test(self, test: ast.expr) -> bool:
-        """The outcome of a test that depends on what the module is, not on what it is given."""
-        for node in ast.walk(test):
-            is_known = isinstance(node, ast.Name) and node.id in (self.own, *self.known)
-            if isinstance(node, ast.Call):
-                if self._value(node.func) is not _is_scripting:
-                    raise _Unclear
-            elif isinstance(node, (ast.Name, ast.Attribute)) and not is_known:
-                value = self._value(node)
-                is_own = isinstance(node, ast.Attribute) and _root(node) == self.own
-                if is_own:
-                    self._check_own(node)  # type: ignore[arg-type]
-                kinds: Any = (*_CONSTANTS, torch.nn.Module) if is_own else types.ModuleType
-                if not isinstance(value, kinds) and value is not _is_scripting:
-                    raise _Unclear
-            elif not isinstance(node, (*_EXPRESSIONS, *_IN_TESTS)):
-                raise _Unclear
-        code = compile(ast.Expression(test), "<test>", "eval")
-        try:
-            return bool(
-                eval(code, self.function.__globals__, {self.own: self.module, **self.known})
-            )
-        except Exception as error:  # a name of an enclosing function, a tensor of many elements
-            raise _Unclear from error
-
     def visit_For(self, node: ast.For) -> None:
         modules = self.module if is_name(node.iter, self.own) else self._value(node.iter)
         if not isinstance(modules, _MODULES) or not isinstance(node.target, ast.Name):
@@ -188,13 +216,6 @@ class _Plain(ast.NodeVisitor):
         values = value if isinstance(value, tuple) else (value,)
         if not all(isinstance(value, (*_CONSTANTS, torch.Tensor)) for value in values):
             raise _Unclear
-
-    def _check_own(self, node: ast.Attribute) -> None:
-        """What is no tensor has to be the module's own, which notices when it is set."""
-        if _root(node) == self.own:
-            self.takes_attributes = True
-            if not is_name(node.value, self.own):
-                raise _Unclear
 
     def visit_Call(self, node: ast.Call) -> None:
         if any(keyword.arg is None for keyword in node.keywords):
@@ -223,24 +244,6 @@ class _Plain(ast.NodeVisitor):
             self.takes_attributes |= method.takes_attributes
         elif not (callable(value) and value in _torch_functions()):
             raise _Unclear
-
-    def _value(self, node: ast.AST) -> Any:
-        """The object of a dotted path that begins with the module or with a global name."""
-        if isinstance(node, ast.Attribute):
-            return _attribute(self._value(node.value), node.attr)
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-            value = self._value(node.value)
-            if isinstance(value, (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)):
-                return value[node.slice.value]  # type: ignore[index]
-        if not isinstance(node, ast.Name) or node.id in self.locals:
-            raise _Unclear
-        if node.id == self.own:
-            return self.module
-        variables = inspect.getclosurevars(self.function)
-        for scope in (variables.nonlocals, variables.globals, vars(builtins)):
-            if node.id in scope:
-                return scope[node.id]
-        raise _Unclear
 
 
 def _is_load(node: ast.Name) -> bool:
