@@ -229,9 +229,11 @@ def _holders(module: torch.nn.Module, graph: fx.Graph) -> list[torch.nn.Module]:
 
 def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str]]:
     """Lets a module call its convolutions with their epilogues; what they got, layer by layer."""
+    if not module._modules or module.training:
+        return []
     cls = fused_calls_class(_class_as_written(module))
     graph = trace(module)
-    if graph is None or cls is None or module.training:
+    if graph is None or cls is None:
         return []
     watched = _to_look_into(module, graph)
     graph = trace(module, watched)
