@@ -74,7 +74,7 @@ _load_libraries()
 
 from torch_dnnl import _flops, functional, nn, quantization  # noqa: E402, F401
 from torch_dnnl._accelerate import accelerate  # noqa: E402
-from torch_dnnl.convert import convert  # noqa: E402
+from torch_dnnl.convert import convert, revert  # noqa: E402
 from torch_dnnl.functional import _algorithm  # noqa: E402
 from torch_dnnl.functional._algorithm import (  # noqa: E402
     conv_algorithm,
@@ -129,4 +129,5 @@ __all__ = [
     "quantization",
     "reorder_algorithm",
     "resample_algorithm",
+    "revert",
 ]

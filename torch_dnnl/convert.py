@@ -1,114 +1,222 @@
-"""`convert`: a model of torch's layers with ours in their places."""
+"""`convert`: a model of torch's layers with ours in their places. `revert`: the way back."""
 
 from __future__ import annotations
 
 import copy
 import sys
 import types
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.modules.module import _WrappedHook
 from torch.utils.hooks import RemovableHandle
 
-from torch_dnnl import nn
+from torch_dnnl import _classes, fusion
 
-# Exact types: a subclass may do anything in its forward.
-_REPLACEMENTS: dict[type[torch.nn.Module], type[torch.nn.Module]] = {
-    torch.nn.Conv1d: nn.Conv1d,
-    torch.nn.Conv2d: nn.Conv2d,
-    torch.nn.Conv3d: nn.Conv3d,
-    torch.nn.ConvTranspose1d: nn.ConvTranspose1d,
-    torch.nn.ConvTranspose2d: nn.ConvTranspose2d,
-    torch.nn.ConvTranspose3d: nn.ConvTranspose3d,
-    torch.nn.Upsample: nn.Upsample,
-    torch.nn.UpsamplingNearest2d: nn.Upsample,
-    torch.nn.UpsamplingBilinear2d: nn.Upsample,
-}
+M = TypeVar("M", bound=torch.nn.Module)
 
 
-def convert(
-    module: torch.nn.Module, inplace: bool = False, verbose: bool = False
-) -> torch.nn.Module:
+def convert(module: M, inplace: bool = False, verbose: bool = False, fuse: bool = False) -> M:
     """Replaces torch's convolution and upsampling layers in a model by ours.
 
     The layers are `torch.nn.Conv1d`, `Conv2d`, `Conv3d`, `ConvTranspose1d`, `ConvTranspose2d`,
     `ConvTranspose3d`, `Upsample`, `UpsamplingNearest2d` and `UpsamplingBilinear2d`, anywhere in the
-    model or as the model itself. The new layers share the parameters, buffers and hooks of the old
+    model or as the model itself, and layers of subclasses that inherit torch's `forward` and
+    `_conv_forward`; these stay instances of their class. timm's `Conv2dSame` is one of them, and
+    parametrized layers are. The new layers share the parameters, buffers and hooks of the old
     layers. So `state_dict` stays the same, and an optimizer that was made before the conversion
-    goes on working. These modules stay as they are:
-    subclasses of the layers (lazy, parametrized, quantization-aware, ...), complex convolutions,
-    and modules compiled by TorchScript.
+    goes on working. These modules stay as they are: subclasses with a forward of their own
+    (quantization-aware, ...), lazy layers that have seen no input, complex convolutions, and
+    modules compiled by TorchScript.
+
+    With `fuse=True`, for inference:
+
+    - A batch norm is folded into the convolution before it, and an `Identity` takes its place. The
+      convolution gets new parameters, and always a bias; `state_dict` has neither the batch norm's
+      entries nor the old weights. The batch norm is never trained again.
+    - A residual and an activation (relu, silu, exact gelu, sigmoid, tanh, hardswish) after a
+      convolution are computed in its kernel, whether they are modules or functions. Their module
+      stays but is not called.
+
+    What is fused follows from the source of the forwards, and what does not follow is left alone:
+    layers with hooks, layers that are used in more than one place, parametrized layers, results
+    that something else may see. A module's forward becomes its graph; it goes back to its own
+    forward in training mode, when one of its attributes is set, and while a submodule has hooks
+    that the graph would miss. Only a call of a layer by itself tells that a batch norm is folded. A
+    fused model has the results of the model up to rounding, and gradients for its inputs and
+    parameters.
 
     Args:
         module: the model.
         inplace: change the modules of `module` themselves. Otherwise `module` stays as it is. Its
             copy has copies of the modules, and of the lists and dicts that the modules hold. The
             copy shares everything else with `module`.
-        verbose: print each layer that was replaced, and each layer that was left alone, with the
-            reason.
+        verbose: print each layer that was replaced or fused, and each layer that was left alone,
+            with the reason.
+        fuse: fold batch norms, and fuse residuals and activations, of a model in eval mode.
 
     Returns:
         The converted model; `module` itself with `inplace=True`.
 
     Raises:
         TypeError: `module` is not a `torch.nn.Module`.
+        ValueError: `fuse=True` and `module` is in training mode.
 
     Example:
         >>> model = convert(torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU()))
         >>> type(model[0]).__module__
         'torch_dnnl.nn.conv'
     """
-    if not isinstance(module, torch.nn.Module):
-        raise TypeError(
-            f"convert: expected module to be a torch.nn.Module, got {type(module).__name__}"
+    _check_module("convert", module)
+    if fuse and module.training:
+        raise ValueError(
+            "convert: expected module to be in eval mode for fuse=True (call module.eval() first), "
+            "got training mode"
         )
     model = module if inplace else _StructuralCopy(module).result
     for name, layer in list(model.named_modules()):
-        old = type(layer)
+        old = _classes.layer_class(layer)
         reason = _reason_to_leave(layer)
         if reason is None:
-            layer.__class__ = _REPLACEMENTS[old]
+            _classes.change(layer, _classes.replacement)
         if verbose and (reason is None or _looks_convertible(layer)):
             what = f"{name or '(the model)'}: {old.__module__}.{old.__qualname__}"
             print(f"replaced   {what}" if reason is None else f"left alone {what}, {reason}")
+    if fuse:
+        fused = fusion.fuse(model)
+        names = {layer: name or "(the model)" for name, layer in model.named_modules()}
+        for layer, parts in fused.items() if verbose else ():
+            print(f"fused      {names[layer]}: {', '.join(parts)}")
     return model
+
+
+def revert(module: M, inplace: bool = False) -> M:
+    """Replaces our layers in a model by torch's: the inverse of `convert`.
+
+    The layers share the parameters, buffers and hooks of ours. Layers of subclasses get their class
+    back. Our other layers (`Conv`, `Resample`, `Reorder`, the quantized ones, and subclasses of
+    ours) stay.
+
+    Args:
+        module: the model.
+        inplace: as of `convert`.
+
+    Returns:
+        The model with torch's layers; `module` itself with `inplace=True`.
+
+    Raises:
+        TypeError: `module` is not a `torch.nn.Module`.
+        ValueError: a layer has a padding that torch lacks, or was fused. Nothing is changed then.
+
+    Example:
+        >>> layer = revert(convert(torch.nn.Conv2d(3, 8, 3)))
+        >>> type(layer) is torch.nn.Conv2d
+        True
+    """
+    _check_module("revert", module)
+    for name, layer in module.named_modules():
+        what = name or "the model"
+        if fusion.is_fused(layer):
+            raise ValueError(f"revert: expected module to have no fused layers, {what} is one")
+        if _theirs(layer) is not None and _torch_padding(layer) is None:
+            raise ValueError(
+                f"revert: expected module to have paddings that torch's layers have, {what} got "
+                f"{layer.padding!r} with stride {layer.stride}"
+            )
+    model = module if inplace else _StructuralCopy(module).result
+    for layer in list(model.modules()):
+        if _theirs(layer) is not None:
+            padding = _torch_padding(layer)
+            if isinstance(layer, _ConvNd) and padding != layer.padding:
+                layer.padding = padding
+                layer._reversed_padding_repeated_twice = _pads_of_torch(layer)
+            _classes.change(layer, _classes.original)
+    return model
+
+
+def _check_module(function: str, module: object) -> None:
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(
+            f"{function}: expected module to be a torch.nn.Module, got {type(module).__name__}"
+        )
+
+
+def _theirs(layer: torch.nn.Module) -> _classes.Class | None:
+    return _classes.original(_classes.layer_class(layer))
+
+
+def _torch_padding(layer: torch.nn.Module) -> Any:
+    """What torch's layer calls the padding; None if it has none that is the same."""
+    if not isinstance(layer, _ConvNd):
+        return ()
+    padding: Any = layer.padding
+    if padding in ("same_upper", "same_lower"):
+        reaches = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
+        is_even = padding == "same_upper" or all(reach % 2 == 0 for reach in reaches)
+        return "same" if is_even and all(stride == 1 for stride in layer.stride) else None
+    if isinstance(padding, str) or not any(isinstance(pads, tuple) for pads in padding):
+        return padding
+    return tuple(begin for begin, _ in padding) if all(a == b for a, b in padding) else None
+
+
+def _pads_of_torch(layer: _ConvNd) -> list[int]:
+    """What torch's layer pads with if `padding_mode` is not "zeros", the last dimension first."""
+    padding: Any = layer.padding
+    if padding == "same":
+        reaches = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
+        return [pad for reach in reversed(reaches) for pad in (reach // 2, reach - reach // 2)]
+    return [pad for pad in reversed(padding) for _ in range(2)]
 
 
 def _reason_to_leave(layer: torch.nn.Module) -> str | None:
     if isinstance(layer, torch.jit.ScriptModule):
         return "compiled by TorchScript"
-    if type(layer) not in _REPLACEMENTS:
-        bases = [old.__name__ for old in _REPLACEMENTS if isinstance(layer, old)]
-        return f"a subclass of {bases[0]}" if bases else "no layer that we have"
-    weight = getattr(layer, "weight", None)
-    if weight is not None and not weight.is_floating_point():
-        return f"its weight is {weight.dtype}"
+    old = _classes.layer_class(layer)
+    if isinstance(layer, LazyModuleMixin):
+        return "lazy, and has seen no input"
+    try:
+        new = _classes.replacement(old)
+    except TypeError as error:  # of a class that does not let itself be subclassed
+        return f"its class has no subclass: {error}"
+    if new is None:
+        base = _classes.torch_class(old)
+        return f"a subclass of {base.__name__} with its own forward" if base else "no layer of ours"
+    weights = [getattr(layer, "weight", None)]
+    if _classes.has_parametrized_class(layer):  # whose weight would be computed
+        weights = list(layer.parameters())
+    for weight in weights:
+        if weight is not None and not weight.is_floating_point():
+            return f"its weight is {weight.dtype}"
     return None
 
 
 def _looks_convertible(layer: torch.nn.Module) -> bool:
     """Whether somebody may have expected to see this layer replaced."""
-    if type(layer) in _REPLACEMENTS.values():
+    if _classes.is_ours(type(layer)):
         return False
-    name = str(getattr(layer, "original_name", type(layer).__name__))  # the former of TorchScript
-    return isinstance(layer, (_ConvNd, torch.nn.Upsample)) or "Conv" in name or "Upsampl" in name
+    if isinstance(layer, torch.jit.ScriptModule):
+        return layer.original_name in {cls.__name__ for cls in _classes.torch_classes()}
+    if isinstance(layer, (_ConvNd, torch.nn.Upsample)):
+        return True
+    weight = layer._parameters.get("weight")
+    return "Conv" in type(layer).__name__ and weight is not None and weight.dim() > 2
 
 
-class _StructuralCopy:
+class _StructuralCopy(Generic[M]):
     """Copies the modules of a model and the containers they hold; all else is shared.
 
     Modules that are shared within the model stay shared, and cycles stay cycles. A reference to a
     module of the model, such as a bound method that serves as a hook, becomes one to its copy.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: M) -> None:
         self._modules = {id(module) for module in model.modules()}
         attributes = (value for module in model.modules() for value in vars(module).values())
         self._dicts = {id(value) for value in attributes if isinstance(value, dict)}
         self._copies: dict[int, Any] = {}
-        self.result: torch.nn.Module = self._of(model)
+        self.result: M = self._of(model)
 
     def _of(self, value: Any) -> Any:
         if id(value) in self._copies:

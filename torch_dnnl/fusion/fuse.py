@@ -1,0 +1,128 @@
+"""Folds batch norms into convolutions and lets modules call convolutions with their epilogues.
+
+What is changed is what can be proved from the code of the model's modules:
+
+- A batch norm is folded if no module's forward sees the convolution's result but to hand it to the
+  batch norm. The batch norm becomes an `Identity`.
+- A module's forward is replaced by its graph, in which sums and activations are arguments of the
+  convolutions before them, if the graph is known to be all that the forward does.
+
+The second kind changes no submodule, so a submodule that is called by itself, or a forward that has
+no graph, still has the same results.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from torch_dnnl.fusion import graph as graphs
+from torch_dnnl.fusion.layers import can_fold, fold
+from torch_dnnl.fusion.uses import Uses, chained
+
+
+def fuse(model: torch.nn.Module) -> dict[torch.nn.Module, list[str]]:
+    """Fuses a converted model in place. Returns what each convolution took in."""
+    done: dict[torch.nn.Module, list[str]] = {}
+    code = _Code(model)
+    for conv, norm in list(code.pairs()):
+        if code.belongs_to(norm, conv) and can_fold(conv, norm) and fold(conv, norm):
+            ((parent, name),) = code.owners[id(norm)]
+            parent._modules[name] = torch.nn.Identity().eval()
+            done[conv] = ["batch norm"]
+    for module in list(model.modules()):
+        for layer, parts in graphs.install(module):
+            done.setdefault(layer, []).append(parts)
+    return done
+
+
+class _Code:
+    """Which modules hold and call the modules of a model, and how."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.owners: dict[int, list[tuple[torch.nn.Module, str]]] = {}
+        self.graphs: list[tuple[torch.nn.Module, fx.Graph]] = []
+        self.opaque: dict[torch.nn.Module, Uses] = {}
+        self.calls: Counter[int] = Counter()  # in all graphs
+        self.held: set[int] = set()  # by attributes, beside the registered submodules
+        for module in model.modules():
+            for name, child in module._modules.items():
+                if child is not None:
+                    self.owners.setdefault(id(child), []).append((module, name))
+            others = [value for name, value in vars(module).items() if name != "_modules"]
+            self.held |= {id(value) for value in _modules_in(others)}
+            if module._modules:
+                self._read(module)
+
+    def _read(self, module: torch.nn.Module) -> None:
+        graph = graphs.trace(module)
+        if graph is not None:
+            self.graphs.append((module, graph))
+            for node in graph.nodes:
+                layer = graphs.called(module, node)
+                if layer is not None:
+                    self.calls[id(layer)] += 1
+                if node.op == "get_attr":  # its weights are used: as if it was called twice
+                    self.calls[id(module.get_submodule(node.target.rpartition(".")[0]))] += 2
+        elif type(module).forward is not torch.nn.Module.forward:
+            self.opaque[module] = Uses(graphs.as_written(module))
+
+    def pairs(self) -> Iterator[tuple[torch.nn.Module, torch.nn.Module]]:
+        """Convolutions whose result a forward gives to one other module and to nothing else."""
+        for module, graph in self.graphs:
+            for node in graph.nodes:
+                user = graphs.only_user(node)
+                first = graphs.called(module, node)
+                second = None if user is None else graphs.called(module, user)
+                if first is None or second is None or user is None:
+                    continue
+                is_alone = len(node.args) == 1 and not node.kwargs
+                if is_alone and user.args == (node,) and not user.kwargs:
+                    yield first, second
+        for module, uses in self.opaque.items():
+            for first_name, first in module._modules.items():
+                for second_name, second in module._modules.items():
+                    if first is None or second is None or not can_fold(first, second):
+                        continue
+                    if chained(uses, first_name, second_name):
+                        yield first, second
+
+    def belongs_to(self, norm: torch.nn.Module, conv: torch.nn.Module) -> bool:
+        """Whether these two are in one place, and no other code may use one of them."""
+        for layer in (norm, conv):
+            owners = self.owners.get(id(layer), [])
+            if len(owners) != 1 or id(layer) in self.held or self.calls[id(layer)] > 1:
+                return False
+        ((parent, _),) = self.owners[id(conv)]
+        in_graph = self.calls[id(conv)] == self.calls[id(norm)] == 1
+        in_source = self.calls[id(conv)] == self.calls[id(norm)] == 0
+        if not in_graph and not in_source:
+            return False
+        return not any(
+            uses.may_reach(path)
+            for layer in (norm, conv)
+            for module, path in self._above(layer, [], set())
+            if (uses := self.opaque.get(module)) is not None
+            and not (in_source and module is parent)
+        )
+
+    def _above(
+        self, module: torch.nn.Module, path: list[str], seen: set[int]
+    ) -> Iterator[tuple[torch.nn.Module, list[str]]]:
+        """The modules that contain a module, and the names from them to it."""
+        for owner, name in self.owners.get(id(module), []):
+            if id(owner) not in seen:
+                yield owner, [name, *path]
+                yield from self._above(owner, [name, *path], {*seen, id(owner)})
+
+
+def _modules_in(value: Any, depth: int = 4) -> Iterator[torch.nn.Module]:
+    if isinstance(value, torch.nn.Module):
+        yield value
+    elif isinstance(value, (list, tuple, set, dict)) and depth > 0:
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _modules_in(item, depth - 1)

@@ -1,0 +1,287 @@
+"""Whether the source of a `forward` proves that tracing records all that it does.
+
+`torch.fx` runs a forward once and records the calls that its tensors see. That is the whole forward
+only if nothing else depends on the arguments and nothing else is changed: `if mask is None`, a list
+that grows, a random number would be lost. `is_plain` accepts a forward whose statements are known
+to have no such part, and nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import textwrap
+import types
+from functools import cache, lru_cache
+from typing import Any
+
+import torch
+
+_STATEMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.If, ast.For, ast.Pass)
+_EXPRESSIONS = (
+    *(ast.Name, ast.Attribute, ast.Call, ast.BinOp, ast.UnaryOp, ast.Constant, ast.Subscript),
+    *(ast.Slice, ast.Tuple, ast.List, ast.Dict, ast.IfExp, ast.keyword, ast.expr_context),
+    *(ast.operator, ast.USub),
+)
+_IN_TESTS = (ast.Compare, ast.BoolOp, ast.boolop, ast.cmpop, ast.unaryop)
+_CONSTANTS = (int, float, str, bool, type(None), torch.dtype, torch.device, torch.memory_format)
+_MODULES = (torch.nn.Sequential, torch.nn.ModuleList)
+_is_scripting: Any = torch.jit.is_scripting  # type: ignore[attr-defined]
+
+
+class _Unclear(Exception):
+    """A statement that is not known to be plain."""
+
+
+@lru_cache(1000)
+def definition(function: Any) -> ast.FunctionDef | None:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    except (OSError, TypeError, SyntaxError):
+        return None
+    return tree if isinstance(tree, ast.FunctionDef) else None
+
+
+@cache
+def _torch_functions() -> frozenset[Any]:
+    """The functions that see the tensors they are given, as tracing needs it."""
+    table = torch.overrides.get_overridable_functions()
+    functions = {function for functions in table.values() for function in functions}
+    in_place = {getattr(torch, f"{f.__name__}_", f) for f in functions if hasattr(f, "__name__")}
+    return frozenset(functions | in_place)
+
+
+def is_plain(module: torch.nn.Module, whatever_its_attributes: bool = False) -> bool:
+    """Whether tracing the forward of a module records all that it does in eval mode.
+
+    The record holds as long as the attributes of the module that the forward takes numbers from or
+    tests stay as they are; if need be, it is asked that there are none.
+    """
+    try:
+        plain = _Plain(module, type(module).forward)
+        plain.check()
+    except (_Unclear, RecursionError, ValueError):  # the last of a variable without a value
+        return False
+    return "forward" not in vars(module) and not (
+        whatever_its_attributes and plain.takes_attributes
+    )
+
+
+class _Method(ast.NodeVisitor):
+    """A method of a module, and what is known of its variables when `call` calls it."""
+
+    def __init__(
+        self, module: torch.nn.Module, function: Any, call: ast.Call | None = None
+    ) -> None:
+        tree = definition(function)
+        if tree is None or not isinstance(function, types.FunctionType):
+            raise _Unclear
+        arguments = tree.args
+        if tree.decorator_list or arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
+            raise _Unclear
+        self.module, self.function, self.tree = module, function, tree
+        self.own, *_ = function.__code__.co_varnames
+        self.locals = set(function.__code__.co_varnames) - {self.own}
+        # None: somebody else calls it, in any way.
+        self.known = {} if call is None else self._defaults(call)
+        self.modules: set[str] = set()  # variables that stand for submodules
+        self.takes_attributes = False
+
+    def _defaults(self, call: ast.Call) -> dict[str, Any]:
+        """The arguments that the call leaves at their defaults, and the body as they are."""
+        parameters = list(inspect.signature(self.function).parameters.values())
+        given = {parameter.name for parameter in parameters[: len(call.args) + 1]}
+        given |= {keyword.arg or "" for keyword in call.keywords}
+        given |= {n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name) and not _is_load(n)}
+        free = [p for p in parameters if p.name not in given and isinstance(p.default, _CONSTANTS)]
+        return {parameter.name: parameter.default for parameter in free}
+
+    def _test(self, test: ast.expr) -> bool:
+        """The outcome of a test that depends on what the module is, not on what it is given."""
+        for node in ast.walk(test):
+            is_known = isinstance(node, ast.Name) and node.id in (self.own, *self.known)
+            if isinstance(node, ast.Call):
+                if self._value(node.func) is not _is_scripting:
+                    raise _Unclear
+            elif isinstance(node, (ast.Name, ast.Attribute)) and not is_known:
+                value = self._value(node)
+                is_own = isinstance(node, ast.Attribute) and _root(node) == self.own
+                if is_own:
+                    self._check_own(node)  # type: ignore[arg-type]
+                kinds: Any = (*_CONSTANTS, torch.nn.Module) if is_own else types.ModuleType
+                if not isinstance(value, kinds) and value is not _is_scripting:
+                    raise _Unclear
+            elif not isinstance(node, (*_EXPRESSIONS, *_IN_TESTS)):
+                raise _Unclear
+        code = compile(ast.Expression(test), "<test>", "eval")
+        try:
+            return bool(
+                eval(code, self.function.__globals__, {self.own: self.module, **self.known})
+            )
+        except Exception as error:  # a name of an enclosing function, a tensor of many elements
+            raise _Unclear from error
+
+    def _check_own(self, node: ast.Attribute) -> None:
+        """What is no tensor has to be the module's own, which notices when it is set."""
+        if _root(node) == self.own:
+            self.takes_attributes = True
+            if not is_name(node.value, self.own):
+                raise _Unclear
+
+    def _value(self, node: ast.AST) -> Any:
+        """The object of a dotted path that begins with the module or with a global name."""
+        if isinstance(node, ast.Attribute):
+            return _attribute(self._value(node.value), node.attr)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            value = self._value(node.value)
+            if isinstance(value, (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)):
+                return value[node.slice.value]  # type: ignore[index]
+        if not isinstance(node, ast.Name) or node.id in self.locals:
+            raise _Unclear
+        if node.id == self.own:
+            return self.module
+        variables = inspect.getclosurevars(self.function)
+        for scope in (variables.nonlocals, variables.globals, vars(builtins)):
+            if node.id in scope:
+                return scope[node.id]
+        raise _Unclear
+
+
+class _Plain(_Method):
+    """Raises _Unclear at the first statement of a method that tracing may miss."""
+
+    def check(self) -> None:
+        for statement in self.tree.body:
+            self.visit(statement)
+
+    def visit(self, node: ast.AST) -> None:
+        is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if is_docstring:
+            return
+        if not isinstance(node, (*_STATEMENTS, *_EXPRESSIONS)):
+            raise _Unclear
+        super().visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        for target in node.targets:
+            self._check_target(target)
+        self.visit(node.value)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        self._check_target(node.target)
+        if node.value is not None:
+            self.visit(node.value)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        self._check_target(node.target)
+        self.visit(node.value)
+
+    def _check_target(self, target: ast.AST) -> None:
+        names = target.elts if isinstance(target, ast.Tuple) else [target]
+        if not all(isinstance(name, ast.Name) and name.id != self.own for name in names):
+            raise _Unclear
+        self.modules -= {name.id for name in names if isinstance(name, ast.Name)}
+
+    def visit_If(self, node: ast.If) -> None:
+        for statement in node.body if self._test(node.test) else node.orelse:
+            self.visit(statement)
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        self.visit(node.body if self._test(node.test) else node.orelse)
+
+    def visit_For(self, node: ast.For) -> None:
+        modules = self.module if is_name(node.iter, self.own) else self._value(node.iter)
+        if not isinstance(modules, _MODULES) or not isinstance(node.target, ast.Name):
+            raise _Unclear
+        if type(modules).__iter__ not in [kind.__iter__ for kind in _MODULES]:
+            raise _Unclear
+        self._check_target(node.target)
+        self.modules.add(node.target.id)
+        for statement in (*node.body, *node.orelse):
+            self.visit(statement)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        # Of submodules only calls are known; a global variable may get another value.
+        if node.id in self.modules or node.id not in self.locals:
+            raise _Unclear
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        if _root(node) is None or _root(node) in self.locals:
+            self.visit(node.value)
+            return
+        value = self._value(node)
+        if not isinstance(value, torch.Tensor):
+            self._check_own(node)
+        values = value if isinstance(value, tuple) else (value,)
+        if not all(isinstance(value, (*_CONSTANTS, torch.Tensor)) for value in values):
+            raise _Unclear
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if any(keyword.arg is None for keyword in node.keywords):
+            raise _Unclear
+        self._check_called(node.func, node)
+        for value in (*node.args, *(keyword.value for keyword in node.keywords)):
+            self.visit(value)
+
+    def _check_called(self, function: ast.AST, call: ast.Call) -> None:
+        if isinstance(function, ast.Name) and function.id in self.modules:
+            return
+        is_method = isinstance(function, ast.Attribute)
+        if is_method and (_root(function) is None or _root(function) in self.locals):
+            # Of a tensor, or of a module that is known at once. Lists grow by methods of their own.
+            name = function.attr  # type: ignore[attr-defined]
+            if not hasattr(torch.Tensor, name) or hasattr(list, name) or hasattr(dict, name):
+                raise _Unclear
+            self.visit(function.value)  # type: ignore[attr-defined]
+            return
+        value = self._value(function)
+        if isinstance(value, torch.nn.Module):
+            return
+        if isinstance(value, types.MethodType) and value.__self__ is self.module:
+            method = _Plain(self.module, value.__func__, call)
+            method.check()
+            self.takes_attributes |= method.takes_attributes
+        elif not (callable(value) and value in _torch_functions()):
+            raise _Unclear
+
+
+def _is_load(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Load)
+
+
+def is_name(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def own_name(method: ast.FunctionDef) -> str:
+    """What a method calls its module."""
+    return method.args.args[0].arg if method.args.args else ""
+
+
+def _root(node: ast.AST) -> str | None:
+    """The variable at the beginning of a dotted path, if there is one."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _attribute(value: Any, name: str) -> Any:
+    """An attribute, found without running anybody's code."""
+    if isinstance(value, types.ModuleType):
+        if name in vars(value):
+            return vars(value)[name]
+        raise _Unclear
+    if isinstance(value, torch.Tensor):
+        return value  # tracing records what is taken from a tensor
+    if not isinstance(value, torch.nn.Module):
+        raise _Unclear
+    for scope in (vars(value), value._parameters, value._buffers, value._modules):
+        if name in scope:
+            return scope[name]
+    static = inspect.getattr_static(type(value), name, _Unclear)
+    if isinstance(static, types.FunctionType):
+        return types.MethodType(static, value)
+    if not isinstance(static, _CONSTANTS):
+        raise _Unclear
+    return static

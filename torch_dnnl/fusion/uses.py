@@ -1,0 +1,188 @@
+"""How a `forward` that has no graph uses the submodules, as far as its source says.
+
+A batch norm is folded into a convolution only if no such forward may see the result of the
+convolution. What its source does not exclude is taken to happen.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from torch_dnnl.fusion.source import definition, is_name, own_name
+
+# What gives a module's submodules to code that does not name them.
+_REACHING = {
+    *("children", "named_children", "modules", "named_modules", "_modules", "get_submodule"),
+    *("items", "values", "__dict__", "vars", "getattr", "eval", "exec", "super"),
+}
+
+
+class Uses:
+    """How the code of a forward that is not plain uses the submodules.
+
+    `reaches` says that it may get at any of them, or that there is no source.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.mentioned: Counter[str] = Counter()  # every attribute
+        self.elsewhere: set[str] = set()  # attributes that may be those of a submodule
+        self.iterated: set[str] = set()  # attributes whose items a loop calls; "" is the module
+        self.not_called: set[str] = set()  # attributes of which more may happen than a call
+        self.reaches = "forward" in vars(module)
+        self.forward = definition(type(module).forward)
+        for tree, is_own in self._functions(module):
+            if tree is None:
+                self.reaches = True
+            else:
+                self._look_at(tree, is_own)
+
+    @staticmethod
+    def _functions(module: torch.nn.Module) -> Iterator[tuple[ast.FunctionDef | None, bool]]:
+        """The forward and the methods that it may call; whether they are of the module's class."""
+        own, classes = type(module), {type(part) for part in module.modules()}
+        wanted = [(own, "forward")]
+        seen = set(wanted)
+        while wanted:
+            cls, name = wanted.pop()
+            function = inspect.getattr_static(cls, name, None)
+            function = getattr(function, "fget", getattr(function, "__func__", function))
+            if not callable(function) or (name != "forward" and _is_of_torch(function)):
+                continue
+            tree = definition(function)
+            yield tree, cls is own
+            if tree is None:
+                continue
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Attribute) and node.attr not in _REACHING | {"forward"}:
+                    is_own = is_name(node.value, own_name(tree))
+                    is_tensor = not is_own and hasattr(torch.Tensor, node.attr)
+                    found = {(c, node.attr) for c in ([cls] if is_own else classes)} - seen
+                    wanted += [] if is_tensor else found
+                    seen |= found
+
+    def _look_at(self, tree: ast.FunctionDef, is_own: bool) -> None:
+        own = own_name(tree)
+        called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        bases = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        harmless = set()
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.If, ast.IfExp)):
+                tested = list(ast.walk(node.test))
+                if not any(isinstance(part, ast.NamedExpr) for part in tested):
+                    harmless |= {id(part) for part in tested}
+            if isinstance(node, (ast.For, ast.comprehension)):
+                harmless |= _iterated(node, tree, called)
+                for part in ast.walk(node.iter):
+                    if isinstance(part, ast.Attribute):
+                        is_self = is_name(part.value, own) and part.attr in _REACHING
+                        self.iterated.add("" if is_self else part.attr)
+                    elif is_name(part, own) and id(part) not in bases:
+                        self.iterated.add("")
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute):
+                self.mentioned[node.attr] += 1
+                if not (is_own and is_name(node.value, own)):
+                    self.elsewhere.add(node.attr)
+                if id(node) not in harmless | called | bases:
+                    self.not_called.add(node.attr)
+            name = getattr(node, "attr", getattr(node, "id", None))
+            is_self = isinstance(node, ast.Name) and is_name(node, own) and id(node) not in bases
+            if (name in _REACHING or is_self) and id(node) not in harmless:
+                self.reaches = True
+
+    def may_reach(self, path: list[str]) -> bool:
+        """Whether the code may do more to the module at this path than to call what holds it."""
+        is_part = len(path) > 1
+        return (
+            self.reaches
+            or path[-1] in (self.elsewhere if is_part else self.mentioned)
+            or (path[-2] if is_part else "") in self.iterated
+            or bool(self.not_called.intersection(path[:-1]))
+        )
+
+
+def _is_of_torch(function: Any) -> bool:
+    return str(getattr(function, "__module__", "")).startswith("torch.nn.modules.")
+
+
+def _iterated(loop: Any, tree: ast.AST, called: set[int]) -> set[int]:
+    """What a loop runs over, if all that it does with the items is to call them."""
+    source, target, kind = loop.iter, loop.target, ""
+    parts = [source]
+    if isinstance(source, ast.Call):
+        kind = getattr(source.func, "id", getattr(source.func, "attr", ""))
+        if kind not in ("enumerate", "zip", "items", "values", "children", "named_children"):
+            return set()
+        parts = [source.func, *source.args]
+    if kind in ("enumerate", "items", "named_children"):
+        if not isinstance(target, ast.Tuple):
+            return set()
+        target = target.elts[-1]
+    names = {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
+    loads = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
+    ]
+    return {id(part) for part in parts} if all(id(load) in called for load in loads) else set()
+
+
+def chained(uses: Uses, first: str, second: str) -> bool:
+    """Whether a forward gives the result of `self.first` to `self.second` and to nothing else.
+
+    That is `self.second(self.first(...))`, or two statements in a row that write the same variable.
+    """
+    tree = uses.forward
+    if tree is None or uses.reaches or "" in uses.iterated:
+        return False
+    own = own_name(tree)
+    places = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in (first, second)
+    ]
+    if len(places) != 2 or not all(is_name(place.value, own) for place in places):
+        return False
+    if {first, second} & uses.not_called or uses.mentioned[first] + uses.mentioned[second] != 2:
+        return False
+    for node in ast.walk(tree):
+        if _calls(node, own, second) and _calls(_only_argument(node), own, first):
+            return True
+        for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
+            if isinstance(block, list) and _in_a_row(block, own, first, second):
+                return True
+    return False
+
+
+def _calls(node: ast.AST | None, own: str, name: str) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == name
+        and is_name(node.func.value, own)
+    )
+
+
+def _only_argument(call: Any) -> ast.AST | None:
+    return call.args[0] if len(call.args) == 1 and not call.keywords else None
+
+
+def _in_a_row(block: list[ast.stmt], own: str, first: str, second: str) -> bool:
+    for a, b in itertools.pairwise(block):
+        if not (isinstance(a, ast.Assign) and isinstance(b, ast.Assign)):
+            continue
+        names = [t.id for s in (a, b) for t in s.targets if isinstance(t, ast.Name)]
+        if len(a.targets) + len(b.targets) != 2:
+            continue
+        if len(set(names)) == 1 and len(names) == 2 and _calls(a.value, own, first):
+            argument = _only_argument(b.value) if _calls(b.value, own, second) else None
+            if argument is not None and is_name(argument, names[0]):
+                return True
+    return False
