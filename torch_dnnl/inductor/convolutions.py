@@ -1,0 +1,127 @@
+"""Convolutions of aten, and their gradients, as operators of ours; and back."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch._inductor import config
+from torch.fx import Graph, Node
+
+from torch_dnnl._quantized_graph import arguments_of
+from torch_dnnl.inductor.graphs import (
+    aten,
+    call,
+    in_order,
+    is_floating,
+    ours,
+    per_dimension,
+    replace,
+    spatial_sizes,
+    value,
+)
+from torch_dnnl.inductor.preferences import Convolution
+
+# In the data of a node that stands for a call of aten: what the choice depends on there, and the
+# arguments of that call after its tensors.
+_ORIGIN = "torch_dnnl_origin"
+
+
+def is_frozen() -> bool:
+    """Whether parameters become constants of the graph that is compiled."""
+    return bool(config.freezing) and not torch.is_grad_enabled()
+
+
+def replace_convolutions(graph: Graph) -> None:
+    """Puts ours where the table of preferences may have it, if an epilogue is found."""
+    for node in graph.find_nodes(op="call_function", target=aten.convolution.default):
+        _replace_result(graph, node)
+    for node in graph.find_nodes(op="call_function", target=aten.convolution_backward.default):
+        _replace_gradients(graph, node)
+
+
+def restore_convolutions(graph: Graph) -> None:
+    """Puts torch's back where ours has found no epilogue and is not the faster without one."""
+    for node in graph.find_nodes(op="call_function", target=ours.convolution.default):
+        described, attributes = node.meta.pop(_ORIGIN, (None, ()))
+        if described is None or described.prefers_result(False, is_frozen()):
+            continue
+        with graph.inserting_before(node):
+            args = (*node.args[:3], *attributes)
+            new = call(graph, node, aten.convolution.default, *args, val=value(node))
+        replace(node, new)
+
+
+def _attributes(arguments: dict[str, Any]) -> tuple[Any, ...]:
+    """Of our operators, from `strides` on, for a call of aten's."""
+    n = value(arguments["input"]).dim() - 2
+    names = ("stride", "padding", "dilation")
+    strides, pads, dilations = (per_dimension(arguments[name], n) for name in names)
+    return (strides, pads, pads, dilations, "none", arguments["groups"], "NCX", "OIX")
+
+
+def _described(arguments: dict[str, Any]) -> Convolution:
+    strides, dilations = tuple(arguments["stride"]), tuple(arguments["dilation"])
+    return Convolution(value(arguments["weight"]), strides, dilations, arguments["groups"])
+
+
+def _is_possible(arguments: dict[str, Any], *tensors: Any) -> bool:
+    values = [value(tensor) for tensor in tensors]
+    return not arguments["transposed"] and is_floating(*values) and values[0].dim() in (3, 4, 5)
+
+
+def _replace_result(graph: Graph, node: Node) -> None:
+    arguments = arguments_of(node)
+    tensors = [arguments[name] for name in ("input", "weight", "bias")]
+    if not _is_possible(arguments, *tensors):
+        return
+    described = _described(arguments)
+    if not described.prefers_result(True, is_frozen()):
+        return
+    with graph.inserting_before(node):
+        attributes = _attributes(arguments)
+        new = call(graph, node, ours.convolution.default, *tensors, *attributes, val=value(node))
+    replace(node, new)
+    new.meta[_ORIGIN] = (described, in_order(aten.convolution.default, arguments)[3:])
+
+
+def _replace_gradients(graph: Graph, node: Node) -> None:
+    """Those of the three gradients that are asked for and for which ours is the faster."""
+    arguments = arguments_of(node)
+    grad, src, weights = (arguments[name] for name in ("grad_output", "input", "weight"))
+    if not _is_possible(arguments, grad, src, weights):
+        return
+    wanted, described = list(arguments["output_mask"]), _described(arguments)
+    of_data = wanted[0] and described.prefers_data()
+    of_weights = wanted[1] and described.prefers_weights()
+    if not of_data and not of_weights:
+        return
+    attributes = _attributes(arguments)
+    new: list[Node | None] = [None, None, None]
+
+    def gradient(index: int, target: Any, *args: Any) -> None:
+        new[index] = call(graph, node, target, *args, val=value(node)[index])
+
+    with graph.inserting_before(node):
+        if of_data:
+            sizes = spatial_sizes(graph, node, src)
+            target = ours.convolution_backward_data.default
+            gradient(0, target, grad, weights, sizes, *attributes)
+        if of_weights:
+            sizes = spatial_sizes(graph, node, weights)
+            target = ours.convolution_backward_weights.default
+            gradient(1, target, grad, src, sizes, *attributes)
+        if wanted[2]:
+            axes = [0, *range(2, value(grad).dim())]
+            gradient(2, aten.sum.dim_IntList, grad, axes)
+    for user in list(node.users):
+        index: Any = user.args[1]
+        found = new[index] if user.target is operator.getitem else None
+        if found is not None:
+            replace(user, found)
+    left = [asked and found is None for asked, found in zip(wanted, new, strict=True)]
+    if any(left):
+        node.args = (*node.args[:-1], left)
+    else:
+        graph.erase_node(node)

@@ -1,0 +1,210 @@
+"""What follows a convolution of ours becomes part of it: batch norm with constant statistics, a
+residual, an activation."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, Node
+
+from torch_dnnl._quantized_graph import arguments_of
+from torch_dnnl.inductor.activations import activation_of
+from torch_dnnl.inductor.convolutions import is_frozen
+from torch_dnnl.inductor.graphs import aten, call, erase_unused, in_order, ours, value
+
+_convert = torch.ops.prims.convert_element_type.default
+
+
+def fold_channels(graph: Graph) -> None:
+    """Sums with, and products by, a number for each channel go into weights and bias.
+
+    That is what batch norm with constant statistics is.
+    """
+    for conv in graph.find_nodes(op="call_function", target=ours.convolution.default):
+        chain = _chain(conv)
+        if chain and _is_worth_it(conv):
+            _fold(graph, conv, chain)
+
+
+def fuse_epilogues(graph: Graph) -> None:
+    """Residuals first: an activation is applied to the sum."""
+    for node in graph.find_nodes(op="call_function", target=aten.add.Tensor):
+        _fuse_residual(node)
+    for node in list(graph.nodes):
+        if node.op == "call_function" and node.users:
+            _fuse_activation(node)
+
+
+def _only_user(node: Node) -> Node | None:
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def _chain(conv: Node) -> list[tuple[Node, Node | None]]:
+    """The operators after a convolution that act by channels, each with its other operand.
+
+    Types may change between, but the last result has the type of the convolution.
+    """
+    chain: list[tuple[Node, Node | None]] = []
+    last, complete = conv, 0
+    while (user := _only_user(last)) is not None:
+        if user.target is _convert:
+            if not value(user).is_floating_point():
+                break
+            chain.append((user, None))
+        else:
+            operand = _operand_by_channel(user, last, value(conv))
+            if operand is None:
+                break
+            chain.append((user, operand))
+        last = user
+        if value(last).dtype == value(conv).dtype:
+            complete = len(chain)
+    chain = chain[:complete]
+    return chain if any(operand is not None for _, operand in chain) else []
+
+
+_BY_CHANNEL = {
+    aten.add.Tensor: "add",
+    aten.sub.Tensor: "sub",
+    aten.mul.Tensor: "mul",
+    aten.div.Tensor: "div",
+}
+
+
+def _operand_by_channel(node: Node, last: Node, result: Tensor) -> Node | None:
+    """What a node combines `last` with, if that has a number for each channel of `result`."""
+    if node.target not in _BY_CHANNEL or node.kwargs:
+        return None
+    first, second = node.args
+    if second is last and node.target in (aten.add.Tensor, aten.mul.Tensor):
+        first, second = second, first
+    if first is not last or second is last or not isinstance(second, Node):
+        return None
+    if not isinstance(value(second), Tensor):
+        return None
+    channels, axis = result.shape[1], 1 - result.dim()
+    sizes = tuple(value(second).shape)
+    expected = tuple(channels if i - len(sizes) == axis else 1 for i in range(len(sizes)))
+    if len(sizes) > result.dim() or sizes != expected or math.prod(sizes) != channels:
+        return None
+    return second if _is_made_of_vectors(second, int(channels)) else None
+
+
+def _is_made_of_vectors(node: Node, channels: int) -> bool:
+    """Whether nothing larger is behind a tensor: of parameters that is so, of features not."""
+    tensor = value(node)
+    if not isinstance(tensor, Tensor) or not all(isinstance(n, int) for n in tensor.shape):
+        return False
+    return tensor.numel() <= channels and all(
+        _is_made_of_vectors(source, channels) for source in node.all_input_nodes
+    )
+
+
+def _is_worth_it(conv: Node) -> bool:
+    """New weights must cost less than a pass over the result, unless they are made only once."""
+    if is_frozen():
+        return True
+    sizes = (*value(conv).shape, *value(conv.args[1]).shape)
+    if not all(isinstance(n, int) for n in sizes):
+        return False
+    return bool(4 * value(conv.args[1]).numel() <= value(conv).numel())
+
+
+def _fold(graph: Graph, conv: Node, chain: list[tuple[Node, Node | None]]) -> None:
+    arguments = arguments_of(conv)
+    weights, bias = arguments["weights"], arguments["bias"]
+    dtype, channels = value(conv).dtype, value(conv).shape[1]
+    last = chain[-1][0]
+
+    def make(target: Any, *args: Any) -> Node:
+        return call(graph, last, target, *args)
+
+    def in_type(tensor: Node, dtype: torch.dtype) -> Node:
+        return tensor if value(tensor).dtype == dtype else make(_convert, tensor, dtype)
+
+    scale: Node | None = None
+    shift: Node | None = bias
+    with graph.inserting_before(last):
+        for node, operand in chain:
+            if operand is None:
+                continue
+            kind = node.target
+            vector = make(aten.reshape.default, operand, [channels])
+            if kind in (aten.mul.Tensor, aten.div.Tensor):
+                if scale is None and kind is aten.div.Tensor:
+                    scale = make(aten.reciprocal.default, vector)
+                else:
+                    scale = vector if scale is None else make(kind, scale, vector)
+                shift = shift if shift is None else make(kind, shift, vector)
+            elif shift is None:
+                is_sum = kind is aten.add.Tensor
+                shift = vector if is_sum else make(aten.neg.default, vector)
+            else:
+                shift = make(kind, shift, vector)
+        if scale is not None:
+            n = value(weights).dim()
+            column = make(aten.reshape.default, scale, [channels] + [1] * (n - 1))
+            weights = in_type(make(aten.mul.Tensor, weights, column), dtype)
+        shift = shift if shift is None else in_type(shift, dtype)
+        arguments |= {"weights": weights, "bias": shift}
+        target = ours.convolution.default
+        new = call(graph, conv, target, *in_order(target, arguments), val=value(last))
+    last.replace_all_uses_with(new)
+    erase_unused(last)
+
+
+def _fuse_residual(node: Node) -> None:
+    operands: Any = node.args
+    if node.kwargs or not all(isinstance(operand, Node) for operand in operands):
+        return
+    tensors = [value(operand) for operand in (*operands, node)]
+    if len({(tensor.dtype, tensor.shape) for tensor in tensors}) != 1:
+        return
+    # The later of two convolutions takes the result of the other one.
+    conv, residual = operands if operands[1] < operands[0] else reversed(operands)
+    if not _may_take(conv, node):
+        conv, residual = residual, conv
+    if _may_take(conv, node) and conv is not residual:
+        with node.graph.inserting_before(node):
+            _fuse(node, conv, {"residual": residual})
+
+
+def _may_take(conv: Node, user: Node) -> bool:
+    return conv.target is ours.convolution.default and _only_user(conv) is user
+
+
+def _fuse_activation(node: Node) -> None:
+    found = activation_of(node)
+    if found is None:
+        return
+    name, before = found
+    conv: Any = before.args[0] if before.target is operator.getitem else before
+    if conv.target is ours.convolution_fused.default and before.args[1] == 0:
+        if arguments_of(conv)["activation"] is not None:
+            return
+    elif conv.target is not ours.convolution.default:
+        return
+    with node.graph.inserting_before(before):
+        fused = _fuse(node, conv, {"activation": name})
+        if before.users:
+            fused.args = (*fused.args[:-1], True)  # keep_preactivation
+            kept = call(node.graph, before, operator.getitem, fused, 1, val=value(before))
+            fused.meta["val"] = (fused.meta["val"][0], value(before))
+            before.replace_all_uses_with(kept)
+            erase_unused(before)
+
+
+def _fuse(node: Node, conv: Node, more: dict[str, Any]) -> Node:
+    """Puts a convolution with more arguments in the place of what `node` makes of its result."""
+    fused = ours.convolution_fused.default
+    arguments = {"residual": None, "activation": None, "keep_preactivation": False}
+    arguments = arguments | arguments_of(conv) | more
+    new = call(node.graph, conv, fused, *in_order(fused, arguments))
+    result = call(node.graph, node, operator.getitem, new, 0, val=value(node))
+    node.replace_all_uses_with(result)
+    erase_unused(node)
+    return new
