@@ -153,6 +153,52 @@ def test_converted_model():
     assert sum(graphs.operators.values()) == 1
 
 
+def test_channels_last_formats():
+    """The layer with oneDNN's formats, of which the channels are last in each."""
+    conv = torch_dnnl.nn.Conv(2, 4, 6, 1)
+    with torch.no_grad():
+        conv.weight.normal_()
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = conv
+            self.scale = nn.Parameter(torch.rand(6))
+
+        def forward(self, x):
+            return F.silu(self.conv(x) * self.scale - self.scale / 2)
+
+    (call,) = check_inference(Model().double(), images(1, 5, 6, 4), freezing=True).fused
+    assert (call["activation"], call["data_format"]) == ("silu", "NXC")
+
+
+def test_kernel_that_was_named():
+    """It may not have epilogues."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(4, 4, 1))
+
+        def forward(self, x):
+            options = {"data_format": "NCX", "weights_format": "OIX", "algorithm": "reference"}
+            return torch_dnnl.functional.convolution(x, self.weight, **options).relu()
+
+    graphs = check_inference(Model().double(), images(1, 4, 5))
+    assert graphs.operators["torch_dnnl::convolution"] == 1
+
+
+def test_average_pools():
+    class Model(nn.Module):
+        def forward(self, x):
+            row = F.adaptive_avg_pool1d(x[:, :, 0], 3)
+            return F.adaptive_avg_pool2d(x, (None, 4)).mean(2) + row.mean(-1, keepdim=True)
+
+    graphs = check_training(Model(), images(2, 3, 5, 7))
+    assert graphs.operators["torch_dnnl::resample"] == 2
+    assert graphs.operators["torch_dnnl::resample_backward"] == 2
+
+
 def test_choice():
     """In float32 torch has products of its own; ours is for what the table of preferences says."""
     layers = {
@@ -203,6 +249,23 @@ def test_result_before_the_activation_is_used_too():
 
     (call,) = check_inference(Model().double(), images(2, 4, 9)).fused
     assert call["keep_preactivation"] and call["activation"] == "relu"
+
+
+def test_symbolic_sizes():
+    """Fused as with numbers; of the residual, the sizes are known to be the same."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+    model, x = model.double().eval(), images(2, 3, 9, 8)
+    block = nn.Conv2d(4, 4, 3, padding=1).double()
+
+    def function(x):
+        x = model(x)
+        return torch.sigmoid(block(x) + x)
+
+    with recorded() as graphs, torch.no_grad():
+        actual = compiled(function, dynamic=True)(x)
+    assert_close(actual, function(x), x.dtype)
+    assert graphs.activations == ["relu", "sigmoid"]
+    assert [call["residual"] is not None for call in graphs.fused] == [False, True]
 
 
 def test_dimensions_and_groups():

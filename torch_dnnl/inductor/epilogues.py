@@ -14,7 +14,16 @@ from torch.fx import Graph, Node
 from torch_dnnl._quantized_graph import arguments_of
 from torch_dnnl.inductor.activations import activation_of
 from torch_dnnl.inductor.convolutions import is_frozen
-from torch_dnnl.inductor.graphs import aten, call, erase_unused, in_order, ours, value
+from torch_dnnl.inductor.graphs import (
+    are_alike,
+    aten,
+    call,
+    erase_unused,
+    expected_numel,
+    in_order,
+    ours,
+    value,
+)
 
 _convert = torch.ops.prims.convert_element_type.default
 
@@ -25,8 +34,7 @@ def fold_channels(graph: Graph) -> None:
     That is what batch norm with constant statistics is.
     """
     for conv in graph.find_nodes(op="call_function", target=ours.convolution.default):
-        chain = _chain(conv)
-        if chain and _is_worth_it(conv):
+        if _may_change(conv) and (chain := _chain(conv)) and _is_worth_it(conv):
             _fold(graph, conv, chain)
 
 
@@ -37,6 +45,11 @@ def fuse_epilogues(graph: Graph) -> None:
     for node in list(graph.nodes):
         if node.op == "call_function" and node.users:
             _fuse_activation(node)
+
+
+def _may_change(conv: Node) -> bool:
+    """Whether the choice of a kernel is ours: one that is named may not have the epilogue."""
+    return bool(arguments_of(conv)["algorithm"] == "auto")
 
 
 def _only_user(node: Node) -> Node | None:
@@ -50,13 +63,14 @@ def _chain(conv: Node) -> list[tuple[Node, Node | None]]:
     """
     chain: list[tuple[Node, Node | None]] = []
     last, complete = conv, 0
+    axis = _channel_axis(conv)
     while (user := _only_user(last)) is not None:
         if user.target is _convert:
             if not value(user).is_floating_point():
                 break
             chain.append((user, None))
         else:
-            operand = _operand_by_channel(user, last, value(conv))
+            operand = _operand_by_channel(user, last, value(conv), axis)
             if operand is None:
                 break
             chain.append((user, operand))
@@ -75,7 +89,12 @@ _BY_CHANNEL = {
 }
 
 
-def _operand_by_channel(node: Node, last: Node, result: Tensor) -> Node | None:
+def _channel_axis(conv: Node) -> int:
+    """The axis of the channels in the result, counted from the end as broadcasting does."""
+    return 1 - value(conv).dim() if arguments_of(conv)["data_format"] == "NCX" else -1
+
+
+def _operand_by_channel(node: Node, last: Node, result: Tensor, axis: int) -> Node | None:
     """What a node combines `last` with, if that has a number for each channel of `result`."""
     if node.target not in _BY_CHANNEL or node.kwargs:
         return None
@@ -86,12 +105,14 @@ def _operand_by_channel(node: Node, last: Node, result: Tensor) -> Node | None:
         return None
     if not isinstance(value(second), Tensor):
         return None
-    channels, axis = result.shape[1], 1 - result.dim()
+    channels = result.shape[axis]
     sizes = tuple(value(second).shape)
+    if not all(isinstance(n, int) for n in (channels, *sizes)):
+        return None
     expected = tuple(channels if i - len(sizes) == axis else 1 for i in range(len(sizes)))
     if len(sizes) > result.dim() or sizes != expected or math.prod(sizes) != channels:
         return None
-    return second if _is_made_of_vectors(second, int(channels)) else None
+    return second if _is_made_of_vectors(second, channels) else None
 
 
 def _is_made_of_vectors(node: Node, channels: int) -> bool:
@@ -108,16 +129,13 @@ def _is_worth_it(conv: Node) -> bool:
     """New weights must cost less than a pass over the result, unless they are made only once."""
     if is_frozen():
         return True
-    sizes = (*value(conv).shape, *value(conv.args[1]).shape)
-    if not all(isinstance(n, int) for n in sizes):
-        return False
-    return bool(4 * value(conv.args[1]).numel() <= value(conv).numel())
+    return 4 * expected_numel(value(conv.args[1])) <= expected_numel(value(conv))
 
 
 def _fold(graph: Graph, conv: Node, chain: list[tuple[Node, Node | None]]) -> None:
     arguments = arguments_of(conv)
     weights, bias = arguments["weights"], arguments["bias"]
-    dtype, channels = value(conv).dtype, value(conv).shape[1]
+    dtype, channels = value(conv).dtype, value(conv).shape[_channel_axis(conv)]
     last = chain[-1][0]
 
     def make(target: Any, *args: Any) -> Node:
@@ -146,9 +164,9 @@ def _fold(graph: Graph, conv: Node, chain: list[tuple[Node, Node | None]]) -> No
             else:
                 shift = make(kind, shift, vector)
         if scale is not None:
-            n = value(weights).dim()
-            column = make(aten.reshape.default, scale, [channels] + [1] * (n - 1))
-            weights = in_type(make(aten.mul.Tensor, weights, column), dtype)
+            if arguments["weights_format"] == "OIX":
+                scale = make(aten.reshape.default, scale, [-1, *[1] * (value(weights).dim() - 1)])
+            weights = in_type(make(aten.mul.Tensor, weights, scale), dtype)
         shift = shift if shift is None else in_type(shift, dtype)
         arguments |= {"weights": weights, "bias": shift}
         target = ours.convolution.default
@@ -161,8 +179,7 @@ def _fuse_residual(node: Node) -> None:
     operands: Any = node.args
     if node.kwargs or not all(isinstance(operand, Node) for operand in operands):
         return
-    tensors = [value(operand) for operand in (*operands, node)]
-    if len({(tensor.dtype, tensor.shape) for tensor in tensors}) != 1:
+    if not all(are_alike(value(operand), value(node)) for operand in operands):
         return
     # The later of two convolutions takes the result of the other one.
     conv, residual = operands if operands[1] < operands[0] else reversed(operands)
@@ -174,7 +191,9 @@ def _fuse_residual(node: Node) -> None:
 
 
 def _may_take(conv: Node, user: Node) -> bool:
-    return conv.target is ours.convolution.default and _only_user(conv) is user
+    if conv.target is not ours.convolution.default or _only_user(conv) is not user:
+        return False
+    return _may_change(conv)
 
 
 def _fuse_activation(node: Node) -> None:
@@ -183,10 +202,11 @@ def _fuse_activation(node: Node) -> None:
         return
     name, before = found
     conv: Any = before.args[0] if before.target is operator.getitem else before
-    if conv.target is ours.convolution_fused.default and before.args[1] == 0:
-        if arguments_of(conv)["activation"] is not None:
-            return
-    elif conv.target is not ours.convolution.default:
+    if conv.target is ours.convolution_fused.default:
+        is_open = before.args[1] == 0 and arguments_of(conv)["activation"] is None
+    else:
+        is_open = conv.target is ours.convolution.default
+    if not is_open or not _may_change(conv):
         return
     with node.graph.inserting_before(before):
         fused = _fuse(node, conv, {"activation": name})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.node import map_arg
 
 aten = torch.ops.aten
@@ -89,3 +91,17 @@ def is_floating(*tensors: Tensor | None) -> bool:
     return len(types) == 1 and types <= {
         *(torch.float64, torch.float32, torch.bfloat16, torch.float16)
     }
+
+
+def are_alike(a: Tensor, b: Tensor) -> bool:
+    """Whether types and sizes are the same; of symbolic sizes, whether that is known already."""
+    return (
+        a.dtype == b.dtype
+        and a.dim() == b.dim()
+        and all(statically_known_true(m == n) for m, n in zip(a.shape, b.shape, strict=True))
+    )
+
+
+def expected_numel(tensor: Tensor) -> int:
+    """The number of elements; of symbolic sizes, in the call for which the graph is compiled."""
+    return math.prod(n if isinstance(n, int) else n.node.hint or 1 for n in tensor.shape)

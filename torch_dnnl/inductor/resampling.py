@@ -8,22 +8,36 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Graph
+from torch.nn import functional
 
 from torch_dnnl.functional import interpolate
 from torch_dnnl.inductor.preferences import prefers_interpolation
 
-_signature = inspect.signature(torch.nn.functional.interpolate)
+_signature = inspect.signature(functional.interpolate)
+
+# Adaptive average pools are the mode "area"; with the number of spatial dimensions.
+_POOLS = {
+    functional.adaptive_avg_pool1d: 1,
+    functional.adaptive_avg_pool2d: 2,
+    functional.adaptive_avg_pool3d: 3,
+}
 
 
 def replace_interpolations(graph: Graph) -> None:
     """Puts ours where the table of preferences has it; autograd then makes the backward ours."""
-    for node in graph.find_nodes(op="call_function", target=torch.nn.functional.interpolate):
+    for node in graph.find_nodes(op="call_function", target=functional.interpolate):
         call = _signature.bind(*node.args, **node.kwargs)
         call.apply_defaults()
         input, output = call.arguments["input"].meta["example_value"], node.meta["example_value"]
         mode, factors = call.arguments["mode"], call.arguments["scale_factor"]
         if _has_one_rule(output, mode, factors) and prefers_interpolation(input, output, mode):
             node.target = _interpolate
+    for target in _POOLS:
+        for node in graph.find_nodes(op="call_function", target=target):
+            source: Any = node.args[0] if node.args else node.kwargs["input"]
+            input, output = source.meta["example_value"], node.meta["example_value"]
+            if input.dim() == _POOLS[target] + 2 and prefers_interpolation(input, output, "area"):
+                node.target = _average_pool
 
 
 def _has_one_rule(output: Tensor, mode: str, factors: Any) -> bool:
@@ -59,3 +73,10 @@ def _interpolate(
             args = (*args[:2], None, *args[3:])
         kwargs.pop("recompute_scale_factor", None)  # the same coordinates either way
     return interpolate(input, size, scale_factor, *args, **kwargs)
+
+
+def _average_pool(input: Tensor, output_size: Any) -> Tensor:
+    listed = isinstance(output_size, (list, tuple))
+    sizes = output_size if listed else [output_size] * (input.dim() - 2)
+    pairs = zip(input.shape[2:], sizes, strict=True)
+    return interpolate(input, [n if size is None else size for n, size in pairs], mode="area")
