@@ -15,7 +15,11 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 from torch.fx import Graph, GraphModule
 
 import torch_dnnl
-from torch_dnnl.inductor.convolutions import replace_convolutions, restore_convolutions
+from torch_dnnl.inductor.convolutions import (
+    relax_layouts,
+    replace_convolutions,
+    restore_convolutions,
+)
 from torch_dnnl.inductor.epilogues import fold_channels, fuse_epilogues
 from torch_dnnl.inductor.resampling import replace_interpolations
 
@@ -38,7 +42,8 @@ class _Pass(CustomGraphPass):
 _PASSES = {
     "pre_grad_custom_pass": _Pass(replace_interpolations),
     "joint_custom_pre_pass": _Pass(
-        replace_convolutions, fold_channels, fuse_epilogues, restore_convolutions
+        *(replace_convolutions, fold_channels, fuse_epilogues),
+        *(restore_convolutions, relax_layouts),
     ),
 }
 

@@ -11,6 +11,7 @@ from torch.fx import Graph, Node
 
 from torch_dnnl._quantized_graph import arguments_of
 from torch_dnnl.inductor.graphs import (
+    CONSTRAINT,
     aten,
     call,
     in_order,
@@ -42,15 +43,23 @@ def replace_convolutions(graph: Graph) -> None:
 
 
 def restore_convolutions(graph: Graph) -> None:
-    """Puts torch's back where ours has found no epilogue and is not the faster without one."""
+    """Puts torch's back where ours has found no epilogue and is not the faster without one.
+
+    In a frozen graph torch's has nothing over ours if no arithmetic follows that it could take.
+    """
     for node in graph.find_nodes(op="call_function", target=ours.convolution.default):
         described, attributes = node.meta.pop(_ORIGIN, (None, ()))
-        if described is None or described.prefers_result(False, is_frozen()):
+        is_complete = is_frozen() and not _is_followed_by_arithmetic(node)
+        if described is None or described.prefers_result(is_complete, is_frozen()):
             continue
         with graph.inserting_before(node):
             args = (*node.args[:3], *attributes)
             new = call(graph, node, aten.convolution.default, *args, val=value(node))
         replace(node, new)
+
+
+def _is_followed_by_arithmetic(node: Node) -> bool:
+    return any(torch.Tag.pointwise in getattr(user.target, "tags", ()) for user in node.users)
 
 
 def _attributes(arguments: dict[str, Any]) -> tuple[Any, ...]:
@@ -125,3 +134,14 @@ def _replace_gradients(graph: Graph, node: Node) -> None:
         node.args = (*node.args[:-1], left)
     else:
         graph.erase_node(node)
+
+
+def relax_layouts(graph: Graph) -> None:
+    """Lets Inductor choose how the tensors of our operators lie: they take any strides.
+
+    A call that the model itself made has the strides that it would meet without Inductor; a tensor
+    that Inductor lays out otherwise would be copied.
+    """
+    for node in graph.nodes:
+        if str(node.target).startswith(("torch_dnnl.convolution", "torch_dnnl.resample")):
+            node.meta.pop(CONSTRAINT, None)

@@ -18,7 +18,7 @@ ours = torch.ops.torch_dnnl
 
 # What says how the tensors of the replaced call lay in memory. Our operators take any strides, and
 # without it Inductor makes no copy for them.
-_CONSTRAINT = "eager_input_vals"
+CONSTRAINT = "eager_input_vals"
 
 
 def value(node: Any) -> Any:
@@ -35,7 +35,7 @@ def call(
     `like` has. `val`: what it computes, where that is known.
     """
     node = graph.call_function(target, args, kwargs)
-    node.meta = {key: item for key, item in like.meta.items() if key != _CONSTRAINT}
+    node.meta = {key: item for key, item in like.meta.items() if key != CONSTRAINT}
     if val is None:
         fake: Any = map_arg((args, kwargs), value)
         with _mode_of(fake):
