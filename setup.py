@@ -10,7 +10,7 @@ Environment:
   TORCH_DNNL_CUDA=0|1   never, or by all means, build the CUDA kernels (default: if torch has CUDA
                         and there is an nvcc for it)
   TORCH_DNNL_CPU        instruction sets, such as default,avx2, or `native` for the one that this
-                        machine uses (default: all)
+                        machine uses, or `none`, to see what else compiles (default: all)
   TORCH_CUDA_ARCH_LIST  GPU architectures (default: see DEFAULT_ARCHS)
   MAX_JOBS              compilers at once (default: the number of cores)
 """
@@ -117,9 +117,11 @@ def choose_cuda() -> tuple[bool, str]:
 
 def choose_cpu() -> list[str]:
     """The instruction sets to compile the CPU kernels for."""
+    wish = os.environ.get("TORCH_DNNL_CPU") or ",".join(CPU_FLAGS)
+    if wish == "none":
+        return []
     if platform.machine() not in ("x86_64", "AMD64"):
         return ["default"]
-    wish = os.environ.get("TORCH_DNNL_CPU") or ",".join(CPU_FLAGS)
     if wish == "native":
         # ATen's words for it, such as AVX512_VNNI, begin with those of the libraries.
         used = torch.backends.cpu.get_cpu_capability().lower()
@@ -127,7 +129,7 @@ def choose_cpu() -> list[str]:
     names = wish.split(",")
     if unknown := set(names) - set(CPU_FLAGS):
         fail(
-            f"TORCH_DNNL_CPU is native or lists some of {', '.join(CPU_FLAGS)}, "
+            f"TORCH_DNNL_CPU is native, none or some of {', '.join(CPU_FLAGS)}, "
             f"not {', '.join(sorted(unknown))}"
         )
     return [name for name in CPU_FLAGS if name in names]

@@ -71,6 +71,13 @@ TORCH_LIBRARY(torch_dnnl, m) {
   def("convolution_fused(Tensor src, Tensor weights, Tensor? bias=None, " + attributes +
       ", Tensor? residual=None, str? activation=None, bool keep_preactivation=False)"
       " -> (Tensor, Tensor)");
+  // The gradient of data of a convolution as an operator of its own, which ends as convolution_fused
+  // does. The attributes and the format of the weights are those of that convolution: weights are
+  // [*K, channels of dst / groups, channels of src] in XIO, [channels of src, channels of dst /
+  // groups, *K] in OIX. `dst_size`: the spatial sizes of the result.
+  def("convolution_transpose(Tensor src, Tensor weights, Tensor? bias=None, " + attributes +
+      ", Tensor? residual=None, str? activation=None, bool keep_preactivation=False, "
+      "SymInt[] dst_size=[]) -> (Tensor, Tensor)");
   // `src_size`, `kernel_size`: spatial sizes of the gradient that is computed.
   def("convolution_backward_data(Tensor grad, Tensor weights, SymInt[] src_size, " + attributes +
       ") -> Tensor");

@@ -1,4 +1,4 @@
-"""The README's support table, written from the table in op_db.py.
+"""The README's support table, written from the table in op_db.
 
 python tests/support_table.py          # prints it
 python tests/support_table.py --write  # puts it into README.md

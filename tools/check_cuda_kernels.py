@@ -1,12 +1,13 @@
-"""Prints which operators have a CUDA kernel; fails if one has none. Needs no GPU."""
+"""Prints which operators have a CUDA kernel; fails if one has none. Needs no GPU, and of the folder
+of libraries that it is called with those for CUDA alone."""
 
 import sys
+from pathlib import Path
 
 import torch
 
-import torch_dnnl
-
-print(torch_dnnl.build_info())
+for library in ("_C", "_cuda", "_cuda_exact"):
+    torch.ops.load_library(Path(sys.argv[1], f"{library}.so"))
 
 # What takes no tensor, such as a list of kernels, runs on no device.
 names = {

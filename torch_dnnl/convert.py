@@ -19,6 +19,9 @@ _REPLACEMENTS: dict[type[torch.nn.Module], type[torch.nn.Module]] = {
     torch.nn.Conv1d: nn.Conv1d,
     torch.nn.Conv2d: nn.Conv2d,
     torch.nn.Conv3d: nn.Conv3d,
+    torch.nn.ConvTranspose1d: nn.ConvTranspose1d,
+    torch.nn.ConvTranspose2d: nn.ConvTranspose2d,
+    torch.nn.ConvTranspose3d: nn.ConvTranspose3d,
     torch.nn.Upsample: nn.Upsample,
     torch.nn.UpsamplingNearest2d: nn.Upsample,
     torch.nn.UpsamplingBilinear2d: nn.Upsample,
@@ -30,10 +33,11 @@ def convert(
 ) -> torch.nn.Module:
     """Replaces torch's convolution and upsampling layers in a model by ours.
 
-    The layers are `torch.nn.Conv1d`, `Conv2d`, `Conv3d`, `Upsample`, `UpsamplingNearest2d` and
-    `UpsamplingBilinear2d`, anywhere in the model or as the model itself. The new layers share the
-    parameters, buffers and hooks of the old layers. So `state_dict` stays the same, and an
-    optimizer that was made before the conversion goes on working. These modules stay as they are:
+    The layers are `torch.nn.Conv1d`, `Conv2d`, `Conv3d`, `ConvTranspose1d`, `ConvTranspose2d`,
+    `ConvTranspose3d`, `Upsample`, `UpsamplingNearest2d` and `UpsamplingBilinear2d`, anywhere in the
+    model or as the model itself. The new layers share the parameters, buffers and hooks of the old
+    layers. So `state_dict` stays the same, and an optimizer that was made before the conversion
+    goes on working. These modules stay as they are:
     subclasses of the layers (lazy, parametrized, quantization-aware, ...), complex convolutions,
     and modules compiled by TorchScript.
 

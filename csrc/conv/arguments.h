@@ -135,12 +135,11 @@ inline void check_per_channel(
     const ConvArguments& a,
     const char* argument,
     const at::Tensor& tensor,
-    const at::Tensor& weights) {
-  const c10::SymInt oc = a.oc(weights);
+    const c10::SymInt& channels) {
   check_strided(a.op, argument, tensor);
   TORCH_CHECK_VALUE(
-      tensor.dim() == 1 && holds(tensor.sym_size(0).sym_eq(oc)),
-      Expected(a.op) << argument << " to be 1-D with " << oc
+      tensor.dim() == 1 && holds(tensor.sym_size(0).sym_eq(channels)),
+      Expected(a.op) << argument << " to be 1-D with " << channels
                      << " elements (the output channels of weights), got " << tensor.sym_sizes());
 }
 
@@ -149,12 +148,13 @@ inline void check_grad(
     const ConvArguments& a,
     const at::Tensor& grad,
     c10::SymIntArrayRef src_size,
-    c10::SymIntArrayRef kernel) {
+    c10::SymIntArrayRef kernel,
+    const char* name = "grad") {
   const Sizes expected = a.dst_size(src_size, kernel);
   const auto got = a.spatial_of(grad);
   TORCH_CHECK_VALUE(
       are_equal(got, expected),
-      Expected(a.op) << "grad to have spatial sizes " << c10::SymIntArrayRef(expected)
+      Expected(a.op) << name << " to have spatial sizes " << c10::SymIntArrayRef(expected)
                      << " (those of the convolution of sizes " << src_size << " with kernel sizes "
                      << kernel << "), got " << got);
 }
@@ -171,23 +171,31 @@ inline void check_sizes_of_tensor(
                    << ", got " << sizes);
 }
 
+// What a gradient of data is called: as one, and as a transposed convolution.
+struct DataGradientNames {
+  const char *grad, *src_size, *channels;
+};
+inline constexpr DataGradientNames kDataGradient{"grad", "src_size", "output channels"};
+inline constexpr DataGradientNames kTransposed{"src", "dst_size", "input channels"};
+
 // What the gradient of src is made of, beside grad, and the sizes of that gradient.
 inline void add_data_gradient(
     ConvArguments& a,
     const at::Tensor& grad,
     const at::Tensor& weights,
-    c10::SymIntArrayRef src_size) {
+    c10::SymIntArrayRef src_size,
+    const DataGradientNames& names = kDataGradient) {
   check_weights(a, weights);
-  check_alike(a.op, "weights", weights, "grad", grad);
-  check_list(a, "src_size", src_size, 1, kMaxSize);
+  check_alike(a.op, "weights", weights, names.grad, grad);
+  check_list(a, names.src_size, src_size, 1, kMaxSize);
   TORCH_CHECK_VALUE(
       holds(a.channels(grad).sym_eq(a.oc(weights))),
-      Expected(a.op) << "grad to have " << a.oc(weights)
-                     << " channels (the output channels of weights), got " << a.channels(grad));
-  check_grad(a, grad, src_size, a.kernel_of(weights));
+      Expected(a.op) << names.grad << " to have " << a.oc(weights) << " channels (the "
+                     << names.channels << " of weights), got " << a.channels(grad));
+  check_grad(a, grad, src_size, a.kernel_of(weights), names.grad);
   const c10::SymInt ic = a.ic_per_group(weights) * a.groups;
   a.src = make_sizes(a.image_at, grad.sym_size(0), ic, src_size);
-  check_result(a.op, "src_size and weights", a.src);
+  check_result(a.op, "the result's sizes and weights", a.src);
 }
 
 // What the gradient of weights is made of, beside grad, and the sizes of that gradient.
@@ -230,10 +238,33 @@ inline ConvArguments forward_arguments(
   add_result(a, src, weights);
   if (bias.has_value()) {
     check_alike(a.op, "bias", *bias, "src", src);
-    check_per_channel(a, "bias", *bias, weights);
+    check_per_channel(a, "bias", *bias, a.oc(weights));
   }
   if (residual.has_value())
     check_like_output(a.op, "residual", *residual, a.dst, "src", src);
+  return a;
+}
+
+// The attributes are those of the convolution whose gradient of data this is; a.src is the result.
+inline ConvArguments transpose_arguments(
+    const at::Tensor& src,
+    const at::Tensor& weights,
+    const std::optional<at::Tensor>& bias,
+    const ConvOptions& options,
+    const std::optional<at::Tensor>& residual,
+    std::optional<std::string_view> activation,
+    c10::SymIntArrayRef dst_size) {
+  using namespace conv_detail;
+  ConvArguments a = attributes("convolution_transpose", src, "src", options);
+  a.activation = activation_of(a.op, activation);
+  check_image(a, "src", src);
+  add_data_gradient(a, src, weights, dst_size, kTransposed);
+  if (bias.has_value()) {
+    check_alike(a.op, "bias", *bias, "src", src);
+    check_per_channel(a, "bias", *bias, a.ic_per_group(weights) * a.groups);
+  }
+  if (residual.has_value())
+    check_like_output(a.op, "residual", *residual, a.src, "src", src);
   return a;
 }
 

@@ -27,11 +27,11 @@ enum {
   data_format,
   weights_format,
   algorithm,
-  // of convolution_fused, and its second output after them
+  // of convolution_fused and convolution_transpose
   residual,
   activation,
   keep_preactivation,
-  preactivation
+  dst_size // of convolution_transpose
 };
 } // namespace conv_arg
 

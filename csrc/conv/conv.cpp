@@ -32,6 +32,7 @@ using c10::SymInt;
 
 constexpr auto convolution = call<"torch_dnnl::convolution">;
 constexpr auto convolution_fused = call_outputs<"torch_dnnl::convolution_fused">;
+constexpr auto convolution_transpose = call_outputs<"torch_dnnl::convolution_transpose">;
 constexpr auto backward_data = call<"torch_dnnl::convolution_backward_data">;
 constexpr auto backward_weights = call<"torch_dnnl::convolution_backward_weights">;
 constexpr auto fused_backward = call_outputs<"torch_dnnl::convolution_fused_backward">;
@@ -98,6 +99,31 @@ Tensor bias_gradient(const Tensor& grad, const Stack& saved) {
   return is_repeated ? sums.mul(c10::Scalar(repeats)) : sums;
 }
 
+// Of the bias and the residual, which are added.
+Pullback pullback_of_addend(size_t argument, const Stack& args) {
+  if (argument == third)
+    return {bias_gradient, {dims_of_images(args, args[first].toTensor().dim()).channel}};
+  return {[](const Tensor& grad, const Stack&) { return grad; }, {}};
+}
+
+// `linear`: by the two tensors that are multiplied, of a call up to its attributes.
+template <Tensor (*linear)(Stack), size_t third_argument>
+Tensor pushforward(size_t argument, const Tensor& tangent, const Stack& args) {
+  if (argument == residual)
+    return at::clone(tangent);
+  if (argument == third) { // in a shape that broadcasts to the result
+    const int64_t rank = args[first].toTensor().dim();
+    Tensor result = tangent;
+    for (int64_t d = dims_of_images(args, rank).channel + 1; d < rank; d++)
+      result = result.unsqueeze(-1);
+    return result;
+  }
+  Stack call(args.begin(), args.begin() + residual);
+  call[argument] = tangent;
+  call[third] = third_argument == third ? IValue() : args[third_argument];
+  return linear(std::move(call));
+}
+
 // Of convolution_fused up to its activation: as of convolution, and plus the residual.
 const Derivatives convolution_derivatives{
     [](size_t argument, const Stack& args) {
@@ -106,28 +132,11 @@ const Derivatives convolution_derivatives{
           return gradient_by<backward_data, first>(argument, args);
         case second:
           return gradient_by<backward_weights, first>(argument, args);
-        case third:
-          return Pullback{
-              bias_gradient, {dims_of_images(args, args[first].toTensor().dim()).channel}};
         default:
-          return Pullback{[](const Tensor& grad, const Stack&) { return grad; }, {}};
+          return pullback_of_addend(argument, args);
       }
     },
-    [](size_t argument, const Tensor& tangent, const Stack& args) {
-      if (argument == residual)
-        return at::clone(tangent);
-      if (argument == third) { // in a shape that broadcasts to the result
-        const int64_t rank = args[first].toTensor().dim();
-        Tensor result = tangent;
-        for (int64_t d = dims_of_images(args, rank).channel + 1; d < rank; d++)
-          result = result.unsqueeze(-1);
-        return result;
-      }
-      Stack linear(args.begin(), args.begin() + residual);
-      linear[argument] = tangent;
-      linear[third] = IValue();
-      return convolution(std::move(linear));
-    }};
+    pushforward<convolution, third>};
 
 // Of an operator that computes a gradient. By the first tensor, its own gradient, that is the
 // convolution, which takes it in the place of what the operator computes; by its second tensor, the
@@ -238,7 +247,7 @@ const Ending activation_ending{
       if (a == Activation::none)
         return Pullback{};
       Stack saved{
-          has_derivative_in_result(a) ? IValue(result) : args[preactivation],
+          has_derivative_in_result(a) ? IValue(result) : args.back(), // the preactivation
           args[activation],
           image_size(args[first].toTensor(), args),
           kernel_size(args[second].toTensor(), args)};
@@ -252,6 +261,27 @@ const Derivatives fused_derivatives{
     convolution_derivatives.pushforward,
     &activation_ending};
 
+// One step after the other.
+const Ending activation_ending_in_steps{
+    activation_ending.prepare,
+    activation_ending.returns_inner,
+    activation_ending.derivative};
+
+// Of the gradient of data: by its first tensor, the convolution.
+const Derivatives transpose_derivatives{
+    [](size_t argument, const Stack& args) {
+      switch (argument) {
+        case first:
+          return gradient_by<convolution, first>(argument, args);
+        case second:
+          return gradient_by<backward_weights, second>(argument, args);
+        default:
+          return pullback_of_addend(argument, args);
+      }
+    },
+    pushforward<backward_data, dst_size>,
+    &activation_ending_in_steps};
+
 // ---- Batching ----
 
 template <Tensor (*call)(Stack)>
@@ -260,10 +290,11 @@ Tensor image_batch(const BatchedCall& batched_call) {
   return unfolded_from(call(std::move(args)), dim, batched_call.batch);
 }
 
+template <Stack (*call)(Stack)>
 Stack fused_batch(const BatchedCall& batched_call) {
   auto [args, dim] = image_batch(batched_call, {first, residual});
   const bool is_kept = args[keep_preactivation].toBool();
-  const Stack outputs = convolution_fused(std::move(args));
+  const Stack outputs = call(std::move(args));
   const Tensor &dst = outputs[0].toTensor(), &kept = outputs[1].toTensor();
   const auto& batch = batched_call.batch;
   return {
@@ -288,6 +319,7 @@ TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {
 TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {
   m.impl("convolution", differentiable(convolution_derivatives));
   m.impl("convolution_fused", differentiable(fused_derivatives));
+  m.impl("convolution_transpose", differentiable(transpose_derivatives));
   m.impl(
       "convolution_fused_backward",
       differentiable_by(
@@ -302,7 +334,8 @@ TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {
 
 TORCH_LIBRARY_IMPL(torch_dnnl, FuncTorchBatched, m) {
   m.impl("convolution", batched<image_batch<convolution>>());
-  m.impl("convolution_fused", batched(fused_batch));
+  m.impl("convolution_fused", batched(fused_batch<convolution_fused>));
+  m.impl("convolution_transpose", batched(fused_batch<convolution_transpose>));
   m.impl("convolution_fused_backward", with_options<fused_backward_steps>);
   m.impl("convolution_backward_data", batched<image_batch<backward_data>>());
   m.impl("convolution_backward_weights", batched<weights_batch>());
@@ -312,11 +345,13 @@ TORCH_LIBRARY_IMPL(torch_dnnl, FuncTorchBatched, m) {
 TORCH_LIBRARY_IMPL(torch_dnnl, AutocastCPU, m) {
   m.impl("convolution", lower_precision(c10::kCPU));
   m.impl("convolution_fused", lower_precision(c10::kCPU));
+  m.impl("convolution_transpose", lower_precision(c10::kCPU));
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, AutocastCUDA, m) {
   m.impl("convolution", lower_precision(c10::kCUDA));
   m.impl("convolution_fused", lower_precision(c10::kCUDA));
+  m.impl("convolution_transpose", lower_precision(c10::kCUDA));
 }
 
 } // namespace

@@ -136,6 +136,23 @@ inline ConvProblem conv_problem(
   return p;
 }
 
+// What is applied to the image that is computed, beside the bias. `preactivation` has no elements
+// where it is not kept.
+inline void add_epilogue(
+    ConvProblem& p,
+    const ConvArguments& args,
+    const std::optional<at::Tensor>& residual,
+    const at::Tensor& preactivation = {}) {
+  p.activation = args.activation;
+  if (residual.has_value()) {
+    int64_t sizes[3];
+    conv_detail::copy_layout(*residual, args.image_at, sizes, p.residual_stride);
+    p.residual = residual->const_data_ptr();
+  }
+  if (preactivation.numel() > 0)
+    p.preactivation = preactivation.mutable_data_ptr();
+}
+
 // h = grad a'(value).
 inline ActivationGradient activation_gradient_problem(
     const ConvArguments& args,

@@ -46,14 +46,29 @@ struct ConvOnDevice {
     const at::Tensor preactivation = keep_preactivation ? make() : empty({0}, src.options());
     compute(args, dst, [&] {
       auto p = conv_problem(args, ConvPass::forward, src, weights, dst, bias);
-      p.activation = args.activation;
-      if (residual.has_value()) {
-        int64_t sizes[3];
-        conv_detail::copy_layout(*residual, args.image_at, sizes, p.residual_stride);
-        p.residual = residual->const_data_ptr();
-      }
-      if (keep_preactivation)
-        p.preactivation = preactivation.mutable_data_ptr();
+      add_epilogue(p, args, residual, preactivation);
+      return p;
+    });
+    return {dst, preactivation};
+  }
+
+  static std::tuple<at::Tensor, at::Tensor> transpose(
+      const at::Tensor& src,
+      const at::Tensor& weights,
+      const std::optional<at::Tensor>& bias,
+      const ConvOptions& options,
+      const std::optional<at::Tensor>& residual,
+      std::optional<std::string_view> activation,
+      bool keep_preactivation,
+      c10::SymIntArrayRef dst_size) {
+    const ConvArguments args =
+        transpose_arguments(src, weights, bias, options, residual, activation, dst_size);
+    const auto make = [&] { return conv_detail::empty_data_gradient(args, src, weights); };
+    const at::Tensor dst = make();
+    const at::Tensor preactivation = keep_preactivation ? make() : empty({0}, src.options());
+    compute(args, dst, [&] {
+      auto p = conv_problem(args, ConvPass::backward_data, dst, weights, src, bias);
+      add_epilogue(p, args, residual, preactivation);
       return p;
     });
     return {dst, preactivation};
@@ -117,6 +132,7 @@ struct ConvOnDevice {
   static void register_in(torch::Library& m) {
     m.impl("convolution", with_options<forward>);
     m.impl("convolution_fused", with_options<fused>);
+    m.impl("convolution_transpose", with_options<transpose>);
     m.impl("convolution_backward_data", with_options<backward_data>);
     m.impl("convolution_backward_weights", with_options<backward_weights>);
     m.impl("convolution_fused_backward", with_options<fused_backward>);

@@ -39,12 +39,18 @@ struct ConvProblem {
   c10::ScalarType dtype;
   const void *src, *weights, *dst; // the one computed is `out`
   void* out;
-  // Forward only; any of them may be null.
-  const void *bias, *residual; // residual: of the shape of dst
-  void* preactivation;         // what the activation is applied to; has the strides of dst
+  // Of the image that is computed, dst or src; any of them may be null.
+  const void *bias, *residual; // residual: of the shape of the image
+  void* preactivation;         // what the activation is applied to; has the strides of the image
   int64_t residual_stride[5];
   Activation activation;
 };
+
+// Whether there is more to do than to round and store sums.
+inline bool has_epilogue(const ConvProblem& p) {
+  return p.bias != nullptr || p.residual != nullptr || p.preactivation != nullptr ||
+      p.activation != Activation::none;
+}
 
 // out = grad a'(u), element by element, of images.
 struct ActivationGradient {

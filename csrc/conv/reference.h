@@ -50,6 +50,27 @@ TORCH_DNNL_HD inline ImageIndex image_index(
   return index;
 }
 
+// Stores activation(u), u = sum + bias[c] + residual[n, c, x], at `offset` of the image; `c`: the
+// output's channel of all groups.
+template <class T>
+TORCH_DNNL_HD void store_completed(
+    const ConvProblem& p,
+    compute_t<T> sum,
+    const ImageIndex& o,
+    int64_t c,
+    int64_t offset) {
+  using C = compute_t<T>;
+  if (p.bias != nullptr)
+    sum += static_cast<C>(static_cast<const T*>(p.bias)[c * p.bias_stride]);
+  if (p.residual != nullptr)
+    sum += static_cast<C>(static_cast<const T*>(p.residual)[o.offset(c, p.residual_stride)]);
+  if (p.preactivation != nullptr)
+    static_cast<T*>(p.preactivation)[offset] = convert<T>(sum);
+  const C result =
+      with_activation(p.activation, [&](auto tag) { return activate<decltype(tag)::value>(sum); });
+  static_cast<T*>(p.out)[offset] = convert<T>(result);
+}
+
 // dst[n, o, x] = activation(u), u = bias[o] + residual[n, o, x] +
 //   sum over i, k of src[n, i, x S + k D - pad] * weights[o, i, k]
 template <class T>
@@ -86,19 +107,12 @@ struct ConvForward {
         sum += row;
       }
     }
-    if (p.bias != nullptr)
-      sum += static_cast<C>(static_cast<const T*>(p.bias)[oc * p.bias_stride]);
-    if (p.residual != nullptr)
-      sum += static_cast<C>(static_cast<const T*>(p.residual)[o.offset(oc, p.residual_stride)]);
-    if (p.preactivation != nullptr)
-      static_cast<T*>(p.preactivation)[offset] = convert<T>(sum);
-    const C result = with_activation(
-        p.activation, [&](auto tag) { return activate<decltype(tag)::value>(sum); });
-    static_cast<T*>(p.out)[offset] = convert<T>(result);
+    store_completed<T>(p, sum, o, oc, offset);
   }
 };
 
-// src[n, i, y] = sum over o, k, x with y = x S + k D - pad of dst[n, o, x] * weights[o, i, k]
+// src[n, i, y] = activation(u), u = bias[i] + residual[n, i, y] +
+//   sum over o, k, x with y = x S + k D - pad of dst[n, o, x] * weights[o, i, k]
 template <class T>
 struct ConvBackwardData {
   using C = compute_t<T>;
@@ -158,7 +172,7 @@ struct ConvBackwardData {
       }
     }
     const int64_t ic = i.group * p.ic + i.channel;
-    static_cast<T*>(p.out)[i.offset(ic, p.src_stride)] = convert<T>(sum);
+    store_completed<T>(p, sum, i, ic, i.offset(ic, p.src_stride));
   }
 };
 

@@ -15,6 +15,8 @@ IMAGE = torch.randn(2, 3, 5, 4)
 WEIGHT = torch.randn(4, 3, 3, 3)
 NXC = torch.randn(2, 5, 4, 3)
 XIO = torch.randn(3, 3, 3, 4)
+OUT_OF_3 = torch.randn(3, 4, 3, 3)  # weights of transposed convolutions
+XOI = torch.randn(3, 3, 4, 3)
 HUGE = 2**62
 LINEAR = ("linear", "half_pixel")
 
@@ -264,6 +266,79 @@ CALLS = [
     bad("convolution", NXC, XIO, names="data_format", error=TypeError, data_format=b"NXC"),
     bad("convolution", NXC, XIO, names="activation", activation="softmax"),
     bad("convolution", NXC, XIO, names="residual", residual=torch.randn(1)),
+    # conv_transpose2d
+    bad("conv_transpose2d", IMAGE, OUT_OF_3, names="stride", error=RuntimeError, stride=0),
+    bad("conv_transpose2d", IMAGE, OUT_OF_3, names="dilation", error=RuntimeError, dilation=-1),
+    bad("conv_transpose2d", IMAGE, OUT_OF_3, names="padding", error=RuntimeError, padding=-1),
+    bad("conv_transpose2d", IMAGE, OUT_OF_3, names="", error=RuntimeError, padding=9),
+    bad("conv_transpose2d", IMAGE, OUT_OF_3, names="", error=RuntimeError, padding=HUGE),
+    bad("conv_transpose2d", IMAGE, OUT_OF_3, names="", error=RuntimeError, stride=2**40),
+    bad("conv_transpose2d", IMAGE, OUT_OF_3, names="", error=RuntimeError, stride=HUGE),
+    bad(
+        "conv_transpose2d",
+        IMAGE,
+        OUT_OF_3,
+        names="output_padding",
+        error=RuntimeError,
+        output_padding=1,
+    ),
+    bad(
+        "conv_transpose2d",
+        IMAGE,
+        OUT_OF_3,
+        names="output_padding",
+        error=RuntimeError,
+        stride=2,
+        output_padding=-1,
+    ),
+    bad("conv_transpose2d", IMAGE, OUT_OF_3, names="stride", error=RuntimeError, stride=(1, 1, 1)),
+    bad("conv_transpose2d", IMAGE, OUT_OF_3, names="groups", error=RuntimeError, groups=2),
+    bad("conv_transpose2d", IMAGE, OUT_OF_3, names="groups", error=RuntimeError, groups=0),
+    bad("conv_transpose2d", IMAGE, OUT_OF_3[0], names="weight", error=RuntimeError),
+    bad("conv_transpose2d", IMAGE, OUT_OF_3[:2], names="input", error=RuntimeError),
+    bad("conv_transpose2d", IMAGE, OUT_OF_3.double(), error=RuntimeError),
+    bad("conv_transpose2d", IMAGE, OUT_OF_3, torch.randn(3), names="bias", error=RuntimeError),
+    bad("conv_transpose2d", IMAGE[0, 0], OUT_OF_3, names="input", error=RuntimeError),
+    bad("conv_transpose2d", IMAGE[:, :, :0], OUT_OF_3, names="", error=RuntimeError),
+    bad("conv_transpose2d", [1], OUT_OF_3, names="input", error=TypeError),
+    bad("conv_transpose2d", IMAGE, OUT_OF_3, names="stride", error=TypeError, stride=True),
+    bad("conv_transpose2d", IMAGE, OUT_OF_3, names="padding", error=TypeError, padding="same"),
+    bad("conv_transpose2d", IMAGE, OUT_OF_3, names="groups", error=TypeError, groups=1.0),
+    bad("conv_transpose2d", IMAGE.bool(), OUT_OF_3.bool(), error=NotImplementedError),
+    # convolution_transpose
+    bad("convolution_transpose", NXC, XOI, names="strides", strides=0),
+    bad("convolution_transpose", NXC, XOI, names="pads", pads_begin=(0, -1)),
+    bad("convolution_transpose", NXC, XOI, names="pads_end", pads_end=(1, 2, 3)),
+    bad("convolution_transpose", NXC, XOI, names="output_padding", output_padding=-1),
+    bad("convolution_transpose", NXC, XOI, names="output_padding", output_padding=()),
+    bad("convolution_transpose", NXC, XOI, names="", output_padding=2**40),
+    bad("convolution_transpose", NXC, XOI, names="", dilations=2**40),
+    bad("convolution_transpose", NXC, XOI, names="dst_size", pads_begin=20),
+    bad("convolution_transpose", NXC, XOI, names="auto_pad", auto_pad="same"),
+    bad("convolution_transpose", NXC, XOI, names="data_format", data_format="NHWC"),
+    bad("convolution_transpose", NXC, XOI, names="weights_format", weights_format="XIO"),
+    bad("convolution_transpose", NXC, XOI, names="groups", groups=2),
+    bad("convolution_transpose", NXC, XOI[0], names="weights"),
+    bad("convolution_transpose", NXC[0], XOI, names=""),
+    bad("convolution_transpose", NXC, XOI[..., :2], names="src"),
+    bad("convolution_transpose", NXC, XOI, torch.randn(3), names="bias"),
+    bad("convolution_transpose", NXC, XOI, names="residual", residual=torch.randn(1)),
+    bad("convolution_transpose", NXC, XOI, names="activation", activation="softmax"),
+    bad("convolution_transpose", NXC, XOI, names="algorithm", algorithm="best"),
+    bad("convolution_transpose", NXC, XOI.double(), names="weights", error=TypeError),
+    bad("convolution_transpose", NXC.int(), XOI.int(), names="src", error=TypeError),
+    bad("convolution_transpose", NXC, XOI, names="strides", error=TypeError, strides=True),
+    bad("convolution_transpose", NXC, XOI, names="auto_pad", error=TypeError, auto_pad=b"none"),
+    bad("convolution_transpose", NXC, XOI, names="auto_pad", error=TypeError, auto_pad=None),
+    bad(
+        "convolution_transpose",
+        NXC,
+        XOI,
+        names="weights_format",
+        error=TypeError,
+        weights_format=b"XOI",
+    ),
+    bad("convolution_transpose", NXC, XOI, names="activation", error=TypeError, activation=b"relu"),
 ]
 
 
@@ -328,6 +403,36 @@ def test_interpolate_raises_what_torch_raises(args, kwargs):
         F.interpolate(*args, **kwargs)
     with pytest.raises(theirs.type, match="interpolate"):
         D.interpolate(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "args,kwargs",
+    [
+        ((IMAGE, OUT_OF_3), {"stride": 0}),
+        ((IMAGE, OUT_OF_3), {"stride": (1, 1, 1)}),
+        ((IMAGE, OUT_OF_3), {"padding": -1}),
+        ((IMAGE, OUT_OF_3), {"padding": 9}),
+        ((IMAGE, OUT_OF_3), {"padding": "same"}),
+        ((IMAGE, OUT_OF_3), {"dilation": 0}),
+        ((IMAGE, OUT_OF_3), {"output_padding": 1}),
+        ((IMAGE, OUT_OF_3), {"output_padding": -1}),
+        ((IMAGE, OUT_OF_3), {"groups": 0}),
+        ((IMAGE, OUT_OF_3), {"groups": 2}),
+        ((IMAGE, OUT_OF_3[0]), {}),
+        ((IMAGE, OUT_OF_3[:2]), {}),
+        ((IMAGE[0, 0], OUT_OF_3), {}),
+        ((IMAGE, OUT_OF_3, torch.randn(3)), {}),
+        ((IMAGE, OUT_OF_3.double()), {}),
+        ((IMAGE.bool(), OUT_OF_3.bool()), {}),
+        ((None, OUT_OF_3), {}),
+        ((IMAGE, OUT_OF_3), {"stride": 1.5}),
+    ],
+)
+def test_conv_transpose_raises_what_torch_raises(args, kwargs):
+    with pytest.raises((RuntimeError, ValueError, TypeError)) as theirs:
+        F.conv_transpose2d(*args, **kwargs)
+    with pytest.raises(theirs.type, match="conv_transpose2d: expected"):
+        D.conv_transpose2d(*args, **kwargs)
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,18 @@ def test_operations_are_counted_as_those_of_torch(n, sizes, kernel, groups, want
         assert flops_of(lambda: train(torch.nn.functional)) == 2 * products * passes
 
 
+def test_operations_of_a_transposed_convolution():
+    def train(module):
+        x = torch.randn(2, 6, 5, 7, requires_grad=True)
+        w = torch.randn(6, 4, 3, 2, requires_grad=True)
+        y = module.conv_transpose2d(x, w, torch.zeros(4), 2, 1)
+        y.square().sum().backward()
+
+    products = 2 * 6 * 5 * 7 * 4 * 3 * 2
+    assert flops_of(lambda: train(D)) == flops_of(lambda: train(torch.nn.functional))
+    assert flops_of(lambda: train(D)) == 2 * products * 3
+
+
 @pytest.mark.parametrize("weights_format", ["OIX", "XIO"])
 @pytest.mark.parametrize("data_format", ["NCX", "NXC"])
 @pytest.mark.parametrize("src, weights", [(True, True), (True, False), (False, True)])

@@ -15,6 +15,11 @@ CONVS = {
     2: (nn.Conv2d, torch.nn.Conv2d),
     3: (nn.Conv3d, torch.nn.Conv3d),
 }
+TRANSPOSED = {
+    1: (nn.ConvTranspose1d, torch.nn.ConvTranspose1d),
+    2: (nn.ConvTranspose2d, torch.nn.ConvTranspose2d),
+    3: (nn.ConvTranspose3d, torch.nn.ConvTranspose3d),
+}
 SIZES = (9, 8, 7)
 
 
@@ -36,7 +41,24 @@ def same_result(ours, theirs, *inputs):
     ids=str,
 )
 def test_conv_is_torch_conv(dims, options):
-    ours_type, torch_type = CONVS[dims]
+    same_layers(*CONVS[dims], dims, options)
+
+
+@pytest.mark.parametrize("dims", TRANSPOSED)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"stride": 3, "padding": 1, "output_padding": 2, "bias": False},
+        {"groups": 2, "dilation": 2},
+    ],
+    ids=str,
+)
+def test_conv_transpose_is_torch_conv_transpose(dims, options):
+    same_layers(*TRANSPOSED[dims], dims, options)
+
+
+def same_layers(ours_type, torch_type, dims, options):
     torch.manual_seed(1)
     ours = ours_type(4, 6, 3, **options)
     torch.manual_seed(1)
@@ -48,6 +70,21 @@ def test_conv_is_torch_conv(dims, options):
         assert torch.equal(ours.state_dict()[name], value)
     same_result(ours, theirs, torch.randn(2, 4, *SIZES[:dims]))
     same_result(ours, theirs, torch.randn(4, *SIZES[:dims]))
+
+
+@pytest.mark.parametrize("dims", TRANSPOSED)
+def test_conv_transpose_takes_an_output_size(dims):
+    ours_type, torch_type = TRANSPOSED[dims]
+    ours, theirs = ours_type(4, 3, 3, stride=2), torch_type(4, 3, 3, stride=2)
+    theirs.load_state_dict(ours.state_dict())
+    input = torch.randn(2, 4, *SIZES[:dims])
+    sizes = [2 * size + 2 for size in SIZES[:dims]]
+    same_result(ours, theirs, input, sizes)
+    same_result(ours, theirs, input, torch.Size([2, 3, *sizes]))
+    with pytest.raises(ValueError, match="requested an output size"):
+        ours(input, [1] * dims)
+    with pytest.raises(ValueError, match='Only "zeros" padding mode'):
+        ours_type(4, 3, 3, padding_mode="reflect")
 
 
 @pytest.mark.parametrize("dims", CONVS)
@@ -275,6 +312,9 @@ MODULES = [
     nn.Conv2d(2, 4, 3, stride=2, padding="same_lower"),
     nn.Conv3d(2, 4, 3, padding="same"),
     nn.Conv(2, 3, 4, 3, auto_pad="same_upper"),
+    nn.ConvTranspose1d(2, 4, 3),
+    nn.ConvTranspose2d(2, 4, 3, stride=2, output_padding=1),
+    nn.ConvTranspose3d(2, 4, 3, groups=2),
     nn.Upsample(scale_factor=2, mode="bilinear"),
     nn.Resample(scale_factor=2),
     nn.Reorder("nhwc", dtype=torch.int8, dst_scale=torch.nn.Parameter(torch.tensor(0.1))),

@@ -14,7 +14,14 @@ import torch
 import torch.nn.functional as F
 from paths import ROOT
 
-from torch_dnnl.functional import conv1d, conv2d, conv3d, convolution
+from torch_dnnl.functional import (
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose2d,
+    convolution,
+    convolution_transpose,
+)
 
 PAGE = (ROOT / "docs" / "convolution.md").read_text()
 OPS = torch.ops.torch_dnnl
@@ -60,6 +67,7 @@ def tensors():
 FUNCTIONS = {
     **{"torch": torch, "F": F, "ops": OPS, "convolution": convolution},
     **{"conv1d": conv1d, "conv2d": conv2d, "conv3d": conv3d},
+    **{"conv_transpose2d": conv_transpose2d, "convolution_transpose": convolution_transpose},
 }
 MODULES = {"tf": "tensorflow", "keras": "keras", "lax": "jax.lax"}
 
@@ -164,7 +172,24 @@ def test_strided_same_is_not_a_pad_of_one():
     assert torch.equal(torchs, conv1d(pixel, taps, stride=2, padding="same_lower")[:, 0].T)
 
 
-def onnx_conv(x, w, b, **attributes):
+@pytest.mark.parametrize("auto_pad", ["same_upper", "same_lower"])
+def test_transposed_same_by_the_convolution_that_is_transposed(auto_pad):
+    """TensorFlow defines its transposed convolution so; the sizes are multiples of the strides."""
+    choose = random.Random(3)
+    for _ in range(30):
+        src, weights, attributes = random_call(choose)
+        options = {name: attributes[name] for name in ("strides", "dilations", "groups")}
+        rank, groups = src.dim() - 2, attributes["groups"]
+        sizes = [x * s for x, s in zip(src.shape[1:-1], options["strides"])]
+        expected = OPS.convolution_backward_data(
+            src, weights, sizes, options["strides"], [0] * rank, [0] * rank, options["dilations"],
+            auto_pad, groups,
+        )  # fmt: skip
+        ours = convolution_transpose(src, weights, auto_pad=auto_pad, **options)
+        torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
+
+
+def onnx_node(kind, x, w, b, **attributes):
     """By ONNX's own implementation."""
     from onnx import TensorProto, helper
     from onnx.reference import ReferenceEvaluator
@@ -172,8 +197,8 @@ def onnx_conv(x, w, b, **attributes):
     *inputs, output = (
         helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "XWBY"
     )
-    node = helper.make_node("Conv", ["X", "W", "B"], ["Y"], **attributes)
-    graph = helper.make_graph([node], "conv", inputs, [output])
+    node = helper.make_node(kind, ["X", "W", "B"], ["Y"], **attributes)
+    graph = helper.make_graph([node], "node", inputs, [output])
     tensors = {"X": x.numpy(), "W": w.numpy(), "B": b.numpy()}
     return ReferenceEvaluator(helper.make_model(graph)).run(None, tensors)[0]
 
@@ -196,7 +221,7 @@ if find_spec("onnx"):
             if auto_pad == "NOTSET":
                 dilations = [choose.randint(1, 2) for _ in range(rank)]
                 attributes |= {"pads": pads, "dilations": dilations}
-            theirs = onnx_conv(x, w, b, auto_pad=auto_pad, **attributes)
+            theirs = onnx_node("Conv", x, w, b, auto_pad=auto_pad, **attributes)
             ours = convolution(
                 *(x, w, b),
                 strides=strides,

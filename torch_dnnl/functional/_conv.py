@@ -49,7 +49,7 @@ def conv1d(
         torch.Size([1, 8, 10])
     """
     if has_torch_function_variadic(input, weight, bias):
-        return _overridden(conv1d, input, weight, bias, stride, padding, dilation, groups)
+        return overridden(conv1d, input, weight, bias, stride, padding, dilation, groups)
     return _conv(1, input, weight, bias, stride, padding, dilation, groups)
 
 
@@ -94,7 +94,7 @@ def conv2d(
     Definition: `torch.nn.functional.conv2d`; for SAME padding, oneDNN Graph.
     """
     if has_torch_function_variadic(input, weight, bias):
-        return _overridden(conv2d, input, weight, bias, stride, padding, dilation, groups)
+        return overridden(conv2d, input, weight, bias, stride, padding, dilation, groups)
     return _conv(2, input, weight, bias, stride, padding, dilation, groups)
 
 
@@ -117,11 +117,11 @@ def conv3d(
         torch.Size([1, 4, 5, 6, 7])
     """
     if has_torch_function_variadic(input, weight, bias):
-        return _overridden(conv3d, input, weight, bias, stride, padding, dilation, groups)
+        return overridden(conv3d, input, weight, bias, stride, padding, dilation, groups)
     return _conv(3, input, weight, bias, stride, padding, dilation, groups)
 
 
-def _overridden(
+def overridden(
     function: Callable[..., Tensor],
     input: Tensor,
     weight: Tensor,
@@ -142,11 +142,11 @@ def _conv(
     groups: int,
 ) -> Tensor:
     try:
-        _check_ints(stride, dilation, groups)
+        check_ints(stride, dilation, groups)
         if not isinstance(padding, str):
-            _check_ints(*padding) if isinstance(padding, (list, tuple)) else _check_ints(padding)
-        strides = () if stride == 1 else _per_dimension("stride", stride, n)
-        dilations = () if dilation == 1 else _per_dimension("dilation", dilation, n)
+            check_ints(*padding) if isinstance(padding, (list, tuple)) else check_ints(padding)
+        strides = () if stride == 1 else per_dimension("stride", stride, n)
+        dilations = () if dilation == 1 else per_dimension("dilation", dilation, n)
         auto_pad = "none"
         if isinstance(padding, str):
             auto_pad = AUTO_PAD[padding]
@@ -157,7 +157,7 @@ def _conv(
                 )
             begin = end = ()
         else:
-            begin = () if padding == 0 else _per_dimension("padding", padding, n)
+            begin = () if padding == 0 else per_dimension("padding", padding, n)
             end = ()  # as begin
             if begin and isinstance(begin[0], (list, tuple)):
                 begin, end = zip(*begin, strict=True)
@@ -172,7 +172,7 @@ def _conv(
         _explain_conv(error, n, input, weight, bias, stride, padding, dilation, groups)
 
 
-def _check_ints(*values: Any) -> None:
+def check_ints(*values: Any) -> None:
     """Raises a TypeError for numbers that are not ints, which the schema would round to an int.
 
     The caller explains the error.
@@ -183,7 +183,7 @@ def _check_ints(*values: Any) -> None:
                 raise TypeError
 
 
-def _per_dimension(name: str, value: Any, n: int, function: str = "convolution") -> Any:
+def per_dimension(name: str, value: Any, n: int, function: str = "convolution") -> Any:
     """One entry per dimension from a number or, as torch allows, from a list of one number.
 
     The operator would take an empty list for the default; here it is a bad call.
@@ -236,27 +236,42 @@ def _explain_conv(
             )
         for entry in entries:
             check_types(function, {"padding": (entry, "an int or a sequence of ints")})
+    check_rank(function, n, input)
+    raise_as_torch(function, error, input, weight, bias)
+
+
+def check_rank(function: str, n: int, input: Tensor) -> None:
+    """Raises a RuntimeError unless there are n spatial dimensions, with a batch or without."""
     if input.dim() not in (n + 1, n + 2):
         raise RuntimeError(
             f"{function}: expected input to be {n + 2}-D or, unbatched, {n + 1}-D, got "
             f"{input.dim()}-D with sizes {list(input.shape)}"
         )
+
+
+# What torch's functions call the arguments of the operators.
+_TORCH_NAMES = {
+    "src": "input",
+    "weights": "weight",
+    "strides": "stride",
+    "dilations": "dilation",
+    "pads_begin": "padding",
+    "pads_end": "padding",
+    "pads": "padding",
+}
+
+
+def raise_as_torch(
+    function: str, error: Exception, input: Tensor, weight: Tensor, bias: Tensor | None
+) -> NoReturn:
+    """Raises what torch raises for an operator's ValueError or TypeError, in torch's words."""
     if isinstance(error, (ValueError, TypeError)):
-        names = {
-            "src": "input",
-            "weights": "weight",
-            "strides": "stride",
-            "dilations": "dilation",
-            "pads_begin": "padding",
-            "pads_end": "padding",
-            "pads": "padding",
-        }
         # torch raises NotImplementedError for a type without a kernel, and RuntimeError for types
         # that differ.
         has_one_type = weight.dtype == input.dtype and (bias is None or bias.dtype == input.dtype)
         is_type = isinstance(error, TypeError) and has_one_type
         refusal = NotImplementedError if is_type else RuntimeError
-        raise refusal(in_words_of(function, error, names)) from error
+        raise refusal(in_words_of(function, error, _TORCH_NAMES)) from error
     raise error
 
 
@@ -318,7 +333,7 @@ def convolution(
     Definition: oneDNN Graph, operation Convolution.
     """
     try:
-        _check_ints(strides, pads_begin, pads_end, dilations, groups)
+        check_ints(strides, pads_begin, pads_end, dilations, groups)
         # The schema takes bytes for a str.
         for name in (auto_pad, data_format, weights_format, activation, algorithm):
             if isinstance(name, bytes):
@@ -328,10 +343,10 @@ def convolution(
             src,
             weights,
             bias,
-            () if strides == 1 else _per_dimension("strides", strides, n),
-            () if pads_begin == 0 else _per_dimension("pads_begin", pads_begin, n),
-            () if pads_end == pads_begin else _per_dimension("pads_end", pads_end, n),
-            () if dilations == 1 else _per_dimension("dilations", dilations, n),
+            () if strides == 1 else per_dimension("strides", strides, n),
+            () if pads_begin == 0 else per_dimension("pads_begin", pads_begin, n),
+            () if pads_end == pads_begin else per_dimension("pads_end", pads_end, n),
+            () if dilations == 1 else per_dimension("dilations", dilations, n),
             auto_pad,
             groups,
             data_format,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torch_dnnl.functional import _algorithm
-from torch_dnnl.functional._conv import Size, _check_ints, _per_dimension
+from torch_dnnl.functional._conv import Size, check_ints, per_dimension
 from torch_dnnl.functional._errors import check_types
 
 _quantized_convolution = torch.ops.torch_dnnl.quantized_convolution.default
@@ -100,14 +100,14 @@ def quantized_convolution(
         "residual_zero_point": residual_zero_point,
     }
     try:
-        _check_ints(strides, pads_begin, pads_end, dilations, groups)
+        check_ints(strides, pads_begin, pads_end, dilations, groups)
         # The schema takes bytes for a str, and bools and ints for other numbers.
         for name in (auto_pad, data_format, weights_format, activation, algorithm):
             if isinstance(name, bytes):
                 raise TypeError
         if bool in map(type, numbers.values()) or not isinstance(dtype, torch.dtype | None):
             raise TypeError
-        lists = partial(_per_dimension, n=src.dim() - 2, function="quantized_convolution")
+        lists = partial(per_dimension, n=src.dim() - 2, function="quantized_convolution")
         options: dict[str, Any] = _algorithm.convolution.options_with(algorithm)
         return _quantized_convolution(  # type: ignore[no-any-return]
             src,

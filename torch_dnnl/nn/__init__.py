@@ -1,6 +1,7 @@
 """The modules of the package: parameters around the functions."""
 
 from torch_dnnl.nn.conv import Conv, Conv1d, Conv2d, Conv3d
+from torch_dnnl.nn.conv_transpose import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from torch_dnnl.nn.quantized import QuantizedConv1d, QuantizedConv2d, QuantizedConv3d
 from torch_dnnl.nn.reorder import Reorder
 from torch_dnnl.nn.resample import Resample, Upsample
@@ -10,6 +11,9 @@ __all__ = [
     "Conv1d",
     "Conv2d",
     "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
     "QuantizedConv1d",
     "QuantizedConv2d",
     "QuantizedConv3d",

@@ -112,7 +112,7 @@ inline void check_operand(
         type == c10::kFloat,
         Expected(a.op) << argument << " to be a number or float32, got " << dtype_name(type));
     if (tensor.dim() != 0)
-      conv_detail::check_per_channel(a, argument, tensor, weights);
+      conv_detail::check_per_channel(a, argument, tensor, a.oc(weights));
     return;
   }
   TORCH_CHECK_TYPE(
@@ -154,7 +154,7 @@ inline QuantizedArguments quantized_arguments(
   check_same_device(op, "weights", weights, "src", src);
   add_result(a, src, weights);
   if (bias.has_value()) {
-    check_per_channel(a, "bias", *bias, weights);
+    check_per_channel(a, "bias", *bias, a.oc(weights));
     check_same_device(op, "bias", *bias, "src", src);
     TORCH_CHECK_TYPE(
         bias->scalar_type() == c10::kFloat,

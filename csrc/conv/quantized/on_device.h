@@ -98,16 +98,12 @@ struct QuantizedOnDevice {
         .residual_zero_point = scalar(o[kResidualZeroPoint]),
         .weights_scale = static_cast<float>(o[kWeightsScale].number),
         .returns_sums = q.returns_sums};
-    p.conv.activation = q.conv.activation;
+    add_epilogue(p.conv, q.conv, options.residual);
+    if (options.residual.has_value())
+      p.residual_dtype = options.residual->scalar_type();
     if (const OptionalTensor& scales = o[kWeightsScale].tensor) {
       p.weights_scales = scales->const_data_ptr<float>();
       p.weights_scale_stride = scales->dim() == 0 ? 0 : scales->stride(0);
-    }
-    if (const OptionalTensor& residual = options.residual) {
-      int64_t sizes[3];
-      conv_detail::copy_layout(*residual, q.conv.image_at, sizes, p.conv.residual_stride);
-      p.conv.residual = residual->const_data_ptr();
-      p.residual_dtype = residual->scalar_type();
     }
     return p;
   }

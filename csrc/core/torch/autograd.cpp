@@ -89,7 +89,7 @@ variable_list run_steps(
   const Tensor of_inner = grads.size() > 1 ? grads[1] : Tensor();
   if (grad.defined() && steps.derivative.apply != nullptr) {
     const Stack saved = filled(steps.derivative.saved);
-    if (!of_inner.defined()) {
+    if (!of_inner.defined() && steps.ending->gradients != nullptr) {
       const auto gradients = steps.ending->gradients(grad, saved, arguments);
       return for_each_wanted([&](size_t, size_t at) { return gradients[at]; });
     }

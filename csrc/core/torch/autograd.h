@@ -44,12 +44,13 @@ struct Ending {
   // Multiplies a gradient or a tangent by f'; without a function where f is the identity. It saves
   // no tensors but outputs.
   Pullback (*derivative)(const Stack& args, const at::Tensor& result);
-  // The gradients of several arguments, from that of the result alone, in one call. `saved`: of the
-  // derivative, and of the pullback of each of the arguments.
+  // The gradients of several arguments, from that of the result alone, in one call; null where they
+  // are computed one step after the other. `saved`: of the derivative, and of the pullback of each
+  // of the arguments.
   std::vector<at::Tensor> (*gradients)(
       const at::Tensor& grad,
       const Stack& saved,
-      const std::vector<ArgumentToDifferentiate>& arguments);
+      const std::vector<ArgumentToDifferentiate>& arguments) = nullptr;
 };
 
 struct Derivatives {

@@ -137,14 +137,16 @@ void run_part(const ConvProblem& problem) {
 
 } // namespace
 
-// Gradients of data of few parts: each of them packs its weights.
+// Gradients of data of few parts: each of them packs its weights. Outputs without a part are zeros.
 bool supports_brgemm(const ConvProblem& p) {
   constexpr int64_t most_parts = 16;
   if (p.dtype == c10::ScalarType::Double)
     return false;
   if (p.pass == ConvPass::backward_weights)
     return supports_brgemm_weights(p);
-  return p.pass == ConvPass::forward || product(p.stride) <= most_parts;
+  if (p.pass == ConvPass::forward)
+    return true;
+  return product(p.stride) <= most_parts && !(has_epilogue(p) && forward_parts(p).has_zeros);
 }
 
 bool run_brgemm(const ConvProblem& p) {

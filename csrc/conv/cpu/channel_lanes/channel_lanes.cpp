@@ -123,7 +123,7 @@ class Gather {
   const ChannelLanesPlan plan_ = plan_channel_lanes<T>(p_, epilogue_.is_empty());
   const bool is_streamed_ = can_stream<T>(plan_);
   const Scratch<C> weights_{plan_.vectors * plan_.vector_weights};
-  const Bias<T> bias_{p_, p_.oc};
+  const Bias<T> bias_{p_, GatherImages{p_}.out_channels};
 };
 
 } // namespace

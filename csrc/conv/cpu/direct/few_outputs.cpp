@@ -193,7 +193,7 @@ class FewOutputs : GatherImages {
 
   const FewOutputsPlan& plan_;
   const Epilogue<T> epilogue_{p};
-  const Bias<T> bias_{p, p.oc};
+  const Bias<T> bias_{p, out_channels};
   const Scratch<C> weights_ = pack_weights<T>(*this, plan_);
 };
 

@@ -1,7 +1,7 @@
 // Convolution whose taps never meet in a pixel, on the CPU: 1x1 kernels with any stride, and
 // patches side by side. Each of its three passes is one matrix product, whatever the layouts.
 #include <algorithm>
-#include <cstring>
+#include <vector>
 
 #include "conv/cpu/gemm/output.h"
 #include "conv/cpu/gemm/plan.h"
@@ -129,6 +129,29 @@ struct Workspace {
   GemmOffsets offsets;
   GemmWorkspace<C> left, right;
   Scratch<C> sums;
+};
+
+// Outputs of backward data are terms, each of which begins with the bias of its channel. `problem`
+// has the terms as channels.
+template <class T>
+struct TermsBias {
+  ConvProblem problem;
+  std::vector<T> values;
+
+  explicit TermsBias(const ConvProblem& p) : problem(p) {
+    const int64_t taps = product(p.kernel);
+    if (p.pass != ConvPass::backward_data || p.bias == nullptr || taps == 1)
+      return;
+    const bool are_channels_fastest = p.src_stride[1] == 1; // as in gemm_view
+    problem.ic = p.ic * taps;
+    values.reserve(p.groups * problem.ic);
+    const T* bias = static_cast<const T*>(p.bias);
+    for (int64_t group = 0; group < p.groups; group++, bias += p.ic * p.bias_stride)
+      for (int64_t term = 0; term < problem.ic; term++)
+        values.push_back(bias[(are_channels_fastest ? term % p.ic : term / taps) * p.bias_stride]);
+    problem.bias = values.data();
+    problem.bias_stride = 1;
+  }
 };
 
 // Runs a blocking of a view. A task computes one block for one chunk of the depth. Sums are made in
@@ -269,20 +292,29 @@ class Gemm {
   GemmOperand<T, /*kIsLeft=*/true> left_{view_, blocking_};
   GemmOperand<T, /*kIsLeft=*/false> right_{view_, blocking_};
   const GemmOutput<T> output_{p_, view_, blocking_.keeps_sums};
-  const Bias<T> bias_{p_, round_up(p_.oc, kPanel<C>), view_.is_transposed ? 1 : kLanes<C>};
+  const TermsBias<T> of_terms_{p_};
+  const Bias<T> bias_{
+      of_terms_.problem,
+      round_up(GatherImages{of_terms_.problem}.out_channels, kPanel<C>),
+      view_.is_transposed ? 1 : kLanes<C>};
   // Sums of [group][block][chunk].
   const Scratch<C> kept_{
       blocking_.keeps_sums ? outputs() * blocking_.chunks * blocking_.block_size() : 0};
 };
 
-// Pixels of src that no pixel of dst is computed from have a gradient of 0.
-void clear_uncovered(const ConvProblem& p) {
-  bool is_covered = true;
+// Whether every pixel of src belongs to a pixel of dst.
+bool is_covered(const ConvProblem& p) {
+  bool result = true;
   for (int a = 0; a < 3; a++)
-    is_covered &= p.dst_size[a] * p.kernel[a] == p.src_size[a];
-  if (is_covered)
-    return;
-  clear_images(p);
+    result &= p.dst_size[a] * p.kernel[a] == p.src_size[a];
+  return result;
+}
+
+// Backward data completes pixels next to each other; of several taps, it only adds a bias.
+bool supports_epilogue(const ConvProblem& p) {
+  if (p.pass != ConvPass::backward_data || !has_epilogue(p))
+    return true;
+  return is_covered(p) && (product(p.kernel) == 1 || Epilogue<float>(p).is_empty());
 }
 
 } // namespace
@@ -290,6 +322,8 @@ void clear_uncovered(const ConvProblem& p) {
 // Kernels that lie within the image; and pixels of the source that belong to one pixel of the
 // result each, so that what is made of them is a matrix.
 bool supports_gemm(const ConvProblem& p) {
+  if (!supports_epilogue(p))
+    return false;
   for (int a = 0; a < 3; a++) {
     const int64_t reach = (p.kernel[a] - 1) * p.dilation[a] + 1;
     const bool is_inside =
@@ -301,8 +335,9 @@ bool supports_gemm(const ConvProblem& p) {
 }
 
 void run_gemm(const ConvProblem& p) {
-  if (p.pass == ConvPass::backward_data)
-    clear_uncovered(p);
+  // Pixels of src that no pixel of dst is computed from have a gradient of 0.
+  if (p.pass == ConvPass::backward_data && !is_covered(p))
+    clear_images(p);
   const GemmView view = gemm_view(p);
   dispatch(FloatingTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
     const GemmBlocking blocking = gemm_blocking(view, at::get_num_threads(), sizeof(compute_t<T>));

@@ -80,7 +80,8 @@ class GemmOutput {
   }
 
  private:
-  // By runs of pixels in one row of the result, or in joined rows.
+  // By runs of pixels in one row of the result, or in joined rows. Src, if that is the result, has
+  // the sizes of dst.
   void complete(const GemmBlock& block, const C* sums) const {
     const bool is_transposed = view_.is_transposed; // and rows are pixels
     const Range& pixels = is_transposed ? block.rows : block.columns;
@@ -102,7 +103,7 @@ class GemmOutput {
   // Rows of sums are pixels.
   void complete_pixels(const GemmBlock& block, const C* sums, OutputRun run) const {
     for (int64_t c = 0; c < block.columns.count(); c += kPanel<C>) {
-      run.channel = block.group * p_.oc + block.columns.begin + c;
+      run.channel = block.group * out_channels_ + block.columns.begin + c;
       run.channels = std::min(kPanel<C>, block.columns.count() - c);
       epilogue_.store_pixels(sums + c * block.rows.count(), kLanes<C>, kPanel<C>, run);
     }
@@ -114,7 +115,7 @@ class GemmOutput {
     for (int64_t i = 0; i < block.rows.count(); i++) {
       C line[kGemmBlockColumns];
       store_run(sums + i * kPanel<C>, block.rows.count() * kPanel<C>, first, run.pixels, line);
-      run.channel = block.group * p_.oc + block.rows.begin + i;
+      run.channel = block.group * out_channels_ + block.rows.begin + i;
       epilogue_.store_line(line, run);
     }
   }
@@ -134,6 +135,7 @@ class GemmOutput {
   const ConvProblem& p_;
   const GemmView& view_;
   const Epilogue<T> epilogue_{p_};
+  const int64_t out_channels_ = GatherImages{p_}.out_channels;
   const bool are_final_; // sums of one call, without an epilogue
 };
 

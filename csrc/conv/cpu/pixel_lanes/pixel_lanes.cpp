@@ -76,6 +76,29 @@ void store_row(const PixelLanesPlan& plan, const C* sums, int64_t pixels, T* to)
   }
 }
 
+// Completes rows whose pixels lie apart by phases.
+template <class T, class C>
+void store_phases(
+    const PixelLanesPlan& plan,
+    const Epilogue<T>& epilogue,
+    OutputRun run,
+    int64_t rows,
+    const C* sums) {
+  constexpr int64_t most = 256;
+  const int64_t phases = plan.phases[2].size(), pitch = plan.out_pitch();
+  const int64_t pixels = run.pixels, first = run.w;
+  C line[most];
+  for (int64_t r = 0; r < rows; r++, run.h++, sums += phases * pitch) {
+    for (int64_t x = 0; x < pixels; x += run.pixels) {
+      run.w = first + x;
+      run.pixels = std::min(most, pixels - x);
+      for (int64_t i = 0; i < run.pixels; i++)
+        line[i] = sums[(x + i) % phases * pitch + (x + i) / phases];
+      epilogue.store_line(line, run);
+    }
+  }
+}
+
 // Completes a unit whose sums lie in scratch memory.
 template <class T, class C>
 void store_unit(
@@ -94,8 +117,10 @@ void store_unit(
     if (epilogue.is_empty())
       for (int64_t r = 0; r < count; r++)
         store_row(plan, sums + r * pitch, pixels, epilogue.output(run) + r * plan.out_stride[3]);
-    else // of the forward pass, which has no phases
+    else if (plan.phases[2].size() == 1)
       epilogue.store_lines(sums, pitch, count, run);
+    else
+      store_phases(plan, epilogue, run, count, sums);
   }
 }
 

@@ -54,21 +54,23 @@ Complete<T> complete_with(Activation activation) {
 // Outputs along an axis, of channels or of pixels.
 template <class T>
 struct Span : Places<T> {
-  Span(const ConvProblem& p, const OutputRun& run, int axis)
+  Span(const ConvProblem& p, const int64_t* out_stride, const OutputRun& run, int axis)
       : Places<T>{
             at(static_cast<const T*>(p.residual), run, p.residual_stride),
-            at(static_cast<T*>(p.preactivation), run, p.dst_stride),
-            at(static_cast<T*>(p.out), run, p.dst_stride)},
+            at(static_cast<T*>(p.preactivation), run, out_stride),
+            at(static_cast<T*>(p.out), run, out_stride)},
         residual_step(p.residual_stride[axis]),
-        out_step(p.dst_stride[axis]) {}
+        out_step(out_stride[axis]),
+        p_(p),
+        out_stride_(out_stride) {}
 
   // To the next span, along another axis.
-  void advance(const ConvProblem& p, int axis) {
+  void advance(int axis) {
     if (this->residual != nullptr)
-      this->residual += p.residual_stride[axis];
+      this->residual += p_.residual_stride[axis];
     if (this->preactivation != nullptr)
-      this->preactivation += p.dst_stride[axis];
-    this->out += p.dst_stride[axis];
+      this->preactivation += out_stride_[axis];
+    this->out += out_stride_[axis];
   }
 
   // The same for outputs of any strides: what has a stride goes through dense buffers.
@@ -96,6 +98,9 @@ struct Span : Places<T> {
   int64_t residual_step, out_step;
 
  private:
+  const ConvProblem& p_;
+  const int64_t* out_stride_;
+
   template <class U>
   static U* at(U* tensor, const OutputRun& run, const int64_t* stride) {
     return tensor == nullptr ? nullptr : tensor + run.offset(stride);
@@ -118,8 +123,8 @@ void Epilogue<T>::store_pixels(
   }
   const Complete<T> complete = complete_with<T>(p_.activation);
   if (out_stride_[1] == 1) {
-    Span<T> channels(p_, run, /*axis=*/1);
-    for (int64_t x = 0; x < run.pixels; x++, channels.advance(p_, 4))
+    Span<T> channels(p_, out_stride_, run, /*axis=*/1);
+    for (int64_t x = 0; x < run.pixels; x++, channels.advance(4))
       channels.complete(complete, sums + x * pixel_stride, vector_stride, run.channels);
     return;
   }
@@ -135,8 +140,8 @@ void Epilogue<T>::store_pixels(
           LaneRun<const C>{
               sums + c / n * vector_stride + x * pixel_stride, vector_stride, pixel_stride},
           ImageRun<C>{lines, part.channels, part.pixels, kLinePixels, 1});
-      Span<T> line(p_, part, /*axis=*/4);
-      for (int64_t i = 0; i < part.channels; i++, line.advance(p_, 1))
+      Span<T> line(p_, out_stride_, part, /*axis=*/4);
+      for (int64_t i = 0; i < part.channels; i++, line.advance(1))
         line.complete(complete, lines + i * kLinePixels, n, part.pixels);
     }
   }
@@ -146,8 +151,8 @@ template <class T>
 void Epilogue<T>::store_lines(const C* sums, int64_t pitch, int64_t lines, const OutputRun& run)
     const {
   const Complete<T> complete = complete_with<T>(p_.activation);
-  Span<T> line(p_, run, /*axis=*/4);
-  for (int64_t i = 0; i < lines; i++, line.advance(p_, 3))
+  Span<T> line(p_, out_stride_, run, /*axis=*/4);
+  for (int64_t i = 0; i < lines; i++, line.advance(3))
     line.complete(complete, sums + i * pitch, kLanes<C>, run.pixels);
 }
 

@@ -27,11 +27,12 @@ class Bias {
         group_step_(channel_step_ * channels),
         values_(p.groups * group_step_ + kPanel<C>) {
     const T* bias = static_cast<const T*>(p.bias);
+    const int64_t outputs = GatherImages{p}.out_channels;
     C* to = values_.data();
     for (int64_t group = 0; group < p.groups && bias != nullptr; group++) {
-      for (int64_t c = 0; c < p.oc; c++, to += copies, bias += p.bias_stride)
+      for (int64_t c = 0; c < outputs; c++, to += copies, bias += p.bias_stride)
         std::fill_n(to, copies, static_cast<C>(*bias));
-      to = std::fill_n(to, (channels - p.oc) * copies, C(0));
+      to = std::fill_n(to, (channels - outputs) * copies, C(0));
     }
     std::fill_n(to, kPanel<C>, C(0));
   }

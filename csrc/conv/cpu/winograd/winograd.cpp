@@ -139,7 +139,7 @@ class TileBlocks : GatherImages {
   const WinogradPlan& plan_;
   const Tiles<F>& tiles_;
   const Epilogue<T> epilogue_{p};
-  const Bias<T> bias_{p, p.oc};
+  const Bias<T> bias_{p, out_channels};
   // Channels that are completed at once: of a pixel, or of a line.
   const int64_t out_step_ = out_stride[1] == 1 ? plan_.width : kLanes<float>;
   const int64_t row_size_ = plan_.block * kTile * out_step_;

@@ -16,11 +16,13 @@ void run(const ConvProblem& p) {
   if (p.pass != ConvPass::backward_weights)
     packed = place_weights<T>(d);
   d.stores_whole = has_chunks<T>(d.straight, p.n);
-  if (p.preactivation != nullptr) // has the strides of dst
+  if (p.preactivation != nullptr) // has the strides of the straight image
     d.stores_whole &= is_aligned(p.preactivation, kWidestAccess);
-  if (p.residual != nullptr)
+  if (p.residual != nullptr) {
+    const int64_t* size = is_data(p) ? p.src_size : p.dst_size;
     d.stores_whole &=
-        has_chunks<T>(make_image(p.residual, p.residual_stride, p.dst_size, p.oc), p.n);
+        has_chunks<T>(make_image(p.residual, p.residual_stride, size, d.straight.channels), p.n);
+  }
   const bool vectors = has_chunks<T>(d.gathered, p.n) &&
       (p.pass != ConvPass::backward_weights || has_chunks<T>(d.straight, p.n));
   if constexpr (std::is_same_v<T, float>) {

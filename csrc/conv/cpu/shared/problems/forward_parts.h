@@ -1,6 +1,7 @@
 // Gradients of data as convolutions.
 #pragma once
 
+#include <type_traits>
 #include <vector>
 
 #include "conv/cpu/shared/problems/canonical.h"
@@ -23,7 +24,15 @@ namespace forward_parts_detail {
 // Along one axis, `p` with the outputs of a phase.
 inline void restrict(ConvProblem& p, int axis, const Phase& phase, int64_t element_size) {
   const int64_t out_size = p.dst_size[axis], *const ws = p.weights_stride;
-  p.out = static_cast<char*>(p.out) + phase.out * p.dst_stride[2 + axis] * element_size;
+  const auto skip = [&](auto* data, const int64_t* stride) {
+    using Byte = std::conditional_t<std::is_same_v<decltype(data), void*>, char, const char>;
+    const int64_t bytes = phase.out * stride[2 + axis] * element_size;
+    return data == nullptr ? data : static_cast<Byte*>(data) + bytes;
+  };
+  p.residual = skip(p.residual, p.residual_stride);
+  p.preactivation = skip(p.preactivation, p.dst_stride);
+  p.out = skip(p.out, p.dst_stride);
+  p.residual_stride[2 + axis] *= phase.out_step;
   p.weights = static_cast<const char*>(p.weights) + phase.tap * ws[2 + axis] * element_size;
   p.dst_size[axis] = ceil_div(out_size - phase.out, phase.out_step);
   p.dst_stride[2 + axis] *= phase.out_step;

@@ -1,0 +1,400 @@
+"""Transposed convolution: `conv_transpose1d` to `conv_transpose3d`, with torch's contract, and
+`convolution_transpose`, with oneDNN's.
+
+A transposed convolution is the gradient of a convolution with respect to its data, as a function of
+its own. All of these functions call one operator, `torch_dnnl::convolution_transpose`, whose
+attributes are those of that convolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import has_torch_function_variadic
+
+from torch_dnnl.functional import _algorithm
+from torch_dnnl.functional._conv import (
+    Size,
+    check_ints,
+    check_rank,
+    overridden,
+    per_dimension,
+    raise_as_torch,
+)
+from torch_dnnl.functional._errors import check_types
+
+_convolution_transpose = torch.ops.torch_dnnl.convolution_transpose.default
+
+# The formats of weights, and what they are to the convolution that is transposed.
+_WEIGHTS_FORMATS = {"XOI": "XIO", "IOX": "OIX"}
+
+
+def conv_transpose1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    groups: int = 1,
+    dilation: Size = 1,
+) -> Tensor:
+    """Transposed convolution in one dimension, as `torch.nn.functional.conv_transpose1d`.
+
+    The arguments are those of `conv_transpose2d`, but `input` is [N, C, W] or [C, W], and `weight`
+    is [C, O / groups, K].
+
+    Example:
+        >>> conv_transpose1d(torch.rand(1, 4, 10), torch.rand(4, 8, 4), stride=2, padding=1).shape
+        torch.Size([1, 8, 20])
+    """
+    args = (stride, padding, output_padding, groups, dilation)
+    if has_torch_function_variadic(input, weight, bias):
+        return overridden(conv_transpose1d, input, weight, bias, *args)
+    return _conv_transpose(1, input, weight, bias, *args)
+
+
+def conv_transpose2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    groups: int = 1,
+    dilation: Size = 1,
+) -> Tensor:
+    """Transposed convolution in two dimensions, as `torch.nn.functional.conv_transpose2d`.
+
+    Arguments, results and exception types are torch's.
+
+    Args:
+        input: [N, C, H, W] or, unbatched, [C, H, W]; float64, float32, bfloat16 or float16, in
+            any memory format.
+        weight: [C, O / groups, KH, KW], of the input's type.
+        bias: [O] or None.
+        stride: step between the outputs of neighbouring inputs in pixels, one for all dimensions
+            or one for each.
+        padding: pixels that are cut off from each side of the result.
+        output_padding: pixels added to the end of the result, fewer than stride or dilation.
+        groups: number of blocks of channels, each of which is convolved by itself.
+        dilation: distance between the taps of the kernel in pixels; 1 is dense.
+
+    Returns:
+        [N, O, OH, OW], or [O, OH, OW] for unbatched input, in the input's memory format, with
+        OH = (H - 1) stride - 2 padding + dilation (KH - 1) + output_padding + 1.
+
+    Raises:
+        RuntimeError: sizes or values that do not fit, as in torch.
+        TypeError: an argument of a wrong type.
+
+    Example:
+        >>> conv_transpose2d(torch.rand(1, 8, 5, 5), torch.rand(8, 3, 2, 2), stride=2).shape
+        torch.Size([1, 3, 10, 10])
+
+    Definition: `torch.nn.functional.conv_transpose2d`.
+    """
+    args = (stride, padding, output_padding, groups, dilation)
+    if has_torch_function_variadic(input, weight, bias):
+        return overridden(conv_transpose2d, input, weight, bias, *args)
+    return _conv_transpose(2, input, weight, bias, *args)
+
+
+def conv_transpose3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    groups: int = 1,
+    dilation: Size = 1,
+) -> Tensor:
+    """Transposed convolution in three dimensions, as `torch.nn.functional.conv_transpose3d`.
+
+    The arguments are those of `conv_transpose2d`, but `input` is [N, C, D, H, W] or [C, D, H, W],
+    and `weight` is [C, O / groups, KD, KH, KW].
+
+    Example:
+        >>> conv_transpose3d(torch.rand(1, 4, 2, 3, 4), torch.rand(4, 2, 2, 2, 2), stride=2).shape
+        torch.Size([1, 2, 4, 6, 8])
+    """
+    args = (stride, padding, output_padding, groups, dilation)
+    if has_torch_function_variadic(input, weight, bias):
+        return overridden(conv_transpose3d, input, weight, bias, *args)
+    return _conv_transpose(3, input, weight, bias, *args)
+
+
+def _conv_transpose(
+    n: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    output_padding: Any,
+    groups: int,
+    dilation: Any,
+) -> Tensor:
+    try:
+        check_ints(stride, padding, output_padding, groups, dilation)
+        batched = input.dim() != n + 1
+        src = input if batched else input.unsqueeze(0)
+        strides = _per_axis("strides", stride, n)
+        dilations = _per_axis("dilations", dilation, n)
+        added = _per_axis("output_padding", output_padding, n)
+        for more, s, d in zip(added, strides, dilations, strict=True):
+            if more >= s and more >= d:
+                raise ValueError(
+                    "convolution_transpose: expected output_padding to be less than stride or "
+                    f"dilation, got {output_padding}"
+                )
+        pads = _per_axis("padding", padding, n)
+        dst = _transpose(
+            *(src, weight, bias, strides, pads, pads, dilations, added, groups, "NCX", "OIX"),
+            _algorithm.convolution.options,
+        )
+        return dst if batched else dst.squeeze(0)
+    except Exception as error:
+        function = f"conv_transpose{n}d"
+        _check_transpose_types(
+            function,
+            input=input,
+            weight=weight,
+            bias=bias,
+            stride=stride,
+            padding=padding,
+            output_padding=output_padding,
+            dilation=dilation,
+            groups=groups,
+        )
+        check_rank(function, n, input)
+        raise_as_torch(function, error, input, weight, bias)
+
+
+def convolution_transpose(
+    src: Tensor,
+    weights: Tensor,
+    bias: Tensor | None = None,
+    *,
+    strides: Size = 1,
+    pads_begin: Size = 0,
+    pads_end: Size = 0,
+    dilations: Size = 1,
+    auto_pad: str = "none",
+    output_padding: Size = 0,
+    groups: int = 1,
+    data_format: str = "NXC",
+    weights_format: str = "XOI",
+    activation: str | None = None,
+    residual: Tensor | None = None,
+    algorithm: str | None = None,
+) -> Tensor:
+    """The ConvTranspose operation of oneDNN Graph, with its names and its defaults.
+
+    Computes activation(transposed convolution + bias + residual) in one pass and rounds once. No
+    tensor is copied to another layout; only where `output_padding` reaches a whole stride beyond
+    `pads_end`, `src` is copied with a pixel more.
+
+    Args:
+        src: [N, *X, C] in NXC or [N, C, *X] in NCX, with one to three spatial dimensions X;
+            float64, float32, bfloat16 or float16, in any memory format.
+        weights: [*K, O / groups, C] in XOI or [C, O / groups, *K] in IOX, of the type of `src`.
+        bias: [O] or None.
+        strides: step between the outputs of neighbouring inputs in pixels, one for all spatial
+            dimensions or one for each.
+        pads_begin, pads_end: pixels that are cut off from the result's beginning and end.
+        dilations: distance between the taps of the kernel in pixels; 1 is dense.
+        auto_pad: "none" takes the pads given; the other values override them. "valid" cuts off
+            nothing. "same_upper" and "same_lower" give a result of X * stride pixels; if an odd
+            number of pixels is cut off, "same_upper" takes the odd one from the end, "same_lower"
+            from the beginning.
+        output_padding: pixels added to the end of the result.
+        groups: number of blocks of channels, each of which is convolved by itself.
+        data_format: "NXC" or "NCX", of `src`, `residual` and the output.
+        weights_format: "XOI" or "IOX".
+        activation: None, "relu", "silu", "gelu" (exact), "sigmoid", "tanh" or "hardswish".
+        residual: a tensor of the output's shape and type, added before the activation.
+        algorithm: as of `convolution`.
+
+    Returns:
+        [N, *OX, O] in NXC or [N, O, *OX] in NCX, where without auto_pad each OX is (X - 1) stride -
+        pads_begin - pads_end + dilation (K - 1) + output_padding + 1.
+
+    Raises:
+        ValueError: sizes or values that do not fit.
+        TypeError: an argument of a wrong type, or tensors of types that cannot be convolved.
+
+    Example:
+        >>> src, weights = torch.rand(1, 8, 8, 16), torch.rand(4, 4, 3, 16)
+        >>> convolution_transpose(src, weights, strides=2, auto_pad="same_upper").shape
+        torch.Size([1, 16, 16, 3])
+
+    Definition: oneDNN Graph, operation ConvTranspose; SAME as in ONNX's operator ConvTranspose.
+    """
+    try:
+        check_ints(strides, pads_begin, pads_end, dilations, output_padding, groups)
+        if weights_format not in _WEIGHTS_FORMATS:
+            raise ValueError(
+                'convolution_transpose: expected weights_format to be "XOI" or "IOX", got '
+                f"{weights_format!r}"
+            )
+        if auto_pad not in ("none", "same_upper", "same_lower", "valid"):
+            raise ValueError(
+                'convolution_transpose: expected auto_pad to be one of "none", "same_upper", '
+                f'"same_lower", "valid", got {auto_pad!r}'
+            )
+        # The schema takes bytes for a str.
+        for name in (data_format, activation, algorithm):
+            if isinstance(name, bytes):
+                raise TypeError
+        n = src.dim() - 2
+        strides_of = _per_axis("strides", strides, n)
+        dilations_of = _per_axis("dilations", dilations, n)
+        begin, end = _per_axis("pads_begin", pads_begin, n), _per_axis("pads_end", pads_end, n)
+        if auto_pad != "none":
+            begin = end = (0,) * n
+        if auto_pad.startswith("same") and weights.dim() == n + 2:
+            kernel = weights.shape[:n] if weights_format == "XOI" else weights.shape[2:]
+            cut = [
+                max(0, (k - 1) * d + 1 - s)
+                for k, d, s in zip(kernel, dilations_of, strides_of, strict=True)
+            ]
+            begin, end = [c // 2 for c in cut], [c - c // 2 for c in cut]
+            if auto_pad == "same_lower":
+                begin, end = end, begin
+        return _transpose(
+            src,
+            weights,
+            bias,
+            strides_of,
+            begin,
+            end,
+            dilations_of,
+            _per_axis("output_padding", output_padding, n),
+            groups,
+            data_format,
+            _WEIGHTS_FORMATS[weights_format],
+            _algorithm.convolution.options_with(algorithm),
+            residual,
+            activation,
+            is_same=auto_pad.startswith("same"),
+        )
+    except Exception:
+        _check_transpose_types(
+            "convolution_transpose",
+            src=src,
+            weights=weights,
+            bias=bias,
+            strides=strides,
+            pads_begin=pads_begin,
+            pads_end=pads_end,
+            dilations=dilations,
+            auto_pad=auto_pad,
+            output_padding=output_padding,
+            groups=groups,
+            data_format=data_format,
+            weights_format=weights_format,
+            activation=activation,
+            residual=residual,
+            algorithm=algorithm,
+        )
+        raise
+
+
+def _per_axis(name: str, value: Any, n: int) -> Sequence[int]:
+    """One entry for each spatial dimension."""
+    result: Sequence[int] = per_dimension(name, value, n, "convolution_transpose")
+    if len(result) != n:
+        raise ValueError(
+            f"convolution_transpose: expected {name} to have one entry for each of {n} spatial "
+            f"dimensions, got {value}"
+        )
+    return result
+
+
+def _transpose(
+    src: Tensor,
+    weights: Tensor,
+    bias: Tensor | None,
+    strides: Sequence[int],
+    begin: Sequence[int],
+    end: Sequence[int],
+    dilations: Sequence[int],
+    output_padding: Sequence[int],
+    groups: int,
+    data_format: str,
+    weights_format: str,  # of the convolution
+    options: dict[str, str],
+    residual: Tensor | None = None,
+    activation: str | None = None,
+    is_same: bool = False,
+) -> Tensor:
+    n = src.dim() - 2
+    pixels, steps = (*begin, *end, *output_padding, 0), (*strides, *dilations, 1)
+    if min(pixels) < 0 or min(steps) < 1 or max(*pixels, *steps) >= 2**31:
+        raise ValueError(
+            "convolution_transpose: expected strides and dilations of 1 to 2^31 - 1 and pads and "
+            f"output_padding of 0 to 2^31 - 1, got strides {tuple(strides)}, dilations "
+            f"{tuple(dilations)}, pads {tuple(begin)} and {tuple(end)}, output_padding "
+            f"{tuple(output_padding)}"
+        )
+    sizes = src.shape[1:-1] if data_format == "NXC" else src.shape[2:]
+    kernel = weights.shape[:-2] if weights_format == "XIO" else weights.shape[2:]
+    if len(kernel) != n:
+        raise ValueError(
+            f"convolution_transpose: expected weights to be {n + 2}-D, got {weights.dim()}-D with "
+            f"sizes {list(weights.shape)}"
+        )
+    dst_size, ends, more = [], [], []
+    for size, k, s, d, b, e, added in zip(
+        sizes, kernel, strides, dilations, begin, end, output_padding, strict=True
+    ):
+        covered = (k - 1) * d + 1
+        out = size * s + added if is_same else (size - 1) * s + covered - b - e + added
+        # The convolution of the result must give the sizes of src. With these pads it leaves out up
+        # to a stride; what is added beyond that is cut off less, and then belongs to pixels of 0.
+        beyond = added + (max(0, s - covered) if is_same else 0)
+        missing = 0
+        if beyond >= s:
+            missing = max(0, -((s - 1 + e - beyond) // s))
+            e = max(e + missing * s - beyond, 0)
+        dst_size.append(out)
+        ends.append(e)
+        more.append(missing)
+    if any(more):
+        pads = [pad for added in reversed(more) for pad in (0, added)]
+        src = torch.nn.functional.pad(src, [0, 0, *pads] if data_format == "NXC" else pads)
+    dst, _ = _convolution_transpose(
+        *(src, weights, bias, strides, begin, ends, dilations, "none", groups),
+        *(data_format, weights_format),
+        **options,
+        residual=residual,
+        activation=activation,
+        dst_size=dst_size,
+    )
+    return dst  # type: ignore[no-any-return]
+
+
+def _check_transpose_types(function: str, **arguments: object) -> None:
+    kinds = {
+        "input": "a Tensor",
+        "src": "a Tensor",
+        "weight": "a Tensor",
+        "weights": "a Tensor",
+        "bias": "a Tensor or None",
+        "residual": "a Tensor or None",
+        "groups": "an int",
+        "auto_pad": "a str",
+        "data_format": "a str",
+        "weights_format": "a str",
+        "activation": "a str or None",
+        "algorithm": "a str or None",
+    }
+    sizes = "an int or a sequence of ints"
+    check_types(
+        function, {name: (value, kinds.get(name, sizes)) for name, value in arguments.items()}
+    )
