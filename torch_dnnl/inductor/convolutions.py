@@ -72,12 +72,21 @@ def _attributes(arguments: dict[str, Any]) -> tuple[Any, ...]:
 
 def _described(arguments: dict[str, Any]) -> Convolution:
     strides, dilations = tuple(arguments["stride"]), tuple(arguments["dilation"])
-    return Convolution(value(arguments["weight"]), strides, dilations, arguments["groups"])
+    weights, transposed = value(arguments["weight"]), arguments["transposed"]
+    return Convolution(weights, strides, dilations, arguments["groups"], transposed)
 
 
 def _is_possible(arguments: dict[str, Any], *tensors: Any) -> bool:
     values = [value(tensor) for tensor in tensors]
-    return not arguments["transposed"] and is_floating(*values) and values[0].dim() in (3, 4, 5)
+    if not is_floating(*values) or values[0].dim() not in (3, 4, 5):
+        return False
+    if not arguments["transposed"]:
+        return True
+    # More than that is added to the result only with dilations, and then src needs more pixels.
+    added, strides = (
+        per_dimension(arguments[name], values[0].dim() - 2) for name in ("output_padding", "stride")
+    )
+    return all(a < s for a, s in zip(added, strides, strict=True))
 
 
 def _replace_result(graph: Graph, node: Node) -> None:
@@ -88,11 +97,38 @@ def _replace_result(graph: Graph, node: Node) -> None:
     described = _described(arguments)
     if not described.prefers_result(True, is_frozen()):
         return
+    attributes = _attributes(arguments)
     with graph.inserting_before(node):
-        attributes = _attributes(arguments)
-        new = call(graph, node, ours.convolution.default, *tensors, *attributes, val=value(node))
+        if described.transposed:
+            more = {"dst_size": _transposed_sizes(graph, node, arguments)}
+            target = ours.convolution_transpose.default
+            pair = call(graph, node, target, *tensors, *attributes, **more)
+            new = call(graph, node, operator.getitem, pair, 0, val=value(node))
+        else:
+            target = ours.convolution.default
+            new = call(graph, node, target, *tensors, *attributes, val=value(node))
+            new.meta[_ORIGIN] = (described, in_order(aten.convolution.default, arguments)[3:])
     replace(node, new)
-    new.meta[_ORIGIN] = (described, in_order(aten.convolution.default, arguments)[3:])
+
+
+def _transposed_sizes(graph: Graph, node: Node, arguments: dict[str, Any]) -> list[Any]:
+    """The spatial sizes of a transposed convolution's result, as arguments of a call."""
+    src = arguments["input"]
+    n = value(src).dim() - 2
+    kernel = value(arguments["weight"]).shape[2:]
+    names = ("stride", "padding", "dilation", "output_padding")
+    lists = [per_dimension(arguments[name], n) for name in names]
+    sizes = spatial_sizes(graph, node, src)
+    results = []
+    for size, result, k, s, p, d, added in zip(
+        sizes, value(node).shape[2:], kernel, *lists, strict=True
+    ):
+        if isinstance(size, Node):
+            scaled = call(graph, node, operator.mul, size, s, val=value(size) * s)
+            more = (k - 1) * d + 1 - s - 2 * p + added
+            result = call(graph, node, operator.add, scaled, more, val=value(scaled) + more)
+        results.append(result)
+    return results
 
 
 def _replace_gradients(graph: Graph, node: Node) -> None:
@@ -113,14 +149,17 @@ def _replace_gradients(graph: Graph, node: Node) -> None:
         new[index] = call(graph, node, target, *args, val=value(node)[index])
 
     with graph.inserting_before(node):
-        if of_data:
+        if of_data and described.transposed:
+            gradient(0, ours.convolution.default, grad, weights, None, *attributes)
+        elif of_data:
             sizes = spatial_sizes(graph, node, src)
             target = ours.convolution_backward_data.default
             gradient(0, target, grad, weights, sizes, *attributes)
         if of_weights:
+            # A transposed convolution takes what the convolution gives.
+            pair = (src, grad) if described.transposed else (grad, src)
             sizes = spatial_sizes(graph, node, weights)
-            target = ours.convolution_backward_weights.default
-            gradient(1, target, grad, src, sizes, *attributes)
+            gradient(1, ours.convolution_backward_weights.default, *pair, sizes, *attributes)
         if wanted[2]:
             axes = [0, *range(2, value(grad).dim())]
             gradient(2, aten.sum.dim_IntList, grad, axes)

@@ -182,18 +182,14 @@ def _fuse_residual(node: Node) -> None:
     if not all(are_alike(value(operand), value(node)) for operand in operands):
         return
     # The later of two convolutions takes the result of the other one.
-    conv, residual = operands if operands[1] < operands[0] else reversed(operands)
-    if not _may_take(conv, node):
-        conv, residual = residual, conv
-    if _may_take(conv, node) and conv is not residual:
-        with node.graph.inserting_before(node):
-            _fuse(node, conv, {"residual": residual})
-
-
-def _may_take(conv: Node, user: Node) -> bool:
-    if conv.target is not ours.convolution.default or _only_user(conv) is not user:
-        return False
-    return _may_change(conv)
+    for result, residual in sorted(zip(operands, operands[::-1], strict=True), reverse=True):
+        conv = _open_convolution(result)
+        if conv is None or result is residual or _only_user(result) is not node:
+            continue
+        if arguments_of(conv).get("residual") is None and len(conv.users) == 1:
+            with node.graph.inserting_before(node):
+                _fuse(node, conv, {"residual": residual})
+            return
 
 
 def _fuse_activation(node: Node) -> None:
@@ -201,29 +197,50 @@ def _fuse_activation(node: Node) -> None:
     if found is None:
         return
     name, before = found
-    conv: Any = before.args[0] if before.target is operator.getitem else before
-    if conv.target is ours.convolution_fused.default:
-        is_open = before.args[1] == 0 and arguments_of(conv)["activation"] is None
-    else:
-        is_open = conv.target is ours.convolution.default
-    if not is_open or not _may_change(conv):
+    conv = _open_convolution(before)
+    if conv is None:
         return
     with node.graph.inserting_before(before):
         fused = _fuse(node, conv, {"activation": name})
         if before.users:
-            fused.args = (*fused.args[:-1], True)  # keep_preactivation
-            kept = call(node.graph, before, operator.getitem, fused, 1, val=value(before))
+            arguments = arguments_of(fused) | {"keep_preactivation": True}
+            fused.args = tuple(in_order(fused.target, arguments))
             fused.meta["val"] = (fused.meta["val"][0], value(before))
+            kept = call(node.graph, before, operator.getitem, fused, 1, val=value(before))
             before.replace_all_uses_with(kept)
             erase_unused(before)
 
 
+def _open_convolution(result: Node) -> Node | None:
+    """The convolution of ours whose result a node is, if that has no activation yet."""
+    conv: Any = result
+    if result.target is operator.getitem:
+        conv = result.args[0] if result.args[1] == 0 else None
+    elif result.target is not ours.convolution.default:
+        return None
+    if conv is None or conv.target not in _WITH_EPILOGUE or not _may_change(conv):
+        return None
+    return conv if arguments_of(conv).get("activation") is None else None
+
+
+# With the operator that has the epilogue too.
+_WITH_EPILOGUE = {
+    ours.convolution.default: ours.convolution_fused.default,
+    ours.convolution_fused.default: ours.convolution_fused.default,
+    ours.convolution_transpose.default: ours.convolution_transpose.default,
+}
+
+
 def _fuse(node: Node, conv: Node, more: dict[str, Any]) -> Node:
     """Puts a convolution with more arguments in the place of what `node` makes of its result."""
-    fused = ours.convolution_fused.default
-    arguments = {"residual": None, "activation": None, "keep_preactivation": False}
+    target: Any = _WITH_EPILOGUE[conv.target]  # type: ignore[index]
+    arguments: dict[str, Any] = {
+        "residual": None,
+        "activation": None,
+        "keep_preactivation": False,
+    }
     arguments = arguments | arguments_of(conv) | more
-    new = call(node.graph, conv, fused, *in_order(fused, arguments))
+    new = call(node.graph, conv, target, *in_order(target, arguments))
     result = call(node.graph, node, operator.getitem, new, 0, val=value(node))
     node.replace_all_uses_with(result)
     erase_unused(node)

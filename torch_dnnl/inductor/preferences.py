@@ -21,6 +21,7 @@ _TABLE = {
     "groups of few channels": (True, True, True),
     "Winograd's": (True, True, True),
     "one dimension": (True, True, True),
+    "transposed": (True, False, True),
     "1x1": (False, False, False),
     "1x1 with a stride": (False, True, True),
     "few inputs": (False, True, True),
@@ -37,10 +38,13 @@ _PRODUCTS_OF_A_PASS = 512
 class Convolution:
     """What the choice depends on; not on spatial sizes, which may change from call to call."""
 
-    weights: Tensor  # [O, C / groups, *K]
+    weights: (
+        Tensor  # [O, C / groups, *K], of the convolution that a transposed one is a gradient of
+    )
     strides: tuple[Any, ...]
     dilations: tuple[Any, ...]
     groups: Any
+    transposed: bool
 
     @property
     def _kind(self) -> str | None:
@@ -58,6 +62,8 @@ class Convolution:
         dense = all(n == 1 for n in (*self.strides, *self.dilations))
         if kernel == [3, 3] and dense and min(inputs, outputs // self.groups) >= 16:
             return "Winograd's"
+        if self.transposed:
+            return "transposed"
         if all(n == 1 for n in kernel):
             return "1x1" if all(n == 1 for n in self.strides) else "1x1 with a stride"
         if inputs <= 4:
@@ -71,6 +77,8 @@ class Convolution:
             return False
         if is_frozen and kind == "groups of few channels":
             return has_epilogue  # torch's ends with any
+        if is_frozen and kind == "transposed":
+            return False  # Inductor has batch norm in the weights of torch's
         products = math.prod(self.weights.shape[1:])
         saves_a_pass = has_epilogue and not is_frozen and products <= _PRODUCTS_OF_A_PASS
         return _TABLE[kind][0] or saves_a_pass
