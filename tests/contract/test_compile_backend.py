@@ -18,6 +18,7 @@ from torch._inductor import config
 
 import torch_dnnl
 import torch_dnnl.inductor
+from torch_dnnl.inductor import preferences
 
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 3e-2}
 
@@ -325,7 +326,7 @@ def test_transposed_with_more_pixels_than_a_stride_stays():
 
 def test_autocast():
     model = nn.Sequential(nn.Conv2d(16, 16, 3), nn.BatchNorm2d(16), nn.SiLU()).eval()
-    x = images(1, 16, 9, 9, dtype=torch.float32)
+    x = images(1, 16, 14, 14, dtype=torch.float32)
     with recorded(freezing=True) as graphs, torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         actual, expected = compiled(model)(x), model(x)
     assert actual.dtype == expected.dtype == torch.bfloat16
@@ -347,6 +348,34 @@ def test_recompilations():
                 assert_close(function(x), model(x), torch.float64)
         graphs[backend] = counters["stats"]["unique_graphs"]
     assert 2 <= graphs["torch_dnnl"] <= graphs["inductor"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_preferences(dtype):
+    """Sizes of images count only where they are small; torch's oneDNN has no float64."""
+
+    def choice(*sizes, strides=1, groups=1, pixels=1000, transposed=False):
+        n = len(sizes) - 2
+        weights = torch.empty(sizes, dtype=dtype)
+        steps = ((strides,) * n, (1,) * n)
+        return preferences.Convolution(weights, *steps, groups, transposed, pixels)
+
+    large, small = choice(64, 64, 3, 3), choice(64, 64, 3, 3, pixels=49)
+    wide = choice(64, 64, 1, 1)
+    assert large.prefers_result(False) and large.prefers_frozen(False)
+    if not preferences._has_products(dtype):
+        assert {c.choice for c in (large, small, wide)} == {
+            (preferences.Result.ALWAYS, *[True] * 3)
+        }
+        return
+    assert not small.prefers_frozen(True)
+    assert wide.prefers_result(True) and not wide.prefers_result(False)
+    assert not choice(64, 1024, 1, 1).prefers_result(True)
+    each = choice(64, 1, 5, 5, groups=64)
+    assert [each.prefers_frozen(is_complete) for is_complete in (False, True)] == [False, True]
+    assert not choice(64, 64, 3, 3, 3).prefers_result(True)
+    on_gpu = preferences.Convolution(torch.empty(4, 4, 1, device="meta"), (1,), (1,), 1, False, 9)
+    assert not on_gpu.prefers_result(True)
 
 
 def test_modes_and_options():

@@ -14,6 +14,7 @@ from torch_dnnl.inductor.graphs import (
     CONSTRAINT,
     aten,
     call,
+    expected_numel,
     in_order,
     is_floating,
     ours,
@@ -43,19 +44,21 @@ def replace_convolutions(graph: Graph) -> None:
 
 
 def restore_convolutions(graph: Graph) -> None:
-    """Puts torch's back where ours has found no epilogue and is not the faster without one.
-
-    In a frozen graph torch's has nothing over ours if no arithmetic follows that it could take.
-    """
+    """Puts torch's back where ours has found no epilogue and is not the faster without one."""
     for node in graph.find_nodes(op="call_function", target=ours.convolution.default):
         described, attributes = node.meta.pop(_ORIGIN, (None, ()))
-        is_complete = is_frozen() and not _is_followed_by_arithmetic(node)
-        if described is None or described.prefers_result(is_complete, is_frozen()):
+        if described is None or _prefers(described, False, not _is_followed_by_arithmetic(node)):
             continue
         with graph.inserting_before(node):
             args = (*node.args[:3], *attributes)
             new = call(graph, node, aten.convolution.default, *args, val=value(node))
         replace(node, new)
+
+
+def _prefers(described: Convolution, has_epilogue: bool, is_complete: bool) -> bool:
+    if is_frozen():
+        return described.prefers_frozen(is_complete)
+    return described.prefers_result(has_epilogue)
 
 
 def _is_followed_by_arithmetic(node: Node) -> bool:
@@ -72,8 +75,10 @@ def _attributes(arguments: dict[str, Any]) -> tuple[Any, ...]:
 
 def _described(arguments: dict[str, Any]) -> Convolution:
     strides, dilations = tuple(arguments["stride"]), tuple(arguments["dilation"])
-    weights, transposed = value(arguments["weight"]), arguments["transposed"]
-    return Convolution(weights, strides, dilations, arguments["groups"], transposed)
+    src, weights = value(arguments["input"]), value(arguments["weight"])
+    pixels = expected_numel((src.shape[0], *src.shape[2:]))
+    groups, transposed = arguments["groups"], arguments["transposed"]
+    return Convolution(weights, strides, dilations, groups, transposed, pixels)
 
 
 def _is_possible(arguments: dict[str, Any], *tensors: Any) -> bool:
@@ -95,7 +100,7 @@ def _replace_result(graph: Graph, node: Node) -> None:
     if not _is_possible(arguments, *tensors):
         return
     described = _described(arguments)
-    if not described.prefers_result(True, is_frozen()):
+    if not _prefers(described, True, True):
         return
     attributes = _attributes(arguments)
     with graph.inserting_before(node):
@@ -138,8 +143,8 @@ def _replace_gradients(graph: Graph, node: Node) -> None:
     if not _is_possible(arguments, grad, src, weights):
         return
     wanted, described = list(arguments["output_mask"]), _described(arguments)
-    of_data = wanted[0] and described.prefers_data()
-    of_weights = wanted[1] and described.prefers_weights()
+    of_data = wanted[0] and described.choice.data
+    of_weights = wanted[1] and described.choice.weights
     if not of_data and not of_weights:
         return
     attributes = _attributes(arguments)

@@ -129,7 +129,8 @@ def _is_worth_it(conv: Node) -> bool:
     """New weights must cost less than a pass over the result, unless they are made only once."""
     if is_frozen():
         return True
-    return 4 * expected_numel(value(conv.args[1])) <= expected_numel(value(conv))
+    weights, result = (expected_numel(value(node).shape) for node in (conv.args[1], conv))
+    return 4 * weights <= result
 
 
 def _fold(graph: Graph, conv: Node, chain: list[tuple[Node, Node | None]]) -> None:

@@ -102,6 +102,6 @@ def are_alike(a: Tensor, b: Tensor) -> bool:
     )
 
 
-def expected_numel(tensor: Tensor) -> int:
+def expected_numel(sizes: Sequence[Any]) -> int:
     """The number of elements; of symbolic sizes, in the call for which the graph is compiled."""
-    return math.prod(n if isinstance(n, int) else n.node.hint or 1 for n in tensor.shape)
+    return math.prod(n if isinstance(n, int) else n.node.hint or 1 for n in sizes)

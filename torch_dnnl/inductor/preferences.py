@@ -1,42 +1,79 @@
 """Where ours is the faster: the one place that says so, from measurements.
 
-They are those of `benchmarks/results` in channels-last images, which Inductor makes of all images
-on CPUs. In a graph that is frozen for inference, torch's convolutions have their weights packed
-beforehand and end with an activation too. Nothing is measured on GPUs, where torch's stay.
+They are those of `benchmarks/results`, and of a Zen 4 with one thread, in channels-last images,
+which Inductor makes of all images on CPUs. Nothing is measured on GPUs, where torch's stay.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from enum import Enum
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-# The kinds of convolutions, of which the first that fits counts; and whether ours is preferred for
-# the result, for the gradient of data and for that of weights.
-_TABLE = {
-    "no products of this type in oneDNN": (True, True, True),
-    "groups of few channels": (True, True, True),
-    "Winograd's": (True, True, True),
-    "one dimension": (True, True, True),
-    "transposed": (True, False, True),
-    "1x1": (False, False, False),
-    "1x1 with a stride": (False, True, True),
-    "few inputs": (False, True, True),
-    "two dimensions": (False, False, True),
-    "three dimensions": (False, False, False),
+
+class Result(Enum):
+    """When the result of a convolution is ours."""
+
+    NEVER = 0
+    FUSED = 1  # with an epilogue, which saves a pass over memory, and products not too many
+    ALWAYS = 2
+
+
+class Choice(NamedTuple):
+    """Whether ours is preferred for the result and the two gradients.
+
+    In a graph that is frozen for inference the weights of torch's are packed beforehand, and any
+    arithmetic that follows is in its kernel.
+    """
+
+    result: Result
+    data: bool
+    weights: bool
+    frozen: bool = False
+
+
+_OURS = Choice(Result.ALWAYS, True, True, True)
+_TORCHS = Choice(Result.NEVER, False, False)
+
+# The kinds of convolutions: the first that fits counts.
+_FLOAT32 = {
+    "depthwise": _OURS,
+    "groups of few channels": Choice(Result.ALWAYS, True, True),
+    "one dimension": _OURS,
+    "3x3": _OURS,  # Winograd's products
+    "3x3 of few pixels": Choice(Result.ALWAYS, True, True),
+    "transposed": Choice(Result.ALWAYS, False, True),
+    "1x1": Choice(Result.FUSED, False, False),
+    "1x1 with a stride": Choice(Result.FUSED, True, True),
+    "few inputs": Choice(Result.FUSED, True, True),
+    "two dimensions": Choice(Result.FUSED, False, True),
+    "three dimensions": _TORCHS,
+}
+_HALF = {
+    "depthwise": _OURS,
+    "groups of few channels": _TORCHS,
+    "one dimension": _OURS,
+    "3x3": _OURS,
+    "3x3 of few pixels": Choice(Result.NEVER, False, True),
+    "transposed": _TORCHS,
+    "1x1": Choice(Result.FUSED, False, False),
+    "1x1 with a stride": Choice(Result.FUSED, True, True),
+    "few inputs": _TORCHS,
+    "two dimensions": _TORCHS,
+    "three dimensions": _TORCHS,
 }
 
-# Where an epilogue saves a pass over the result, ours may have a product less quick. That many
-# products for each output make up for it.
-_PRODUCTS_OF_A_PASS = 512
+_FEW_PIXELS = 128  # fewer than that do not make up for the transform of the weights
+_MANY_PRODUCTS = 512  # of an output; a pass over memory is little beside more than that
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """What the choice depends on; not on spatial sizes, which may change from call to call."""
+    """What the choice depends on."""
 
     weights: (
         Tensor  # [O, C / groups, *K], of the convolution that a transposed one is a gradient of
@@ -45,49 +82,48 @@ class Convolution:
     dilations: tuple[Any, ...]
     groups: Any
     transposed: bool
+    pixels: int  # of all images, in the call for which a graph is compiled
 
     @property
-    def _kind(self) -> str | None:
-        """A line of the table, or None for what it does not speak of."""
+    def choice(self) -> Choice:
         sizes = (*self.weights.shape, *self.strides, *self.dilations, self.groups)
         if self.weights.device.type != "cpu" or not all(isinstance(n, int) for n in sizes):
-            return None
-        outputs, inputs, *kernel = self.weights.shape
+            return _TORCHS
         if not _has_products(self.weights.dtype):
-            return "no products of this type in oneDNN"
-        if self.groups > 1 and inputs * outputs // self.groups <= 256:
+            return _OURS
+        return (_FLOAT32 if self.weights.dtype == torch.float32 else _HALF)[self._kind]
+
+    @property
+    def _kind(self) -> str:
+        outputs, inputs, *kernel = self.weights.shape
+        outputs //= self.groups
+        if self.groups > 1 and inputs == 1:
+            return "depthwise"
+        if self.groups > 1 and inputs * outputs <= 256:
             return "groups of few channels"
         if len(kernel) == 1:
             return "one dimension"
-        dense = all(n == 1 for n in (*self.strides, *self.dilations))
-        if kernel == [3, 3] and dense and min(inputs, outputs // self.groups) >= 16:
-            return "Winograd's"
+        has_stride = any(n != 1 for n in self.strides)
+        is_dense = not has_stride and all(n == 1 for n in self.dilations)
+        if kernel == [3, 3] and is_dense and min(inputs, outputs) >= 16:
+            return "3x3" if self.pixels >= _FEW_PIXELS else "3x3 of few pixels"
         if self.transposed:
             return "transposed"
         if all(n == 1 for n in kernel):
-            return "1x1" if all(n == 1 for n in self.strides) else "1x1 with a stride"
+            return "1x1 with a stride" if has_stride else "1x1"
         if inputs <= 4:
             return "few inputs"
         return "two dimensions" if len(kernel) == 2 else "three dimensions"
 
-    def prefers_result(self, has_epilogue: bool, is_frozen: bool) -> bool:
+    def prefers_result(self, has_epilogue: bool) -> bool:
         """`has_epilogue`: ours ends with a residual or an activation."""
-        kind = self._kind
-        if kind is None:
-            return False
-        if is_frozen and kind == "groups of few channels":
-            return has_epilogue  # torch's ends with any
-        if is_frozen and kind == "transposed":
-            return False  # Inductor has batch norm in the weights of torch's
-        products = math.prod(self.weights.shape[1:])
-        saves_a_pass = has_epilogue and not is_frozen and products <= _PRODUCTS_OF_A_PASS
-        return _TABLE[kind][0] or saves_a_pass
+        if self.choice.result is Result.FUSED:
+            return has_epilogue and math.prod(self.weights.shape[1:]) <= _MANY_PRODUCTS
+        return self.choice.result is Result.ALWAYS
 
-    def prefers_data(self) -> bool:
-        return self._kind is not None and _TABLE[self._kind][1]
-
-    def prefers_weights(self) -> bool:
-        return self._kind is not None and _TABLE[self._kind][2]
+    def prefers_frozen(self, is_complete: bool) -> bool:
+        """`is_complete`: ours ends with all the arithmetic that torch's would end with."""
+        return self.choice.frozen and (is_complete or self._kind != "depthwise")
 
 
 def _has_products(dtype: torch.dtype) -> bool:
