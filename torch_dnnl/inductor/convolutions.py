@@ -45,9 +45,11 @@ def replace_convolutions(graph: Graph) -> None:
 
 def restore_convolutions(graph: Graph) -> None:
     """Puts torch's back where ours has found no epilogue and is not the faster without one."""
-    for node in graph.find_nodes(op="call_function", target=ours.convolution.default):
+    for node in list(graph.nodes):
         described, attributes = node.meta.pop(_ORIGIN, (None, ()))
-        if described is None or _prefers(described, False, not _is_followed_by_arithmetic(node)):
+        if described is None or node.target is not ours.convolution.default:
+            continue
+        if _prefers(described, False, not _is_followed_by_arithmetic(node)):
             continue
         with graph.inserting_before(node):
             args = (*node.args[:3], *attributes)

@@ -81,12 +81,7 @@ def _chain(conv: Node) -> list[tuple[Node, Node | None]]:
     return chain if any(operand is not None for _, operand in chain) else []
 
 
-_BY_CHANNEL = {
-    aten.add.Tensor: "add",
-    aten.sub.Tensor: "sub",
-    aten.mul.Tensor: "mul",
-    aten.div.Tensor: "div",
-}
+_BY_CHANNEL = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)
 
 
 def _channel_axis(conv: Node) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Graph
+from torch.fx import Graph, Node
 from torch.nn import functional
 
 from torch_dnnl.functional import interpolate
@@ -28,16 +28,25 @@ def replace_interpolations(graph: Graph) -> None:
     for node in graph.find_nodes(op="call_function", target=functional.interpolate):
         call = _signature.bind(*node.args, **node.kwargs)
         call.apply_defaults()
-        input, output = call.arguments["input"].meta["example_value"], node.meta["example_value"]
+        input, output = _example(call.arguments["input"]), _example(node)
         mode, factors = call.arguments["mode"], call.arguments["scale_factor"]
-        if _has_one_rule(output, mode, factors) and prefers_interpolation(input, output, mode):
+        if input is None or output is None or not _has_one_rule(output, mode, factors):
+            continue
+        if prefers_interpolation(input, output, mode):
             node.target = _interpolate
-    for target in _POOLS:
+    for target, n in _POOLS.items():
         for node in graph.find_nodes(op="call_function", target=target):
-            source: Any = node.args[0] if node.args else node.kwargs["input"]
-            input, output = source.meta["example_value"], node.meta["example_value"]
-            if input.dim() == _POOLS[target] + 2 and prefers_interpolation(input, output, "area"):
+            input = _example(node.args[0] if node.args else node.kwargs["input"])
+            output = _example(node)
+            if input is None or output is None or input.dim() != n + 2:
+                continue
+            if prefers_interpolation(input, output, "area"):
                 node.target = _average_pool
+
+
+def _example(node: Any) -> Tensor | None:
+    """The fake tensor that Dynamo has computed for a node."""
+    return node.meta.get("example_value") if isinstance(node, Node) else None
 
 
 def _has_one_rule(output: Tensor, mode: str, factors: Any) -> bool:
