@@ -269,6 +269,24 @@ def test_symbolic_sizes():
     assert [call["residual"] is not None for call in graphs.fused] == [False, True]
 
 
+@pytest.mark.parametrize("check", [check_inference, check_training])
+def test_activation_of_a_view(check):
+    """As in transformers, where tokens follow from pixels."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(4, 6, 3, padding=1)
+            self.linear = nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.linear(F.gelu(self.conv(x).flatten(2).transpose(1, 2)))
+
+    (call,) = check(Model().double(), images(2, 4, 5, 6)).fused
+    assert call["activation"] == "gelu"
+    assert call["keep_preactivation"] == (check is check_training)
+
+
 def test_dimensions_and_groups():
     class Model(nn.Module):
         def __init__(self):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -184,7 +185,7 @@ def _fuse_residual(node: Node) -> None:
             continue
         if arguments_of(conv).get("residual") is None and len(conv.users) == 1:
             with node.graph.inserting_before(node):
-                _fuse(node, conv, {"residual": residual})
+                _fuse(node, conv, {"residual": residual}, result)
             return
 
 
@@ -193,11 +194,15 @@ def _fuse_activation(node: Node) -> None:
     if found is None:
         return
     name, before = found
+    views: list[Node] = []
+    while before.target in _VIEWS:
+        views.insert(0, before)
+        before = before.args[0]  # type: ignore[assignment]
     conv = _open_convolution(before)
     if conv is None:
         return
     with node.graph.inserting_before(before):
-        fused = _fuse(node, conv, {"activation": name})
+        fused = _fuse(node, conv, {"activation": name}, before, views)
         if before.users:
             arguments = arguments_of(fused) | {"keep_preactivation": True}
             fused.args = tuple(in_order(fused.target, arguments))
@@ -205,6 +210,13 @@ def _fuse_activation(node: Node) -> None:
             kept = call(node.graph, before, operator.getitem, fused, 1, val=value(before))
             before.replace_all_uses_with(kept)
             erase_unused(before)
+
+
+# An activation may come before these as well as after them.
+_VIEWS = (
+    *(aten.view.default, aten.reshape.default, aten.permute.default, aten.transpose.int),
+    *(aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default),
+)
 
 
 def _open_convolution(result: Node) -> Node | None:
@@ -227,17 +239,23 @@ _WITH_EPILOGUE = {
 }
 
 
-def _fuse(node: Node, conv: Node, more: dict[str, Any]) -> Node:
-    """Puts a convolution with more arguments in the place of what `node` makes of its result."""
+def _fuse(
+    node: Node, conv: Node, more: dict[str, Any], before: Node, views: Sequence[Node] = ()
+) -> Node:
+    """Puts a convolution with more arguments in the place of what `node` makes of its result.
+
+    That is `before`, which `node` may see through views.
+    """
     target: Any = _WITH_EPILOGUE[conv.target]  # type: ignore[index]
-    arguments: dict[str, Any] = {
-        "residual": None,
-        "activation": None,
-        "keep_preactivation": False,
-    }
+    arguments = {"residual": None, "activation": None, "keep_preactivation": False}
     arguments = arguments | arguments_of(conv) | more
-    new = call(node.graph, conv, target, *in_order(target, arguments))
-    result = call(node.graph, node, operator.getitem, new, 0, val=value(node))
+    graph = node.graph
+    new = call(graph, conv, target, *in_order(target, arguments))
+    result = call(graph, before, operator.getitem, new, 0, val=value(before))
+    with graph.inserting_before(node):
+        for view in views:
+            target = view.target
+            result = call(graph, view, target, result, *view.args[1:], val=value(view))
     node.replace_all_uses_with(result)
     erase_unused(node)
     return new
