@@ -136,8 +136,8 @@ def choose_cpu() -> list[str]:
 
 
 def sources(suffix: str, device: str | None = None) -> list[str]:
-    """The files of a library: those in the folders of a device, or in no device's."""
-    devices = {"cpu", "cuda"}
+    """The files of a library: those in the folders of a device, or of Python, or in neither's."""
+    devices = {"cpu", "cuda", "python"}
     wanted = {device} if device else set()
     paths = [
         path.relative_to(ROOT)
@@ -170,11 +170,10 @@ def library(name: str, sources: list[str], flags: list[str]) -> Extension:
         extra_compile_args={"cxx": common + host, "nvcc": common + nvcc},
     )
     # The OpenMP that at::parallel_for needs and the CUDA runtime are those that torch has loaded: a
-    # second copy would be a second thread pool. Nothing here calls Python, so that the operators
+    # second copy would be a second thread pool. Only _python calls Python, so that the operators
     # also load into a C++ process.
-    extension.libraries = [
-        needed for needed in extension.libraries if needed not in ("torch_python", "cudart")
-    ]
+    left_out = ["cudart"] if name == "_python" else ["cudart", "torch_python"]
+    extension.libraries = [needed for needed in extension.libraries if needed not in left_out]
     return extension
 
 
@@ -203,7 +202,10 @@ PRECOMPILED = {part: ROOT / "csrc" / "core" / part / "precompiled.h" for part in
 CPU_TABLES = [path for path in sources(".cpp", "cpu") if path.endswith("_cpu.cpp")]
 CPU_KERNELS = [path for path in sources(".cpp", "cpu") if path not in CPU_TABLES]
 
-libraries = [library("_C", sources(".cpp"), ["-O2"])]
+libraries = [
+    library("_C", sources(".cpp"), ["-O2"]),
+    library("_python", sources(".cpp", "python"), ["-O2"]),
+]
 for name in cpu_names:
     capability = [f"-DCPU_CAPABILITY={name.upper()}", f"-DCPU_CAPABILITY_{name.upper()}"]
     libraries.append(library(f"_cpu_{name}", CPU_KERNELS, ["-O3", *capability, *CPU_FLAGS[name]]))
@@ -282,6 +284,8 @@ class BuildLibraries(BuildExtension):
         )
 
     def get_ext_filename(self, ext_name: str) -> str:
+        if ext_name.endswith("_python"):  # for this version of Python alone, so it is in the name
+            return super().get_ext_filename(ext_name)
         return f"{ext_name.replace('.', os.sep)}.so"
 
     def write_facts(self) -> None:

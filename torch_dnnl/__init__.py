@@ -73,6 +73,7 @@ def _load_libraries() -> None:
 _load_libraries()
 
 from torch_dnnl import _flops, functional, nn, quantization  # noqa: E402, F401
+from torch_dnnl._accelerate import accelerate  # noqa: E402
 from torch_dnnl.convert import convert  # noqa: E402
 from torch_dnnl.functional import _algorithm  # noqa: E402
 from torch_dnnl.functional._algorithm import (  # noqa: E402
@@ -119,6 +120,7 @@ def build_info() -> dict[str, Any]:
 
 
 __all__ = [
+    "accelerate",
     "build_info",
     "conv_algorithm",
     "convert",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from itertools import product
 
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import torch_dnnl
 import torch_dnnl.functional as D
 
 from .case import LAYOUTS, SHORT, Case, randbytes, randn
@@ -45,11 +47,38 @@ def small_calls(device: str) -> Iterator[Case]:
             (x, w),
         )
     yield Case(
+        "conv_transpose2d padding=1",
+        lambda x, w: D.conv_transpose2d(x, w, padding=1),
+        lambda x, w: F.conv_transpose2d(x, w, padding=1),
+        (x, w),
+    )
+    yield Case(
         "reorder to bfloat16",
         lambda x: D.reorder(x, dtype=torch.bfloat16),
         lambda x: x.to(torch.bfloat16),
         (x,),
     )
+    # What the context adds to our functions, and to others of torch.
+    for label, ours, direct in [
+        ("conv2d", F.conv2d, D.conv2d),
+        ("interpolate", partial(F.interpolate, size=(8, 8)), partial(D.interpolate, size=(8, 8))),
+        ("relu", torch.relu, torch.relu),
+    ]:
+        tensors = (x, w) if label == "conv2d" else (x,)
+        yield Case(f"accelerate, 10 {label}", within(ours), repeated(direct), tensors)
+
+
+def repeated(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def run(*tensors: Tensor) -> Tensor:
+        for _ in range(10):
+            result = function(*tensors)
+        return result
+
+    return run
+
+
+def within(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return torch_dnnl.accelerate()(repeated(function))
 
 
 def interpolation(

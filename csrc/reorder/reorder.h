@@ -57,29 +57,54 @@ inline bool is_integer(c10::ScalarType type) {
   return c10::isIntegralType(type, /*includeBool=*/false);
 }
 
+// Whether every element stays in its place, and arrays that go with them are not there: then the
+// dimensions mean nothing. It is the commonest call, and kernels find this out in more time than a
+// small tensor takes.
+inline bool is_one_line(const ReorderArguments& call, const at::Tensor& dst) {
+  const auto& operands = call.options.operand;
+  return call.src.dim() > 0 && !call.src_format && !call.dst_format && !call.options.accumulate &&
+      std::none_of(
+             std::begin(operands),
+             std::end(operands),
+             [](const ReorderOperand& operand) { return operand.tensor.has_value(); }) &&
+      call.src.is_non_overlapping_and_dense() && call.src.strides() == dst.strides();
+}
+
+// The layouts of src, of dst and, along the digits of dst, of accumulate.
+inline void set_layouts(ReorderProblem& p, const ReorderArguments& call, const at::Tensor& dst) {
+  set_layout(call.src_format, call.src, p.src_layout);
+  set_layout(call.dst_format, dst, p.dst_layout);
+  if (call.options.accumulate)
+    for (int64_t d = 0; d < dst.dim(); d++)
+      p.dst_layout.digit[d].accumulate_stride = call.options.accumulate->stride(d);
+  std::stable_sort(
+      p.dst_layout.digit, p.dst_layout.digit + dst.dim(), [](const auto& a, const auto& b) {
+        return a.stride > b.stride;
+      });
+}
+
 // The problem as the arguments say it.
-inline ReorderProblem unreduced_problem(const ReorderArguments& call, const at::Tensor& dst) {
+inline ReorderProblem
+unreduced_problem(const ReorderArguments& call, const at::Tensor& dst, bool as_one_line = false) {
   const at::Tensor& src = call.src;
   const ReorderOptions& options = call.options;
   ReorderProblem p{};
-  p.dims = call.size.size();
-  for (int64_t d = 0; d < p.dims; d++)
-    p.size[d] = call.size[d].expect_int();
-
-  set_layout(call.src_format, src, p.src_layout);
-  set_layout(call.dst_format, dst, p.dst_layout);
+  if (as_one_line) {
+    p.dims = p.src_layout.digits = p.dst_layout.digits = 1;
+    p.size[0] = src.numel();
+    p.src_layout.digit[0] = p.dst_layout.digit[0] = {0, p.size[0], 1, 1, 0};
+  } else {
+    p.dims = call.size.size();
+    for (int64_t d = 0; d < p.dims; d++)
+      p.size[d] = call.size[d].expect_int();
+    set_layouts(p, call, dst);
+  }
   if (options.accumulate) {
     ReorderProblem::Operand& accumulate = p.operand[reorder_arrays::kAccumulate];
     accumulate.present = true;
     accumulate.dtype = options.accumulate->scalar_type();
     accumulate.data = options.accumulate->const_data_ptr();
-    for (int64_t d = 0; d < dst.dim(); d++)
-      p.dst_layout.digit[d].accumulate_stride = options.accumulate->stride(d);
   }
-  std::stable_sort(
-      p.dst_layout.digit, p.dst_layout.digit + dst.dim(), [](const auto& a, const auto& b) {
-        return a.stride > b.stride;
-      });
   for (int array = 0; array < reorder_arrays::kAccumulate; array++)
     set_operand(p, array, options);
 
@@ -121,7 +146,8 @@ inline at::Tensor reorder_output(const ReorderArguments& call, c10::ScalarType d
 // moved as bits.
 inline ReorderProblem reorder_problem(const ReorderArguments& call, const at::Tensor& dst) {
   using reorder_detail::is_integer;
-  ReorderProblem p = reorder_detail::unreduced_problem(call, dst);
+  ReorderProblem p =
+      reorder_detail::unreduced_problem(call, dst, reorder_detail::is_one_line(call, dst));
   const auto is_present = [](const ReorderProblem::Operand& operand) { return operand.present; };
   if (std::any_of(std::begin(p.operand), std::end(p.operand), is_present))
     return p;

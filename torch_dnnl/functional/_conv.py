@@ -10,11 +10,14 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from torch_dnnl.functional import _algorithm
 from torch_dnnl.functional._errors import check_types, in_words_of, is_int
+from torch_dnnl.functional._quick import quick
 
+_quick_convolution = quick("convolution")
 _convolution = torch.ops.torch_dnnl.convolution.default
 _convolution_fused = torch.ops.torch_dnnl.convolution_fused.default
 
@@ -131,6 +134,26 @@ def overridden(
     return handle_torch_function(function, (input, weight, bias), input, weight, bias, *args)
 
 
+def conv_quickly(
+    n: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+) -> Any:
+    """The result of a plain call, one of numbers outside of graphs; else NotImplemented."""
+    if is_dynamo_compiling() or input.dim() != n + 2 or _algorithm.convolution.options:
+        return NotImplemented
+    # fmt: off
+    return _quick_convolution(
+        input, weight, bias, stride, padding, padding, dilation, "none", groups, "NCX", "OIX"
+    )
+    # fmt: on
+
+
 def _conv(
     n: int,
     input: Tensor,
@@ -142,6 +165,9 @@ def _conv(
     groups: int,
 ) -> Tensor:
     try:
+        dst = conv_quickly(n, input, weight, bias, stride, padding, dilation, groups)
+        if dst is not NotImplemented:
+            return dst  # type: ignore[no-any-return]
         check_ints(stride, dilation, groups)
         if not isinstance(padding, str):
             check_ints(*padding) if isinstance(padding, (list, tuple)) else check_ints(padding)

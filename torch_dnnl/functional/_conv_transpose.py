@@ -9,10 +9,12 @@ attributes are those of that convolution.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 from torch.overrides import has_torch_function_variadic
 
 from torch_dnnl.functional import _algorithm
@@ -25,7 +27,9 @@ from torch_dnnl.functional._conv import (
     raise_as_torch,
 )
 from torch_dnnl.functional._errors import check_types
+from torch_dnnl.functional._quick import quick
 
+_quick_transpose = quick("convolution_transpose")
 _convolution_transpose = torch.ops.torch_dnnl.convolution_transpose.default
 
 # The formats of weights, and what they are to the convolution that is transposed.
@@ -140,6 +144,13 @@ def _conv_transpose(
     dilation: Any,
 ) -> Tensor:
     try:
+        # To the operator the output padding is a part of other numbers.
+        if type(output_padding) is int or all(type(more) is int for more in output_padding):
+            dst = _conv_transpose_quickly(
+                n, input, weight, bias, stride, padding, output_padding, groups, dilation
+            )
+            if dst is not NotImplemented:
+                return dst  # type: ignore[no-any-return]
         check_ints(stride, padding, output_padding, groups, dilation)
         batched = input.dim() != n + 1
         src = input if batched else input.unsqueeze(0)
@@ -349,6 +360,34 @@ def _transpose(
             f"convolution_transpose: expected weights to be {n + 2}-D, got {weights.dim()}-D with "
             f"sizes {list(weights.shape)}"
         )
+    dst_size, ends, more = _plan(
+        sizes, kernel, strides, dilations, begin, end, output_padding, is_same
+    )
+    if any(more):
+        pads = [pad for added in reversed(more) for pad in (0, added)]
+        src = torch.nn.functional.pad(src, [0, 0, *pads] if data_format == "NXC" else pads)
+    dst, _ = _convolution_transpose(
+        *(src, weights, bias, strides, begin, ends, dilations, "none", groups),
+        *(data_format, weights_format),
+        **options,
+        residual=residual,
+        activation=activation,
+        dst_size=dst_size,
+    )
+    return dst  # type: ignore[no-any-return]
+
+
+def _plan(
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    begin: Sequence[int],
+    end: Sequence[int],
+    output_padding: Sequence[int],
+    is_same: bool,
+) -> tuple[list[int], list[int], list[int]]:
+    """The sizes of the result, the pads that give them, and the pixels that are added to src."""
     dst_size, ends, more = [], [], []
     for size, k, s, d, b, e, added in zip(
         sizes, kernel, strides, dilations, begin, end, output_padding, strict=True
@@ -365,18 +404,65 @@ def _transpose(
         dst_size.append(out)
         ends.append(e)
         more.append(missing)
-    if any(more):
-        pads = [pad for added in reversed(more) for pad in (0, added)]
-        src = torch.nn.functional.pad(src, [0, 0, *pads] if data_format == "NXC" else pads)
-    dst, _ = _convolution_transpose(
-        *(src, weights, bias, strides, begin, ends, dilations, "none", groups),
-        *(data_format, weights_format),
-        **options,
-        residual=residual,
-        activation=activation,
-        dst_size=dst_size,
+    return dst_size, ends, more
+
+
+def _conv_transpose_quickly(
+    n: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    output_padding: Any,
+    groups: int,
+    dilation: Any,
+) -> Any:
+    """The result of a plain call, one of numbers outside of graphs; else NotImplemented."""
+    if (
+        is_dynamo_compiling()
+        or input.dim() != n + 2
+        or weight.dim() != n + 2
+        or _algorithm.convolution.options
+    ):
+        return NotImplemented
+    try:
+        plan = _plan_of_numbers(
+            n, input.shape, weight.shape, stride, padding, output_padding, dilation
+        )
+    except TypeError:  # such as a list, which is no key
+        return NotImplemented
+    if plan is None:
+        return NotImplemented
+    ends, dst_size = plan
+    # fmt: off
+    return _quick_transpose(
+        input, weight, bias, stride, padding, ends, dilation, "none", groups, "NCX", "OIX", "auto",
+        None, None, False, dst_size,
     )
-    return dst  # type: ignore[no-any-return]
+    # fmt: on
+
+
+@lru_cache(maxsize=256)
+def _plan_of_numbers(
+    n: int, src: Sequence[int], weights: Sequence[int], *attributes: Any
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """The pads at the end and the sizes of the result, where torch takes the call as it is.
+
+    Keys do not tell 1.0 and True from 1; the caller does.
+    """
+    spread = [value if isinstance(value, tuple) else (value,) * n for value in attributes]
+    if any(len(value) != n or not all(type(i) is int for i in value) for value in spread):
+        return None
+    strides, pads, added, dilations = spread
+    if min(*strides, *dilations) < 1 or min(*pads, *added) < 0:
+        return None
+    if any(a >= s and a >= d for a, s, d in zip(added, strides, dilations, strict=True)):
+        return None
+    dst_size, ends, more = _plan(
+        src[2:], weights[2:], strides, dilations, pads, pads, added, is_same=False
+    )
+    return None if any(more) else (tuple(ends), tuple(dst_size))
 
 
 def _check_transpose_types(function: str, **arguments: object) -> None:

@@ -15,11 +15,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from torch_dnnl.formats import parse
 from torch_dnnl.functional._algorithm import reorder as reorder_choice
 from torch_dnnl.functional._errors import check_types, describe, in_words_of
+from torch_dnnl.functional._quick import quick
 
+_quick_reorder = quick("reorder")
 _reorder = torch.ops.torch_dnnl.reorder.default
 _fake_reorder = torch.ops.torch_dnnl.fake_reorder.default
 
@@ -145,9 +148,15 @@ def reorder(
             options = options | {"beta": beta}
         if round_before_zero_point:
             options = options | {"round_before_zero_point": round_before_zero_point}
-        if has_bool or not (dtype is None or isinstance(dtype, torch.dtype)):
-            raise TypeError  # explained below; the schema takes ints and bools as other numbers
-        dst: Tensor = _reorder(src, dst_format, src_format, size, dtype, **options)
+        if has_bool:
+            raise TypeError  # explained below; the schema takes bools as other numbers
+        dst: Any = NotImplemented
+        if size is None and not options and not is_dynamo_compiling():
+            dst = _quick_reorder(src, dst_format, src_format, None, dtype)
+        if dst is NotImplemented:
+            if not (dtype is None or isinstance(dtype, torch.dtype)):
+                raise TypeError  # explained below; the schema takes ints
+            dst = _reorder(src, dst_format, src_format, size, dtype, **options)
     except Exception as error:
         _check_types(
             "reorder",
@@ -167,7 +176,7 @@ def reorder(
         _explain_axis(error)
         raise
     if compensation is None:
-        return dst
+        return dst  # type: ignore[no-any-return]
     logical = _logical_size(src, src_format, size)
     sums = _compensation(compensation, dst, dst_format, src_format, logical)
     return dst, sums  # type: ignore[return-value]

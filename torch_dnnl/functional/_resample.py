@@ -10,11 +10,14 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from torch_dnnl.functional import _algorithm
 from torch_dnnl.functional._errors import check_factors, check_types, describe, in_words_of
+from torch_dnnl.functional._quick import quick
 
+_quick_resample = quick("resample")
 _resample = torch.ops.torch_dnnl.resample.default
 _chosen = _algorithm.resample
 
@@ -190,7 +193,9 @@ def interpolate(
                 raise ValueError  # explained below
             if not isinstance(size, (list, tuple)):
                 sizes = (size,) * (rank - 2)
-            _check_ints(sizes)
+            for n in sizes:
+                if type(n) is not int:
+                    _check_ints(sizes)
         else:
             factors = scale_factor
             if not isinstance(scale_factor, (list, tuple)):
@@ -201,7 +206,8 @@ def interpolate(
         if mode == "nearest-exact" or (
             mode == "nearest"
             and (
-                input.dtype == torch.float64 or (factors and any(f not in (1, 2) for f in factors))
+                input.dtype == torch.float64
+                or len(factors) != factors.count(1) + factors.count(2)  # any() takes longer
             )
         ):
             factors, attributes = _nearest_as_aten(input, sizes, factors, mode)
@@ -221,8 +227,14 @@ def interpolate(
         if mode in ("bicubic", "lanczos") and input.dtype == torch.uint8:
             sizes = sizes or _scaled(input.shape[2:], factors)
             return _axis_by_axis(input, sizes, factors, attributes)
-        result: Tensor = _resample(input, sizes, factors, *attributes, **_chosen.options)
-        return result
+        options = _chosen.options
+        if not options and not is_dynamo_compiling():
+            result = _quick_resample(input, sizes, factors, *attributes)
+            if result is not NotImplemented:
+                return result  # type: ignore[no-any-return]
+        return _resample(  # type: ignore[no-any-return]
+            input, sizes, factors, *attributes, **options
+        )
     except Exception as error:
         _explain_interpolate(
             error,

@@ -47,9 +47,9 @@ struct Steps {
 };
 
 // Of the pullbacks only those that are wanted. The tensors and sizes that belong to the pullbacks,
-// and then those of the ending's derivative, live in the node: autograd must own the tensors, and
-// compiled autograd turns both into inputs of its graph. What a pullback has saved of them are
-// placeholders: an undefined tensor, a list of as many sizes.
+// the last one's first, and then those of the ending's derivative live in the node: autograd must
+// own the tensors, and compiled autograd turns both into inputs of its graph. What a pullback has
+// saved of them are placeholders: an undefined tensor, a list of as many sizes.
 variable_list run_steps(
     const Steps& steps,
     const std::vector<bool>& wanted,
@@ -71,13 +71,13 @@ variable_list run_steps(
     return saved;
   };
   variable_list result(steps.pullbacks.size());
+  std::vector<Stack> of_pullbacks(result.size());
+  for (size_t i = result.size(); i-- > 0;)
+    of_pullbacks[i] = filled(steps.pullbacks[i].second.saved);
   std::vector<ArgumentToDifferentiate> arguments;
-  for (size_t i = 0; i < result.size(); i++) {
-    const auto& [argument, pullback] = steps.pullbacks[i];
-    Stack saved = filled(pullback.saved);
+  for (size_t i = 0; i < result.size(); i++)
     if (wanted[i])
-      arguments.push_back({argument, std::move(saved)});
-  }
+      arguments.push_back({steps.pullbacks[i].first, std::move(of_pullbacks[i])});
   const auto for_each_wanted = [&](const auto& gradient) {
     for (size_t i = 0, at = 0; i < result.size(); i++)
       if (wanted[i])
@@ -113,8 +113,15 @@ struct OperatorBackward : torch::autograd::TraceableFunction {
   std::vector<SymInt> sizes;
 
   void add(size_t argument, Pullback pullback) {
-    take_values(pullback.saved, /*is_output=*/false);
     steps.pullbacks.emplace_back(argument, std::move(pullback));
+  }
+
+  // Once all are added. The gradient of one of two factors takes the other one: from the last
+  // pullback to the first, tensors are saved in the order of the arguments, as torch saves those of
+  // a convolution. Then a checkpoint may compute the one again in the place of the other.
+  void save() {
+    for (auto step = steps.pullbacks.rbegin(); step != steps.pullbacks.rend(); ++step)
+      take_values(step->second.saved, /*is_output=*/false);
   }
 
   // When the outputs have their history: it leads to this node, which must not own itself.
@@ -306,6 +313,7 @@ struct AutogradKernel {
     }
     if (node->steps.pullbacks.empty())
       return nullptr;
+    node->save();
     torch::autograd::set_history(results, node);
     return node;
   }

@@ -1,0 +1,228 @@
+"""`accelerate`: torch's convolutions and resizes run ours within a context, in any code.
+
+A TorchFunctionMode sees every call of torch's functions, however the caller got hold of them, and
+torch.compile traces it. Calls that we have an operator for go to ours, all others pass.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._contextlib import context_decorator
+
+from torch_dnnl.functional import interpolate
+from torch_dnnl.functional._conv import _conv, conv_quickly
+from torch_dnnl.functional._conv_transpose import _conv_transpose
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Replacement = Callable[..., Tensor | None]
+
+# Any other class of tensors may have its own idea of a convolution, so it keeps torch's functions.
+# Fake and functional tensors stand for plain ones while a program is exported. Whatever else is not
+# ours our functions refuse; what torch takes is sorted out before, as a graph that is traced cannot
+# contain a refusal.
+_PLAIN = frozenset(
+    {Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor, FunctionalTensor, type(None)}
+)
+_WIDE = frozenset({torch.float64, torch.float32})
+_FLOATING = _WIDE | {torch.bfloat16, torch.float16}
+_HAS_CUDA = torch._C._dispatch_has_kernel_for_dispatch_key("torch_dnnl::resample", "CUDA")
+
+
+def _are_plain(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    return (
+        type(input) in _PLAIN
+        and type(weight) in _PLAIN
+        and type(bias) in _PLAIN
+        and input.dtype in _FLOATING
+    )
+
+
+def _convolution(n: int) -> _Replacement:
+    def convolution(
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Tensor | None:
+        if not (input.is_cpu or (_HAS_CUDA and input.is_cuda)):
+            return None
+        dst = conv_quickly(n, input, weight, bias, stride, padding, dilation, groups)
+        if dst is not NotImplemented:
+            return dst  # type: ignore[no-any-return]
+        if not _are_plain(input, weight, bias):
+            return None
+        # torch has neither our other names of paddings nor pairs of them.
+        if isinstance(padding, str):
+            if padding not in ("same", "valid"):
+                return None
+        elif isinstance(padding, (list, tuple)) and isinstance(padding[0], (list, tuple)):
+            return None
+        return _conv(n, input, weight, bias, stride, padding, dilation, groups)
+
+    return convolution
+
+
+def _convolution_transpose(n: int) -> _Replacement:
+    def convolution_transpose(
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+    ) -> Tensor | None:
+        if not (
+            (input.is_cpu or (_HAS_CUDA and input.is_cuda)) and _are_plain(input, weight, bias)
+        ):
+            return None
+        args = (stride, padding, output_padding, groups, dilation)
+        return _conv_transpose(n, input, weight, bias, *args)
+
+    return convolution_transpose
+
+
+def _interpolate(
+    input: Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Tensor | None:
+    if type(input) not in _PLAIN or not (input.is_cpu or (_HAS_CUDA and input.is_cuda)):
+        return None
+    # torch has fewer types and ranks than we have.
+    if input.dtype == torch.uint8:
+        if not (mode in ("bilinear", "bicubic") and input.dim() == 4 and input.is_cpu):
+            return None
+    elif antialias:
+        if not (input.dtype in _WIDE and input.dim() == 4):
+            return None
+    elif input.dtype not in _FLOATING:
+        return None
+    return interpolate(
+        input, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias
+    )
+
+
+_REPLACEMENTS: dict[Callable[..., Any], _Replacement] = {
+    torch.conv1d: _convolution(1),
+    torch.conv2d: _convolution(2),
+    torch.conv3d: _convolution(3),
+    torch.conv_transpose1d: _convolution_transpose(1),
+    torch.conv_transpose2d: _convolution_transpose(2),
+    torch.conv_transpose3d: _convolution_transpose(3),
+    torch.nn.functional.interpolate: _interpolate,
+}
+
+# What a mode calls runs without the mode. The backward pass may run anything, such as a checkpoint
+# that computes its forward pass again, so it has to run within the mode.
+_WITHIN = frozenset({Tensor.backward, torch.autograd.backward, torch.autograd.grad})
+
+
+def _has_subclass(tensors: Sequence[object]) -> bool:
+    return not _PLAIN.issuperset(map(type, tensors))
+
+
+def _unasked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function of torch, which asks for subclasses of Tensor but not for modes."""
+    namespace = {
+        **function.__globals__,
+        "has_torch_function": _has_subclass,
+        "has_torch_function_unary": lambda tensor: _has_subclass((tensor,)),
+    }
+    copy = types.FunctionType(function.__code__, namespace, None, function.__defaults__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+# What our functions raise. Others come from hooks of autograd, and may be signals to their owner.
+_REFUSALS = (RuntimeError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
+
+
+class accelerate(TorchFunctionMode):
+    """A context in which torch's convolutions and resizes run ours. Also a decorator.
+
+    Within the context, calls of `torch.nn.functional.interpolate`, `upsample`, `conv1d` to
+    `conv3d`, `conv_transpose1d` to `conv_transpose3d` and torch's functions of the same names
+    compute what `torch_dnnl.functional` computes for the same arguments. It does not matter who
+    calls: a layer of `torch.nn`, a function that was imported before, a model that torch.compile
+    traces. Autograd, forward mode, torch.func, vmap, autocast, torch.compile and torch.export work
+    as they do without the context, and so does the backward pass outside the context; a checkpoint
+    computes its forward pass again by torch's functions there, and by ours within.
+
+    Calls that ours does not take run torch's function, with its results and its errors: complex,
+    integer, sparse, quantized and nested tensors, subclasses of Tensor, devices other than CPU and
+    CUDA, bad calls.
+
+    The context holds in this thread, as `torch.no_grad` does, and in the threads of the backward
+    passes that begin in it. A thread that is started within the context begins without it, so
+    decorate the function that runs there. Contexts may be nested. A decorated generator runs
+    within the context and what is between its steps without it. An `async` function cannot be
+    decorated: other tasks would run in its context.
+
+    It costs every call of torch's functions and methods on tensors a call of a Python function,
+    also of those that are not replaced: about a microsecond, or four for functions that are written
+    in Python, such as `torch.nn.functional.batch_norm`. `torch_dnnl.convert` and compiled graphs do
+    not have that cost. TorchScript's programs and C++ do not ask and run torch's own.
+
+    Raises:
+        TypeError: what is decorated is an `async` function.
+        RuntimeError: what is decorated is a class.
+
+    Example:
+        >>> layer = torch.nn.Conv2d(3, 8, 3)
+        >>> with accelerate():
+        ...     y = layer(torch.rand(1, 3, 9, 9))
+        >>> @accelerate()
+        ... def double(x):
+        ...     return torch.nn.functional.interpolate(x, scale_factor=2, mode="bilinear")
+
+    Definition: `torch.nn.functional`, for every call.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Runs ours in place of `func`, or `func`."""
+        kwargs = kwargs or {}
+        ours = _REPLACEMENTS.get(func)
+        if ours is not None:
+            try:
+                result = ours(*args, **kwargs)
+            except _REFUSALS:  # torch has its own, or takes what we do not take
+                result = None
+            return func(*args, **kwargs) if result is None else result
+        if func in _WITHIN and _PLAIN.issuperset(types) and not torch.compiler.is_compiling():
+            with self:
+                return _unasked(func)(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def __call__(self, function: _Function) -> _Function:
+        """`function`, each call of which is a context."""
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                "accelerate: expected function to be no async function, in whose context other "
+                f"tasks would run, got {function}"
+            )
+        decorate: Callable[..., _Function] = context_decorator
+        return decorate(lambda: self, function)
