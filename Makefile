@@ -47,12 +47,13 @@ NATIVE := TORCH_DNNL_CPU=$${TORCH_DNNL_CPU:-native}
 # ninja's verbose lines are shortened to [3/12] csrc/...
 BRIEF := 2>&1 | sed -uE 's:^(\[[0-9]+/[0-9]+\]) .* -c [^ ]*/(csrc/[^ ]+) .*:\1 \2:'
 
+# egg_info writes down the entry points, by which torch.compile finds our backend.
 build: $(VENV)/.torch
-	$(PY) setup.py -q build_ext --inplace $(BRIEF)
+	$(PY) setup.py -q egg_info build_ext --inplace $(BRIEF)
 
 # Of the CPU libraries, only the one that this machine uses.
 build-native: $(VENV)/.torch
-	$(NATIVE) $(PY) setup.py -q build_ext --inplace $(BRIEF)
+	$(NATIVE) $(PY) setup.py -q egg_info build_ext --inplace $(BRIEF)
 
 demo: $(VENV)/.examples
 	$(PY) examples/train_super_resolution.py $(ARGS)

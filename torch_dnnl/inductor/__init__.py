@@ -1,0 +1,100 @@
+"""`torch.compile(model, backend="torch_dnnl")`: Inductor, with our operators in its graphs.
+
+torch finds the backend by the entry point that pyproject.toml declares, without an import of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch._dynamo import list_backends, register_backend
+from torch._inductor import config, list_mode_options
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+from torch.fx import Graph, GraphModule
+
+import torch_dnnl
+from torch_dnnl.inductor.convolutions import (
+    relax_layouts,
+    replace_convolutions,
+    restore_convolutions,
+)
+from torch_dnnl.inductor.epilogues import fold_channels, fuse_epilogues
+from torch_dnnl.inductor.resampling import replace_interpolations
+
+
+class _Pass(CustomGraphPass):
+    """Passes over a graph. Inductor's cache of compiled graphs tells them by the files here."""
+
+    def __init__(self, *passes: Callable[[Graph], None]) -> None:
+        self._passes = passes
+
+    def __call__(self, graph: Graph) -> None:
+        for run in self._passes:
+            run(graph)
+
+    def uuid(self) -> bytes:
+        files = sorted(map(str, Path(__file__).parent.glob("*.py")))
+        return get_hash_for_files(tuple(files), torch_dnnl.__version__)
+
+
+_PASSES = {
+    "pre_grad_custom_pass": _Pass(replace_interpolations),
+    "joint_custom_pre_pass": _Pass(
+        *(replace_convolutions, fold_channels, fuse_epilogues),
+        *(restore_convolutions, relax_layouts),
+    ),
+}
+
+
+def backend(
+    model: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Any:
+    """Compiles a graph of Dynamo's: what `torch.compile(model, backend="torch_dnnl")` calls.
+
+    Inductor compiles it, with its modes and options. Convolutions and `F.interpolate`, forward and
+    backward, are our operators wherever ours were measured to be the faster.
+
+    Args:
+        model: the graph.
+        example_inputs: its inputs, as fake tensors.
+        mode: of `torch.compile`: "default", "reduce-overhead", "max-autotune", ...
+        options: of `torch.compile`: Inductor's configuration.
+
+    Returns:
+        What computes the outputs of the graph.
+
+    Raises:
+        RuntimeError: an option or a mode that Inductor does not have.
+
+    Example:
+        >>> model = torch.compile(torch.nn.Conv2d(3, 8, 3), backend="torch_dnnl")
+        >>> model(torch.rand(1, 3, 9, 9)).shape
+        torch.Size([1, 8, 7, 7])
+    """
+    from torch._inductor.compile_fx import compile_fx
+
+    patches = {} if mode in (None, "default") else dict(list_mode_options(mode))
+    patches |= {name.replace("-", "_"): item for name, item in (options or {}).items()}
+    known = config.get_config_copy()
+    for name in patches:
+        if name not in known:
+            raise RuntimeError(f"torch_dnnl: expected options to be Inductor's, got {name!r}")
+    for name, own in _PASSES.items():
+        others = patches.get(name, known[name])
+        patches[name] = own if others is None else _together(own, others)
+    return compile_fx(model, example_inputs, config_patches=patches)
+
+
+def _together(own: _Pass, others: Any) -> list[Any]:
+    return [own, *(others if isinstance(others, (list, tuple)) else [others])]
+
+
+# Without an entry point, as in a source tree that is not installed, an import makes it known.
+if "torch_dnnl" not in list_backends(None):
+    register_backend(backend, name="torch_dnnl")

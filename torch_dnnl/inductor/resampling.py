@@ -1,0 +1,91 @@
+"""`F.interpolate` in the graph that Dynamo gives, before torch makes gathers of it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, Node
+from torch.nn import functional
+
+from torch_dnnl.functional import interpolate
+from torch_dnnl.inductor.preferences import prefers_interpolation
+
+_signature = inspect.signature(functional.interpolate)
+
+# Adaptive average pools are the mode "area"; with the number of spatial dimensions.
+_POOLS = {
+    functional.adaptive_avg_pool1d: 1,
+    functional.adaptive_avg_pool2d: 2,
+    functional.adaptive_avg_pool3d: 3,
+}
+
+
+def replace_interpolations(graph: Graph) -> None:
+    """Puts ours where the table of preferences has it; autograd then makes the backward ours."""
+    for node in graph.find_nodes(op="call_function", target=functional.interpolate):
+        call = _signature.bind(*node.args, **node.kwargs)
+        call.apply_defaults()
+        input, output = _example(call.arguments["input"]), _example(node)
+        mode, factors = call.arguments["mode"], call.arguments["scale_factor"]
+        if input is None or output is None or not _has_one_rule(output, mode, factors):
+            continue
+        if prefers_interpolation(input, output, mode):
+            node.target = _interpolate
+    for target, n in _POOLS.items():
+        for node in graph.find_nodes(op="call_function", target=target):
+            input = _example(node.args[0] if node.args else node.kwargs["input"])
+            output = _example(node)
+            if input is None or output is None or input.dim() != n + 2:
+                continue
+            if prefers_interpolation(input, output, "area"):
+                node.target = _average_pool
+
+
+def _example(node: Any) -> Tensor | None:
+    """The fake tensor that Dynamo has computed for a node."""
+    return node.meta.get("example_value") if isinstance(node, Node) else None
+
+
+def _has_one_rule(output: Tensor, mode: str, factors: Any) -> bool:
+    """Whether the result is defined alike for all sizes that a graph is compiled for.
+
+    The nearest pixels are other ones in small images, where ATen has another kernel for these.
+    """
+    if all(type(size) is int for size in output.shape):
+        return True
+    is_whole = factors is None or _whole(factors, output.dim() - 2) is not None
+    return mode != "nearest-exact" and (
+        mode != "nearest" or (is_whole and output.dtype != torch.float64)
+    )
+
+
+def _whole(factors: Any, n: int) -> list[int] | None:
+    """Factors as one int for each of n dimensions, if they are whole numbers."""
+    listed = list(factors) if isinstance(factors, (list, tuple)) else [factors] * n
+    if not all(isinstance(factor, (int, float)) and factor == int(factor) for factor in listed):
+        return None
+    return [int(factor) for factor in listed]
+
+
+def _interpolate(
+    input: Tensor, size: Any = None, scale_factor: Any = None, *args: Any, **kwargs: Any
+) -> Tensor:
+    """Ours, without floor() of a product for a size: of symbolic sizes that makes guards."""
+    factors = None if scale_factor is None else _whole(scale_factor, input.dim() - 2)
+    if factors is not None:
+        size = [n * factor for n, factor in zip(input.shape[2:], factors, strict=True)]
+        scale_factor = None
+        if len(args) > 2:
+            args = (*args[:2], None, *args[3:])
+        kwargs.pop("recompute_scale_factor", None)  # the same coordinates either way
+    return interpolate(input, size, scale_factor, *args, **kwargs)
+
+
+def _average_pool(input: Tensor, output_size: Any) -> Tensor:
+    listed = isinstance(output_size, (list, tuple))
+    sizes = output_size if listed else [output_size] * (input.dim() - 2)
+    pairs = zip(input.shape[2:], sizes, strict=True)
+    return interpolate(input, [n if size is None else size for n, size in pairs], mode="area")
