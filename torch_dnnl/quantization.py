@@ -50,8 +50,10 @@ def lower(model: torch.nn.Module) -> GraphModule:
     become `torch.ops.torch_dnnl.reorder`, and everything else stays as it is, but for the layout:
     images are quantized to channels_last, and what is made of them, results too, keeps that.
 
-    The results are those of `model` but for float32 rounding: where that carries a value across
-    the middle between two integers, the integers differ by 1.
+    The results of a layer are those of `model` but for float32 rounding: where that carries a value
+    across the middle between two integers, the integers differ by 1. So they do where a value lies
+    in the middle exactly and the zero point is odd, as a convolution rounds after adding it, and
+    torch before. Each such integer moves what later layers make of it.
 
     Args:
         model: what torchao's `convert_pt2e` returns, with any quantizer that gives int8 or uint8,
@@ -322,15 +324,18 @@ class _Lowering:
     # What remains.
 
     def _lower_affine(self, node: Node, affine: Affine) -> None:
-        """A quantize or dequantize becomes a reorder."""
+        """A quantize or dequantize becomes a reorder.
+
+        To quantize, torch multiplies by the inverse of the scale. A quotient may be another number,
+        and where values lie halfway between integers, as the means of integers do, another integer.
+        """
         if affine.dtype not in INTEGERS:
             return
-        scale, zero = "dst_scale", "dst_zero_point"
-        if affine.is_dequantize:
-            scale, zero = "scale", "src_zero_point"
+        is_inverse = not affine.is_dequantize
+        zero = "src_zero_point" if affine.is_dequantize else "dst_zero_point"
         with self._graph.inserting_before(node):
             operands = {
-                **self._spread_operand(scale, affine.scale, node, affine),
+                **self._spread_operand("scale", affine.scale, node, affine, is_inverse),
                 **self._spread_operand(zero, affine.zero_point, node, affine),
             }
             if len(operands) < 2:
@@ -351,11 +356,16 @@ class _Lowering:
         node.replace_all_uses_with(new)
 
     def _spread_operand(
-        self, name: str, value: float | Node, node: Node, affine: Affine
+        self,
+        name: str,
+        value: float | Node,
+        node: Node,
+        affine: Affine,
+        is_inverse: bool = False,
     ) -> dict[str, Any]:
         """The argument of a reorder, in the rank of its tensor; empty if that is unknown."""
         if not isinstance(value, Node):
-            return _operand(name, value)
+            return _operand(name, 1 / value if is_inverse else value)
         if node not in self._shapes:
             return {}
         sizes = [1] * len(self._shapes[node])
@@ -365,8 +375,11 @@ class _Lowering:
         if constant is not None and name.endswith("zero_point") and not constant.any():
             return _operand(name, 0)
         if constant is not None:
+            constant = constant.reciprocal() if is_inverse else constant
             buffer = self._add_buffer(f"{value.name}_spread", constant.reshape(sizes))
             return {name: self._graph.get_attr(buffer)}
+        if is_inverse:
+            value = self._graph.call_function(torch.ops.aten.reciprocal.default, (value,))
         return {name: self._graph.call_function(torch.ops.aten.reshape.default, (value, sizes))}
 
     def _use_channels_last(self) -> None:

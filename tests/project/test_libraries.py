@@ -30,10 +30,11 @@ def run(*command, **environment):
     "capability", [c for c in ORDER if BEST not in ORDER or ORDER.index(c) < ORDER.index(BEST)]
 )
 def test_values_with_library(capability):
+    files = ["values", "reorder_kernels", "reorder_bits", "fake_reorder", "quantized_convolution"]
     result = run(
-        "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
-        *map(path_of, ["values", "reorder_kernels", "reorder_bits", "fake_reorder"]),
-        "-k", "matches_oracle or any_layout or kernels or same_bits",
+        "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--problems=15",
+        *map(path_of, files),
+        "-k", "matches_oracle or any_layout or kernels or same_bits or match_oracle",
         ATEN_CPU_CAPABILITY=capability,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout[-3000:]

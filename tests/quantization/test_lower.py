@@ -166,6 +166,40 @@ def test_x86_inductor_quantizer(name):
     assert far.double().mean() < 1e-2
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Identity])
+def test_means_of_integers_are_quantized_as_torch_does(activation, seed):
+    """Means of four integers often lie halfway between two, and have the integers' own scale."""
+    torch.manual_seed(seed)
+    network = nn.Sequential(conv_bn(3, 16, 3), activation(), nn.AvgPool2d(2), nn.Conv2d(16, 8, 3))
+    x = torch.randn(4, 3, 34, 34)
+    reference = quantize(network, x, x86())
+    lowered = lower(reference)
+    assert_all_lowered(lowered, reference)
+    # What the last convolution takes, by both.
+    (last,) = calls(reference, "aten.conv2d.default")[1:]
+    expected = output_of(reference, last.args[0].args[0], x)
+    actual = output_of(lowered, calls(lowered, "quantized_convolution")[1].args[0], x)
+    steps = (actual.int() - expected.int()).abs()
+    assert steps.max() <= 1 and (steps > 0).double().mean() < 1e-3
+
+
+def output_of(model, node, x):
+    """What a node of the graph computes."""
+    seen = []
+
+    class Watch(torch.fx.Interpreter):
+        def run_node(self, n):
+            result = super().run_node(n)
+            if n is node:
+                seen.append(result)
+            return result
+
+    with torch.no_grad():
+        Watch(model).run(x)
+    return seen[0]
+
+
 @pytest.mark.parametrize(
     "quantizer",
     [
