@@ -58,9 +58,10 @@ build-native: $(VENV)/.torch
 demo: $(VENV)/.examples
 	$(PY) examples/train_super_resolution.py $(ARGS)
 
-# Two at a time, as many tests use one core; those of a file share what they build.
+# Two at a time, as many tests use one core; those of a file share what they build. Threads that wait
+# leave their core to the other test.
 test: $(VENV)/.packages
-	$(PY) -m pytest -n 2 --dist loadfile --durations=10 $(ARGS)
+	OMP_WAIT_POLICY=passive $(PY) -m pytest -n 2 --dist loadfile --durations=10 $(ARGS)
 
 sanitize: $(VENV)/.packages
 	$(PY) -m pytest -m sanitizer $(ARGS)
@@ -85,10 +86,11 @@ lint: $(VENV)/.lint-tools
 	  | xargs $(VENV)/bin/clang-format --dry-run -Werror || failed+=" clang-format"; \
 	[ -z "$$failed" ] || { echo "make lint: failed:$$failed"; exit 1; }
 
-# Only loads the kernels, on any machine with nvcc. No CPU kernels and one architecture keep it short:
-# the first that has all instructions which are used, so that none newer is taken unawares.
+# Only loads the kernels, on any machine with nvcc. No CPU kernels, little optimisation and one
+# architecture keep it short: the first that has all instructions which are used, so that none newer
+# is taken unawares.
 cuda-build: $(CUDA_VENV)/.torch
-	TORCH_DNNL_CUDA=1 TORCH_DNNL_CPU=none TORCH_CUDA_ARCH_LIST=8.9 \
+	NVCC_APPEND_FLAGS="-Xcicc -O1 -Xptxas -O0" TORCH_DNNL_CUDA=1 TORCH_DNNL_CPU=none TORCH_CUDA_ARCH_LIST=8.9 \
 	  $(CUDA_PY) setup.py -q build --build-lib build/cuda $(BRIEF)
 	$(CUDA_PY) tools/check_cuda_kernels.py build/cuda/torch_dnnl
 

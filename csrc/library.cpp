@@ -67,7 +67,8 @@ TORCH_LIBRARY(torch_dnnl, m) {
   const auto def = [&](const std::string& schema) { m.def(schema.c_str(), tags); };
   def("convolution(Tensor src, Tensor weights, Tensor? bias=None, " + attributes + ") -> Tensor");
   // activation(convolution + residual), and what the activation is applied to if that is kept, else
-  // a tensor of no elements. `activation`: None, relu, silu, gelu, sigmoid, tanh or hardswish.
+  // a tensor of no elements. `activation`: None, relu, relu6, silu, gelu, sigmoid, tanh
+  // or hardswish.
   def("convolution_fused(Tensor src, Tensor weights, Tensor? bias=None, " + attributes +
       ", Tensor? residual=None, str? activation=None, bool keep_preactivation=False)"
       " -> (Tensor, Tensor)");

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_dnnl.functional import quantized_convolution
 
 RESULTS = [torch.uint8, torch.int8, torch.int32, torch.float32, torch.bfloat16, torch.float16]
-ACTIVATIONS = [None, None, "relu", "silu", "gelu", "sigmoid", "tanh", "hardswish"]
+ACTIVATIONS = [None, None, "relu", "relu6", "silu", "gelu", "sigmoid", "tanh", "hardswish"]
 # Those that the oracle computes by torch's functions, which are not correctly rounded.
 TRANSCENDENTAL = ("silu", "gelu", "sigmoid", "tanh")
 LAYOUTS = [*[torch.clone] * 4, channels_last, offset_by_one, sliced, transposed]

@@ -68,7 +68,7 @@ def convolution(rnd: Random) -> Problem:
     attributes = (strides, begin, end, dilations, "none", groups, data, weights)
     size = [(n - c) // s + 1 for n, c, s in zip(spatial, covered, strides)]
     of_grad = [n, oc * groups, *size] if data == "NCX" else [n, *size, oc * groups]
-    activation = rnd.choice(["relu", "silu", "gelu", "sigmoid", "tanh", "hardswish"])
+    activation = rnd.choice(["relu", "relu6", "silu", "gelu", "sigmoid", "tanh", "hardswish"])
     shapes = [of_image, of_weights, [oc * groups], of_grad]
     gradients = (spatial, kernel, *attributes)
     return Problem(

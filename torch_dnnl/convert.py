@@ -36,7 +36,7 @@ def convert(module: M, inplace: bool = False, verbose: bool = False, fuse: bool 
     - A batch norm is folded into the convolution before it, and an `Identity` takes its place. The
       convolution gets new parameters, and always a bias; `state_dict` has neither the batch norm's
       entries nor the old weights. The batch norm is never trained again.
-    - A residual and an activation (relu, silu, exact gelu, sigmoid, tanh, hardswish) after a
+    - A residual and an activation (relu, relu6, silu, exact gelu, sigmoid, tanh, hardswish) after a
       convolution are computed in its kernel, whether they are modules or functions. Their module
       stays but is not called.
 

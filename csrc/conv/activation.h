@@ -9,12 +9,13 @@
 
 namespace torch_dnnl {
 
-enum class Activation { none, relu, silu, gelu, sigmoid, tanh, hardswish, last = hardswish };
+enum class Activation { none, relu, relu6, silu, gelu, sigmoid, tanh, hardswish, last = hardswish };
 
 // Whether the derivative is a function of the result; else it is one of what the activation is
 // applied to.
 constexpr bool has_derivative_in_result(Activation a) {
-  return a == Activation::relu || a == Activation::sigmoid || a == Activation::tanh;
+  return a == Activation::relu || a == Activation::relu6 || a == Activation::sigmoid ||
+      a == Activation::tanh;
 }
 
 // What activations are made of, for a number; kernels specialise it for their vectors. NaN stays
@@ -46,6 +47,8 @@ TORCH_DNNL_HD inline V activate(const V& x) {
   using E = Elementary<V>;
   if constexpr (a == Activation::relu)
     return E::at_least(x, V(0));
+  else if constexpr (a == Activation::relu6)
+    return E::at_most(E::at_least(x, V(0)), V(6));
   else if constexpr (a == Activation::silu)
     return x / (V(1) + E::exp(V(0) - x));
   else if constexpr (a == Activation::gelu)
@@ -66,6 +69,8 @@ TORCH_DNNL_HD inline V times_derivative(const V& grad, const V& value) {
   using E = Elementary<V>;
   if constexpr (a == Activation::relu) {
     return E::if_at_most(value, V(0), V(0), grad);
+  } else if constexpr (a == Activation::relu6) {
+    return E::if_at_most(value, V(0), V(0), E::if_at_most(V(6), value, V(0), grad));
   } else if constexpr (a == Activation::silu) {
     const V s = V(1) / (V(1) + E::exp(V(0) - value));
     return grad * (s * (V(1) + value * (V(1) - s)));

@@ -89,6 +89,7 @@ inline Activation activation_of(const char* op, std::optional<std::string_view> 
     return Activation::none;
   constexpr std::pair<std::string_view, Activation> names[] = {
       {"relu", Activation::relu},
+      {"relu6", Activation::relu6},
       {"silu", Activation::silu},
       {"gelu", Activation::gelu},
       {"sigmoid", Activation::sigmoid},
@@ -100,8 +101,8 @@ inline Activation activation_of(const char* op, std::optional<std::string_view> 
       return activation;
   TORCH_CHECK_VALUE(
       false,
-      Expected(op) << "activation to be None, \"relu\", \"silu\", \"gelu\", \"sigmoid\", \"tanh\" "
-                      "or \"hardswish\", got \""
+      Expected(op) << "activation to be None, \"relu\", \"relu6\", \"silu\", \"gelu\", "
+                      "\"sigmoid\", \"tanh\" or \"hardswish\", got \""
                    << *name << "\"");
 }
 

@@ -8,6 +8,7 @@
 #include <ATen/ops/clone.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/hardswish_backward.h>
+#include <ATen/ops/hardtanh_backward.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/sigmoid_backward.h>
 #include <ATen/ops/silu_backward.h>
@@ -164,6 +165,8 @@ Tensor times_derivative(const Tensor& grad, const Stack& saved) {
   switch (activation_in(saved[1])) {
     case Activation::relu:
       return at::threshold_backward(grad, value, 0);
+    case Activation::relu6:
+      return at::hardtanh_backward(grad, value, 0, 6);
     case Activation::sigmoid:
       return at::sigmoid_backward(grad, value);
     case Activation::tanh:

@@ -121,11 +121,20 @@ def test_residual_of_every_convolution(name):
     check(Residual(conv, NORMS[n](6), other), SIZES[n], [kind, fused])
 
 
-MODULES = [nn.ReLU(), nn.SiLU(), nn.GELU(), nn.Sigmoid(), nn.Tanh(), nn.Hardswish(inplace=True)]
+MODULES = [
+    nn.ReLU(),
+    nn.ReLU6(True),
+    nn.SiLU(),
+    nn.GELU(),
+    nn.Sigmoid(),
+    nn.Tanh(),
+    nn.Hardswish(inplace=True),
+]
 FUNCTIONS = {
     "F.relu": lambda x: F.relu(x, inplace=True),
     "torch.relu_": lambda x: torch.relu_(x),
     "relu": lambda x: x.relu(),
+    "F.relu6": lambda x: F.relu6(x, True),
     "F.silu": lambda x: F.silu(x),
     "F.gelu": lambda x: F.gelu(x, approximate="none"),
     "torch.sigmoid": lambda x: torch.sigmoid(x),

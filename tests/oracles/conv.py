@@ -18,6 +18,7 @@ from torch import Tensor
 ACTIVATIONS = {
     None: lambda u: u,
     "relu": torch.relu,
+    "relu6": F.relu6,
     "silu": F.silu,
     "gelu": F.gelu,
     "sigmoid": torch.sigmoid,

@@ -58,6 +58,8 @@ def completed(
         v = v + f32(residual_scale) * (residual.float().numpy() - f32(residual_zero_point))
     if activation == "relu":
         v = np.maximum(v, f32(0))
+    elif activation == "relu6":
+        v = np.minimum(np.maximum(v, f32(0)), f32(6))
     elif activation == "hardswish":
         v = v * (np.minimum(np.maximum(v + f32(3), f32(0)), f32(6)) / f32(6))
     else:

@@ -339,7 +339,8 @@ def convolution(
         groups: number of blocks of channels, each of which is convolved by itself.
         data_format: "NXC" or "NCX", of `src`, `residual` and the output.
         weights_format: "XIO" or "OIX".
-        activation: None, "relu", "silu", "gelu" (exact), "sigmoid", "tanh" or "hardswish".
+        activation: None, "relu", "relu6", "silu", "gelu" (exact), "sigmoid", "tanh" or
+            "hardswish".
         residual: a tensor of the output's shape and type, added before the activation.
         algorithm: "auto", "direct", "winograd", "reference" or the name of a kernel; None takes
             that of `torch_dnnl.conv_algorithm`, which says what they are.

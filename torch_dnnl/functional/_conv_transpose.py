@@ -227,7 +227,8 @@ def convolution_transpose(
         groups: number of blocks of channels, each of which is convolved by itself.
         data_format: "NXC" or "NCX", of `src`, `residual` and the output.
         weights_format: "XOI" or "IOX".
-        activation: None, "relu", "silu", "gelu" (exact), "sigmoid", "tanh" or "hardswish".
+        activation: None, "relu", "relu6", "silu", "gelu" (exact), "sigmoid", "tanh" or
+            "hardswish".
         residual: a tensor of the output's shape and type, added before the activation.
         algorithm: as of `convolution`.
 

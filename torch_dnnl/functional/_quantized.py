@@ -66,7 +66,8 @@ def quantized_convolution(
             `dst_scale` and `dst_zero_point` are for the integers. int32 without bias, scales,
             residual and activation is `acc` itself, saturated.
         residual: a tensor of the output's shape, of any type that `dtype` may be.
-        activation: None, "relu", "silu", "gelu" (exact), "sigmoid", "tanh" or "hardswish".
+        activation: None, "relu", "relu6", "silu", "gelu" (exact), "sigmoid", "tanh" or
+            "hardswish".
         strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format: as
             in `convolution`. Pads mean the value 0, which is `src_zero_point` in integers.
         algorithm: "auto", "reference" or the name of a kernel

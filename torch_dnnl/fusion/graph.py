@@ -17,12 +17,14 @@ from torch_dnnl.fusion.layers import HOOKS, can_fuse, has_hooks, make_fused
 _functional = torch.nn.functional
 _ACTIVATIONS: dict[Any, str] = {  # by module, function or method
     torch.nn.ReLU: "relu",
+    torch.nn.ReLU6: "relu6",
     torch.nn.SiLU: "silu",
     torch.nn.GELU: "gelu",
     torch.nn.Sigmoid: "sigmoid",
     torch.nn.Tanh: "tanh",
     torch.nn.Hardswish: "hardswish",
     **dict.fromkeys((torch.relu, torch.relu_, _functional.relu, _functional.relu_), "relu"),
+    _functional.relu6: "relu6",
     _functional.silu: "silu",
     _functional.gelu: "gelu",
     _functional.hardswish: "hardswish",
@@ -118,7 +120,8 @@ def _activation(module: torch.nn.Module, node: Node) -> str | None:
     name = _ACTIVATIONS.get(key)
     approximate = node.kwargs.get("approximate", getattr(layer, "approximate", "none"))
     # Only `inplace` may come after the tensor, and nothing can see whether it is so.
-    if approximate != "none" or (len(node.args) > 1 and name not in ("relu", "silu", "hardswish")):
+    takes_inplace = name in ("relu", "relu6", "silu", "hardswish")
+    if approximate != "none" or (len(node.args) > 1 and not takes_inplace):
         return None
     return name
 

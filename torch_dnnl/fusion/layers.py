@@ -14,6 +14,7 @@ from torch_dnnl.functional._conv import same_padding
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.nn.functional.relu,
+    "relu6": torch.nn.functional.relu6,
     "silu": torch.nn.functional.silu,
     "gelu": torch.nn.functional.gelu,
     "sigmoid": torch.sigmoid,

@@ -16,6 +16,7 @@ from torch_dnnl.inductor.graphs import value
 
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.nn.functional.relu,
+    "relu6": torch.nn.functional.relu6,
     "silu": torch.nn.functional.silu,
     "gelu": torch.nn.functional.gelu,
     "sigmoid": torch.sigmoid,

@@ -327,7 +327,8 @@ class QuantizedConv2d(_QuantizedConv):
             src_scale * (q - src_zero_point). Numbers or tensors of one element. Default: 1 and 0.
         dst_scale, dst_zero_point: the same of the result, if `dtype` is an integer type.
         dtype: of the result: uint8, int8, int32, float32, bfloat16 or float16. Default: int8.
-        activation: None, "relu", "silu", "gelu" (exact), "sigmoid", "tanh" or "hardswish".
+        activation: None, "relu", "relu6", "silu", "gelu" (exact), "sigmoid", "tanh" or
+            "hardswish".
         residual_scale, residual_zero_point: of the residual that `forward` adds, if it is given.
         device: of the buffers.
 

@@ -152,7 +152,8 @@ TORCH_DNNL_HD inline D activate_in_float64(D x) {
 }
 
 constexpr bool is_of_float32(Activation a) {
-  return a == Activation::none || a == Activation::relu || a == Activation::hardswish;
+  return a == Activation::none || a == Activation::relu || a == Activation::relu6 ||
+      a == Activation::hardswish;
 }
 
 // activation(x), rounded to float32 once.
