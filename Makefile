@@ -90,7 +90,8 @@ lint: $(VENV)/.lint-tools
 # architecture keep it short: the first that has all instructions which are used, so that none newer
 # is taken unawares.
 cuda-build: $(CUDA_VENV)/.torch
-	NVCC_APPEND_FLAGS="-Xcicc -O1 -Xptxas -O0" TORCH_DNNL_CUDA=1 TORCH_DNNL_CPU=none TORCH_CUDA_ARCH_LIST=8.9 \
+	NVCC_APPEND_FLAGS="-Xcicc -O1 -Xptxas -O0" \
+	  TORCH_DNNL_CUDA=1 TORCH_DNNL_CPU=none TORCH_CUDA_ARCH_LIST=8.9 \
 	  $(CUDA_PY) setup.py -q build --build-lib build/cuda $(BRIEF)
 	$(CUDA_PY) tools/check_cuda_kernels.py build/cuda/torch_dnnl
 
