@@ -4,6 +4,7 @@ python tests/support_table.py          # prints it
 python tests/support_table.py --write  # puts it into README.md
 """
 
+import re
 import sys
 
 from op_db import SUPPORT
@@ -18,11 +19,15 @@ def table() -> str:
         "| Function | Devices | Spatial dimensions | Types | Memory layouts |",
         "|---|---|---|---|---|",
     ]
+    rows: dict[tuple[str, ...], list[str]] = {}  # functions that differ in their dimensions alone
     for name, support in SUPPORT.items():
         types = ", ".join(str(dtype).removeprefix("torch.") for dtype in support.dtypes)
-        lines.append(
-            f"| `{name}` | {support.devices} | {support.ranks} | {types} | {support.layouts} |"
-        )
+        family = re.sub(r"\dd$", "", name)
+        rows.setdefault((family, support.devices, types, support.layouts), []).append(name)
+    for (_, devices, types, layouts), names in rows.items():
+        functions = ", ".join(f"`{name}`" for name in names)
+        ranks = ", ".join(SUPPORT[name].ranks for name in names)
+        lines.append(f"| {functions} | {devices} | {ranks} | {types} | {layouts} |")
     return "\n".join(lines) + "\n"
 
 

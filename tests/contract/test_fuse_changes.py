@@ -1,0 +1,235 @@
+"""convert(fuse=True): what happens to a fused model later, and copies of it."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from test_fuse import Block, Inverted, Residual, block_with_downsample, operators, ready
+from torch import nn
+from torch.nn import functional as F
+
+import torch_dnnl
+
+
+def test_needs_eval_mode():
+    with pytest.raises(ValueError, match="convert: expected module to be in eval mode for fuse"):
+        torch_dnnl.convert(nn.Sequential(nn.Conv2d(1, 1, 1)), fuse=True)
+
+
+def test_no_way_back():
+    fused = torch_dnnl.convert(ready(Block(None)), fuse=True)
+    with pytest.raises(ValueError, match=r"revert: expected .* no fused layers, conv1 is one"):
+        torch_dnnl.revert(fused)
+
+
+def test_verbose(capsys):
+    torch_dnnl.convert(ready(Block(None)), fuse=True, verbose=True)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("fused")]
+    assert sorted(lines) == [
+        "fused      conv1: batch norm, relu",
+        "fused      conv2: batch norm, residual and relu",
+    ]
+
+
+def test_again_changes_nothing():
+    fused = torch_dnnl.convert(ready(block_with_downsample()), fuse=True)
+    x = torch.randn(1, 4, 5, 5)
+    again = torch_dnnl.convert(fused, fuse=True)
+    torch.testing.assert_close(again(x), fused(x), rtol=0, atol=0)
+    assert operators(again, x) == operators(fused, x)
+
+
+def test_copies():
+    fused = torch_dnnl.convert(ready(block_with_downsample()), fuse=True)
+    x, buffer = torch.randn(1, 4, 5, 5), io.BytesIO()
+    torch.save(fused, buffer)
+    buffer.seek(0)
+    copies = [copy.deepcopy(fused), pickle.loads(pickle.dumps(fused)), torch_dnnl.convert(fused)]
+    for other in (*copies, torch.load(buffer, weights_only=False)):
+        assert isinstance(other, Block)
+        assert operators(other, x) == operators(fused, x)
+        torch.testing.assert_close(other(x), fused(x), rtol=0, atol=0)
+    copies[0].conv1.weight.data.zero_()
+    assert (copies[0](x) != fused(x)).any()
+
+
+def test_training_mode_and_changes_take_the_forward_of_the_class():
+    model = ready(block_with_downsample())
+    fused, x = torch_dnnl.convert(model, fuse=True), torch.randn(1, 4, 5, 5)
+    expected = fused(x)
+    fused.train()
+    assert "relu" in operators(fused, x)
+    torch.testing.assert_close(fused(x), expected, rtol=1e-4, atol=1e-5)
+    fused.eval()
+    assert "relu" not in operators(fused, x)
+    fused.relu = nn.Tanh()
+    changed = copy.deepcopy(model)
+    changed.relu = nn.Tanh()
+    torch.testing.assert_close(fused(x), changed(x), rtol=1e-4, atol=1e-5)
+
+
+def test_hooks_of_blocks_run():
+    model, calls = nn.Sequential(ready(Block(None)), nn.ReLU()).eval(), []
+    model[0].register_forward_hook(lambda module, args, out: calls.append(out) or out + 1)
+    fused, x = torch_dnnl.convert(model, fuse=True), torch.randn(1, 4, 5, 5)
+    torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
+    assert len(calls) == 2
+
+
+CHANGES = {
+    "append": lambda model: model.append(nn.Tanh()),
+    "insert": lambda model: model.insert(2, nn.Tanh()),
+    "delete": lambda model: model.__delitem__(2),
+    "replace": lambda model: model.__setitem__(2, nn.Tanh()),
+    "dict": lambda model: model._modules.update({"2": nn.Tanh()}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed_submodules_are_called(change):
+    model = ready(nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.ReLU()))
+    fused, x = torch_dnnl.convert(model, fuse=True), torch.randn(1, 4, 5, 5)
+    block = ready(Inverted())
+    fused_block = torch_dnnl.convert(block, fuse=True)
+    for sequential in (model, fused):
+        CHANGES[change](sequential)
+    for sequential in (block.conv, fused_block.conv):
+        sequential.append(nn.Tanh())
+    torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(fused[:3](x), model[:3](x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(fused_block(x), block(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["conv", "conv.0", "conv.0.2", "conv.1"])
+def test_hooks_that_come_later_run(name):
+    model, calls = ready(Inverted()), []
+    fused, x = torch_dnnl.convert(model, fuse=True), torch.randn(1, 4, 5, 5)
+    expected = fused(x)
+    layer = fused.get_submodule(name)
+    handle = layer.register_forward_hook(lambda module, args, out: calls.append(out))
+    copied = torch_dnnl.convert(fused)
+    for network in (fused, copied):
+        torch.testing.assert_close(network(x), expected, rtol=1e-4, atol=1e-5)
+    assert len(calls) == 2
+    with torch.no_grad():
+        before = {"conv": model.conv, "conv.0": model.conv[0], "conv.0.2": model.conv[0]}
+        values = before[name](x) if name in before else model.conv(x)
+    torch.testing.assert_close(calls[0], values, rtol=1e-4, atol=1e-5)
+    handle.remove()
+    assert operators(fused, x) == ["convolution_fused"] * 2
+
+
+def test_changed_lists_are_called():
+    class Layers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Conv2d(4, 4, 1), nn.ReLU()])
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    model = Layers().eval()
+    fused, x = torch_dnnl.convert(model, fuse=True), torch.randn(1, 4, 5, 5)
+    assert operators(fused, x) == ["convolution_fused"]
+    fused.layers.append(nn.Tanh())
+    torch.testing.assert_close(fused(x), model(x).tanh(), rtol=1e-4, atol=1e-5)
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.scale = nn.Conv2d(4, 4, 1), 2.0
+
+    def forward(self, x):
+        return self.conv(x * self.scale)
+
+
+class Outer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.scale = Scaled(), 3.0
+
+    def forward(self, x):
+        return F.relu(self.inner(x)) * self.inner.scale
+
+
+class Loop(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([Scaled()])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = F.relu(layer(x)) * layer.scale
+        return x
+
+
+def test_attributes_are_not_taken_for_good():
+    x = torch.randn(1, 4, 5, 5)
+    for model in (
+        Residual(Scaled()),
+        Outer(),
+        Loop(),
+        Residual(nn.Conv2d(4, 4, 1), other=Scaled()),
+    ):
+        model = model.eval()
+        fused = torch_dnnl.convert(model, fuse=True)
+        for network in (model, fused):
+            for part in network.modules():
+                if isinstance(part, Scaled):
+                    part.scale = 5.0
+        torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [lambda: Block(None), block_with_downsample, Inverted])
+def test_gradients(make):
+    model = ready(make())
+    fused, x = torch_dnnl.convert(model, fuse=True), torch.randn(2, 4, 5, 6, requires_grad=True)
+    torch.testing.assert_close(
+        torch.autograd.grad(fused(x).square().sum(), x),
+        torch.autograd.grad(model(x).square().sum(), x),
+        rtol=1e-3,
+        atol=1e-4,
+    )
+    fused(x).sum().backward()
+    assert all(parameter.grad is not None for parameter in fused.parameters())
+    model.requires_grad_(False)
+    assert not any(p.requires_grad for p in torch_dnnl.convert(model, fuse=True).parameters())
+
+
+def test_memory_format_and_types():
+    model = ready(block_with_downsample()).to(memory_format=torch.channels_last)
+    fused = torch_dnnl.convert(model, fuse=True)
+    assert fused.conv1.weight.is_contiguous(memory_format=torch.channels_last)
+    x = torch.randn(2, 4, 5, 6).to(memory_format=torch.channels_last)
+    assert fused(x).is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
+    for dtype in (torch.float64, torch.bfloat16):
+        other = torch_dnnl.convert(copy.deepcopy(model).to(dtype), fuse=True)
+        assert other(x.to(dtype)).dtype == dtype
+        tolerance = 1e-4 if dtype == torch.float64 else 0.1
+        torch.testing.assert_close(
+            other(x.to(dtype)).float(), model(x), rtol=tolerance, atol=tolerance
+        )
+
+
+def test_compile_and_export():
+    fused, x = (
+        torch_dnnl.convert(ready(block_with_downsample()), fuse=True),
+        torch.randn(2, 4, 5, 6),
+    )
+    compiled = torch.compile(fused, backend="aot_eager", fullgraph=True, dynamic=True)
+    torch.testing.assert_close(compiled(x), fused(x), rtol=0, atol=0)
+    exported = torch.export.export(fused, (x,)).module()
+    torch.testing.assert_close(exported(x), fused(x), rtol=0, atol=0)
+
+
+def test_traced_models():
+    model = torch.fx.symbolic_trace(ready(block_with_downsample()))
+    fused, x = torch_dnnl.convert(model, fuse=True), torch.randn(2, 4, 5, 6)
+    torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
+    assert "native_batch_norm" not in operators(fused, x)
