@@ -169,6 +169,24 @@ def plot(path: str, rows: list[dict]) -> None:
     figure.savefig(path, dpi=100)
 
 
+class Table:
+    """A file of rows, each written when it comes: a run that is stopped has those before."""
+
+    def __init__(self, path: str | None) -> None:
+        self.path = path
+        self.mode = "w"
+
+    def add(self, row: dict[str, object]) -> None:
+        if self.path is None:
+            return
+        with open(self.path, self.mode, newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=list(row))
+            if self.mode == "w":
+                writer.writeheader()
+            writer.writerow(row)
+        self.mode = "a"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time the operators beside torch's.")
     parser.add_argument("--op", choices=OPERATORS, action="append", help="default: all")
@@ -236,6 +254,7 @@ def main() -> None:
         )
         return
     rows, failures = [], []
+    table = Table(args.csv)
     matrix_rates: dict[torch.dtype, float] = {}
     for op in args.op or OPERATORS:
         print(f"\n{op}")
@@ -258,16 +277,12 @@ def main() -> None:
                 print(" ".join(f"{values[c]:>{width}{f}}" for c, width, f in COLUMNS), flush=True)
                 ratios[case.is_comparable].append(values["ratio"])
                 rows.append({"op": op, **values, "torch": torch.__version__, **run})
+                table.add(rows[-1])
         for is_comparable, of_kind in ratios.items():
             if of_kind:
                 mean = math.exp(sum(map(math.log, of_kind)) / len(of_kind))
                 peer = "peer" if is_comparable else "peer of another type"
                 print(f"{peer} / ours: geometric mean {mean:.2f}, worst {min(of_kind):.2f}")
-    if args.csv and rows:
-        with open(args.csv, "w", newline="") as file:
-            writer = csv.DictWriter(file, fieldnames=rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
     if args.plot:
         plot(args.plot, rows)
     if failures:
