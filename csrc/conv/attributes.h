@@ -17,7 +17,8 @@ namespace torch_dnnl {
 
 // What `algorithm` may be.
 inline constexpr std::string_view kConvAlgorithms[] = {
-    // Families: the device's own choice; without Winograd; Winograd wherever that is possible.
+    // Families: the device's own choice; sums of products alone; Winograd wherever that is
+    // possible.
     "auto",
     "direct",
     "winograd",
@@ -35,6 +36,7 @@ inline constexpr std::string_view kConvAlgorithms[] = {
     "blocked",
     "depthwise",
     "dense",
+    "cudnn",
     // Of quantized convolution alone.
     "depthwise_quads",
     "pairs",

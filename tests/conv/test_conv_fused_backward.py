@@ -317,8 +317,9 @@ def test_memory(layout, n, groups, size, scratch, dtype):
     ids=["dense", "depthwise"],
 )
 def test_memory_of_parts_of_channels(sizes, layout):
-    """h as a whole would take 39 or 33 MB. Of h, of a summand and of the sums in a kernel there are
-    up to 6 MB each; 6 MB more are for small pieces, which lie between what others left."""
+    """h as a whole would take 39 or 33 MB more. Of h, of a summand and of the sums in a kernel there
+    are up to 6 MB each; 12 MB more are for small pieces, which lie between what other tests left:
+    between 2 and 8 MB of them were seen."""
     *sizes, attributes = sizes
     src, weights, attributes, value = problem(*sizes, layout, **attributes)
     grad = torch.randn_like(value)
@@ -328,7 +329,7 @@ def test_memory_of_parts_of_channels(sizes, layout):
 
     _, peak = peak_of(call)
     outputs = src.nbytes + weights.nbytes
-    assert value.nbytes > 32e6 and peak <= outputs + (24 << 20)
+    assert value.nbytes > 32e6 and peak <= outputs + (30 << 20)
 
 
 def test_no_output_channels():

@@ -100,7 +100,8 @@ def both(name, layout, dtype):
 def test_large_matches_float64(name, layout, dtype):
     """Against the same on the CPU in float64, twice with the same bits, and again from a graph."""
     run, inputs = both(name, layout, dtype)
-    results = run()
+    # A graph of autograd that is kept would have the stream of its first use captured.
+    results = [x.detach() for x in run()]
     for a, b in zip(results, run()):
         assert torch.equal(a, b)
 
@@ -109,8 +110,9 @@ def test_large_matches_float64(name, layout, dtype):
     expected = call(*exact)
     grad = torch.linspace(-1, 1, expected.numel(), device="cuda").to(dtype).cpu().double()
     gradients = torch.autograd.grad(expected, exact, grad.view(expected.shape))
-    # Of a float32 sum of up to 50,000 products.
-    tolerance = 5e-5 if dtype == torch.float32 else TOLERANCE[dtype]
+    # A float32 sum of up to 50,000 products, or cuDNN's sums, rounded before the activation, whose
+    # gradient is rounded, too.
+    tolerance = 5e-5 if dtype == torch.float32 else TOLERANCE[dtype] * (4 if name == "fused" else 1)
     for a, b in zip(results, (expected, *gradients)):
         assert_matches(a, b, tolerance)
 

@@ -36,17 +36,39 @@ bool prefers_dense(const ConvProblem& p) {
   return round_up(outputs, columns) * round_up(inputs, bytes / element) <= times * p.ic * p.oc;
 }
 
+// Where it was the faster one on an H200: products of tensor cores, but for images of few channels
+// and for rows, whose layers are short.
+bool prefers_cudnn(const ConvProblem& p) {
+  constexpr int64_t few = 8;
+  const bool is_half = p.dtype == c10::kHalf || p.dtype == c10::kBFloat16;
+  if (!is_half && !(p.dtype == c10::kFloat && cuda::allows_tf32()))
+    return false;
+  const bool is_row = p.kernel[0] * p.kernel[1] * p.src_size[0] * p.src_size[1] == 1;
+  const bool is_image_of_few = p.pass == ConvPass::forward && p.ic < few;
+  return !is_row && !is_image_of_few && cuda::has_cudnn();
+}
+
 constexpr Kernel<ConvProblem> kernels[] = {
     {"depthwise", cuda::supports_depthwise, prefers_depthwise, cuda::run_depthwise},
+    {"cudnn", cuda::supports_cudnn, prefers_cudnn, cuda::run_cudnn},
     {"dense", cuda::supports_dense, prefers_dense, cuda::run_dense},
     {"reference", always, always, cuda::run_reference},
 };
 
 struct Cuda {
   static void compute(const ConvProblem& p, std::string_view algorithm) {
-    // No kernel here is Winograd's: every family means the device's own choice.
-    const bool is_family = algorithm == "direct" || algorithm == "winograd";
-    run(kernel_named(kernels, is_family ? "auto" : algorithm, name_of(p.pass), p), p);
+    // No kernel here is Winograd's, but cuDNN's may be: what is "direct" is computed without it.
+    if (algorithm == "direct") {
+      run(choose(
+              kernels,
+              p,
+              [](auto& kernel, auto& q) {
+                return kernel.supports != cuda::supports_cudnn && kernel.prefers(q);
+              }),
+          p);
+      return;
+    }
+    run(kernel_named(kernels, algorithm == "winograd" ? "auto" : algorithm, name_of(p.pass), p), p);
   }
 
   // Each step fills the device, with all of h in memory.

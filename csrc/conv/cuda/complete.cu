@@ -1,0 +1,103 @@
+// What follows the sums of a convolution, where the kernel that made them does not do it: a pass
+// over the image that is computed, in place.
+#include <algorithm>
+
+#include "conv/cuda/epilogue.h"
+#include "conv/cuda/kernels.h"
+#include "conv/reference.h"
+#include "core/cuda/launch.h"
+
+namespace torch_dnnl::cuda {
+namespace {
+
+// The image that is computed.
+struct CompletedImage {
+  int64_t channels; // of all groups
+  const int64_t *size, *stride;
+
+  explicit CompletedImage(const ConvProblem& p)
+      : channels(p.groups * (p.pass == ConvPass::forward ? p.oc : p.ic)),
+        size(p.pass == ConvPass::forward ? p.dst_size : p.src_size),
+        stride(p.pass == ConvPass::forward ? p.dst_stride : p.src_stride) {}
+
+  int64_t extent(const ConvProblem& p, int axis) const {
+    return axis == 0 ? p.n : axis == 1 ? channels : size[axis - 2];
+  }
+
+  // The innermost axis; axes of one element do not count.
+  int innermost(const ConvProblem& p) const {
+    for (int axis = 0; axis < 5; axis++)
+      if (extent(p, axis) > 1 && stride[axis] == 1)
+        return axis;
+    return 4;
+  }
+
+  // Whether the elements follow each other without gaps.
+  bool is_dense(const ConvProblem& p) const {
+    int64_t elements = 1, span = 1;
+    for (int axis = 0; axis < 5; axis++) {
+      elements *= extent(p, axis);
+      span += (extent(p, axis) - 1) * stride[axis];
+    }
+    return elements == span;
+  }
+};
+
+// Elements along the innermost axis, n of them.
+template <class T, int n>
+struct CompleteRun {
+  ConvProblem p;
+  int64_t channels, size[3], stride[5];
+  int axis;
+
+  CompleteRun(const ConvProblem& p, const CompletedImage& image)
+      : p(p), channels(image.channels), axis(image.innermost(p)) {
+    std::copy_n(image.size, 3, size);
+    std::copy_n(image.stride, 5, stride);
+  }
+
+  __device__ void operator()(int64_t run) const {
+    using C = compute_t<T>;
+    const int64_t offset = run * n;
+    const ImageIndex i = image_index(offset, p.n, /*groups=*/1, channels, size, stride);
+    const Vector<T, n> sums = load_vector<n>(static_cast<const T*>(p.out) + offset);
+    const T* bias = static_cast<const T*>(p.bias) + i.channel * p.bias_stride;
+    const int64_t bias_step = axis == 1 ? p.bias_stride : 0;
+    C u[n];
+#pragma unroll
+    for (int e = 0; e < n; e++) {
+      u[e] = static_cast<C>(sums.at[e]);
+      if (p.bias != nullptr)
+        u[e] += static_cast<C>(bias[e * bias_step]);
+    }
+    Epilogue::of(p).complete<T>(
+        u, n, offset, 1, i.offset(i.channel, p.residual_stride), p.residual_stride[axis], true);
+  }
+};
+
+template <class T, int n>
+void complete(const ConvProblem& p, const CompletedImage& image) {
+  const int64_t elements = p.n * image.channels * product(image.size);
+  for_each_element(elements / n, CompleteRun<T, n>(p, image));
+}
+
+} // namespace
+
+bool can_complete(const ConvProblem& p) {
+  return !has_epilogue(p) || CompletedImage(p).is_dense(p);
+}
+
+void complete(const ConvProblem& p) {
+  if (!has_epilogue(p))
+    return;
+  const CompletedImage image(p);
+  dispatch(FloatingTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
+    constexpr int kRun = kWidestAccess / sizeof(T);
+    const int axis = image.innermost(p);
+    const bool runs = image.extent(p, axis) % kRun == 0 &&
+        Epilogue::of(p).can_move<T>(kRun, image.stride, p.residual_stride, axis);
+    runs ? complete<T, kRun>(p, image) : complete<T, 1>(p, image);
+  });
+}
+
+} // namespace torch_dnnl::cuda
