@@ -317,9 +317,9 @@ def test_memory(layout, n, groups, size, scratch, dtype):
     ids=["dense", "depthwise"],
 )
 def test_memory_of_parts_of_channels(sizes, layout):
-    """h as a whole would take 39 or 33 MB more. Of h, of a summand and of the sums in a kernel there
-    are up to 6 MB each; 12 MB more are for small pieces, which lie between what other tests left:
-    between 2 and 8 MB of them were seen."""
+    """h as a whole would take 39 or 33 MB more. Of h, a summand and a kernel's sums there are up to
+    6 MB each; 12 MB more are for small pieces, which lie between what other tests left: between 2
+    and 8 MB of them were seen."""
     *sizes, attributes = sizes
     src, weights, attributes, value = problem(*sizes, layout, **attributes)
     grad = torch.randn_like(value)
