@@ -1,10 +1,12 @@
 // What follows the sums of a convolution, where the kernel that made them does not do it: a pass
 // over the image that is computed, in place.
 #include <algorithm>
+#include <limits>
 
 #include "conv/cuda/epilogue.h"
 #include "conv/cuda/kernels.h"
 #include "conv/reference.h"
+#include "core/cuda/divide.h"
 #include "core/cuda/launch.h"
 
 namespace torch_dnnl::cuda {
@@ -13,12 +15,14 @@ namespace {
 // The image that is computed.
 struct CompletedImage {
   int64_t channels; // of all groups
-  const int64_t *size, *stride;
+  int64_t size[3], stride[5];
 
   explicit CompletedImage(const ConvProblem& p)
-      : channels(p.groups * (p.pass == ConvPass::forward ? p.oc : p.ic)),
-        size(p.pass == ConvPass::forward ? p.dst_size : p.src_size),
-        stride(p.pass == ConvPass::forward ? p.dst_stride : p.src_stride) {}
+      : channels(p.groups * (p.pass == ConvPass::forward ? p.oc : p.ic)) {
+    const bool is_dst = p.pass == ConvPass::forward;
+    std::copy_n(is_dst ? p.dst_size : p.src_size, 3, size);
+    std::copy_n(is_dst ? p.dst_stride : p.src_stride, 5, stride);
+  }
 
   int64_t extent(const ConvProblem& p, int axis) const {
     return axis == 0 ? p.n : axis == 1 ? channels : size[axis - 2];
@@ -32,14 +36,14 @@ struct CompletedImage {
     return 4;
   }
 
-  // Whether the elements follow each other without gaps.
+  // Whether the elements follow each other without gaps, and are counted by 31 bits.
   bool is_dense(const ConvProblem& p) const {
     int64_t elements = 1, span = 1;
     for (int axis = 0; axis < 5; axis++) {
       elements *= extent(p, axis);
       span += (extent(p, axis) - 1) * stride[axis];
     }
-    return elements == span;
+    return elements == span && span <= std::numeric_limits<int32_t>::max();
   }
 };
 
@@ -47,31 +51,40 @@ struct CompletedImage {
 template <class T, int n>
 struct CompleteRun {
   ConvProblem p;
-  int64_t channels, size[3], stride[5];
+  CompletedImage image;
+  Divisor channel_stride, channels;
   int axis;
+  bool same_strides; // of the residual as of the image
 
   CompleteRun(const ConvProblem& p, const CompletedImage& image)
-      : p(p), channels(image.channels), axis(image.innermost(p)) {
-    std::copy_n(image.size, 3, size);
-    std::copy_n(image.stride, 5, stride);
-  }
+      : p(p),
+        image(image),
+        channel_stride(image.channels == 1 ? 1 : image.stride[1]),
+        channels(image.channels),
+        axis(image.innermost(p)),
+        same_strides(std::equal(p.residual_stride, p.residual_stride + 5, image.stride)) {}
 
   __device__ void operator()(int64_t run) const {
     using C = compute_t<T>;
-    const int64_t offset = run * n;
-    const ImageIndex i = image_index(offset, p.n, /*groups=*/1, channels, size, stride);
+    const auto offset = static_cast<uint32_t>(run * n);
+    uint32_t of_channel = channel_stride.divide(offset);
+    const auto channel = static_cast<int64_t>(channels.split(of_channel));
+    int64_t residual = offset;
+    if (p.residual != nullptr && !same_strides) {
+      residual = image_index(offset, p.n, /*groups=*/1, image.channels, image.size, image.stride)
+                     .offset(channel, p.residual_stride);
+    }
     const Vector<T, n> sums = load_vector<n>(static_cast<const T*>(p.out) + offset);
-    const T* bias = static_cast<const T*>(p.bias) + i.channel * p.bias_stride;
     const int64_t bias_step = axis == 1 ? p.bias_stride : 0;
     C u[n];
 #pragma unroll
     for (int e = 0; e < n; e++) {
       u[e] = static_cast<C>(sums.at[e]);
       if (p.bias != nullptr)
-        u[e] += static_cast<C>(bias[e * bias_step]);
+        u[e] +=
+            static_cast<C>(static_cast<const T*>(p.bias)[channel * p.bias_stride + e * bias_step]);
     }
-    Epilogue::of(p).complete<T>(
-        u, n, offset, 1, i.offset(i.channel, p.residual_stride), p.residual_stride[axis], true);
+    Epilogue::of(p).complete<T>(u, n, offset, 1, residual, p.residual_stride[axis], true);
   }
 };
 

@@ -36,21 +36,54 @@ bool prefers_dense(const ConvProblem& p) {
   return round_up(outputs, columns) * round_up(inputs, bytes / element) <= times * p.ic * p.oc;
 }
 
+bool is_half(const ConvProblem& p) {
+  return p.dtype == c10::kHalf || p.dtype == c10::kBFloat16;
+}
+
+// 1-D.
+bool has_rows_only(const ConvProblem& p) {
+  return p.kernel[0] * p.kernel[1] * p.src_size[0] * p.src_size[1] == 1;
+}
+
+// Few channels in a group.
+bool prefers_cudnn_to_depthwise(const ConvProblem& p) {
+  if (!is_half(p))
+    return false;
+  if (p.ic * p.oc > 1)
+    return true;
+  const bool nxc = p.src_stride[1] == 1;
+  if (has_rows_only(p))
+    return !nxc;
+  constexpr int64_t many_taps = 7 * 7;
+  if (p.src_size[0] > 1 || product(p.kernel) > many_taps)
+    return false;
+  switch (p.pass) {
+    case ConvPass::forward:
+      return true;
+    case ConvPass::backward_data:
+      return false;
+    case ConvPass::backward_weights:
+      return product(p.dst_size) >= (nxc ? 56 * 56 : 14 * 14);
+  }
+  return false;
+}
+
 // Where it was the faster one on an H200: products of tensor cores, but for images of few channels
 // and for rows, whose layers are short.
 bool prefers_cudnn(const ConvProblem& p) {
-  constexpr int64_t few = 8;
-  const bool is_half = p.dtype == c10::kHalf || p.dtype == c10::kBFloat16;
-  if (!is_half && !(p.dtype == c10::kFloat && cuda::allows_tf32()))
+  if (!cuda::has_cudnn())
     return false;
-  const bool is_row = p.kernel[0] * p.kernel[1] * p.src_size[0] * p.src_size[1] == 1;
+  if (prefers_depthwise(p))
+    return prefers_cudnn_to_depthwise(p);
+  constexpr int64_t few = 8;
   const bool is_image_of_few = p.pass == ConvPass::forward && p.ic < few;
-  return !is_row && !is_image_of_few && cuda::has_cudnn();
+  return (is_half(p) || (p.dtype == c10::kFloat && cuda::allows_tf32())) && !has_rows_only(p) &&
+      !is_image_of_few;
 }
 
 constexpr Kernel<ConvProblem> kernels[] = {
-    {"depthwise", cuda::supports_depthwise, prefers_depthwise, cuda::run_depthwise},
     {"cudnn", cuda::supports_cudnn, prefers_cudnn, cuda::run_cudnn},
+    {"depthwise", cuda::supports_depthwise, prefers_depthwise, cuda::run_depthwise},
     {"dense", cuda::supports_dense, prefers_dense, cuda::run_dense},
     {"reference", always, always, cuda::run_reference},
 };
