@@ -32,7 +32,12 @@ TORCH_DNNL_HD inline void scale_values(const Problem& p, C (&value)[n], const Op
   step(kSrcZeroPoint, [](C x, C zero_point) { return x - zero_point; });
   step(kScale, [](C x, C scale) { return mul(scale, x); });
   step(kAccumulate, [&](C x, C sum) { return x + mul(static_cast<C>(p.beta), sum); });
-  step(kDstScale, [](C x, C scale) { return x / scale; });
+  if constexpr (requires { operand.divide(value); }) {
+    if (p.operand[kDstScale].present)
+      operand.divide(value); // what follows, in another way
+  } else {
+    step(kDstScale, [](C x, C scale) { return x / scale; });
+  }
 }
 
 template <class C, int n, class Problem, class Operand>

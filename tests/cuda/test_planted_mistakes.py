@@ -22,6 +22,7 @@ RACE = r"ThreadSanitizer: data race(.*\n){1,12}.*"  # and the file
 WINDOW, SUM_ROWS = "resample/cuda/sliding_window.cu", "resample/cuda/sum_rows.cu"
 PIXELS, PACKS = "resample/cuda/sum_pixels.cu", "reorder/cuda/straight.cu"
 COLUMNS = "resample/cuda/kernel_arguments.h"
+CONVERTED, QUOTIENTS = "reorder/cuda/converted_rows.cu", "reorder/cuda/quotients.h"
 TILES, FAKE = "reorder/cuda/transpose.cu", "reorder/cuda/fake_reorder.cu"
 DENSE, DENSE_KERNELS = "conv/cuda/dense/bfloat16.cu", "conv/cuda/dense/kernels.h"
 NXC, NCX = "conv/cuda/depthwise/nxc.cu", "conv/cuda/depthwise/ncx.cu"
@@ -31,6 +32,7 @@ QUANTIZED = "conv/cuda/quantized/dense.cu"
 WORDS, QUANTIZED_END = "conv/cuda/quantized/depthwise.cu", "conv/cuda/quantized/epilogue.h"
 RESAMPLE_TESTS = ("resample_kernels", "float32 and (x2 or x5 or x0.5)")
 PACK_TESTS = ("reorder_packs", "packs_of_every_type")
+ROW_TESTS = ("reorder_packs", "packs_of_rows")
 TILE_TESTS = ("reorder_packs", "tiles_of_images and 37")
 FAKE_TESTS = ("reorder_packs", "packs_of_fake")
 DENSE_TESTS = ("conv_dense", "bfloat16 and dense_matches and (aligned or ends or split)")
@@ -81,6 +83,14 @@ MISTAKES = {
     "reorder, packs: one pack more": (
         mistake_in(PACKS, "if (index >= box.packs)", "if (index > box.packs)"),
         *("address", OVERRUN, PACK_TESTS),
+    ),
+    "reorder, converted rows: one element more at the end": (
+        mistake_in(CONVERTED, "if (e < count)\n          to[", "if (e <= count)\n          to["),
+        *("address", OVERRUN, ROW_TESTS),
+    ),
+    "reorder, converted rows: large quotients are not found": (
+        Mistake(CONVERTED, QUOTIENTS, "most <= size_of(kMost) &&", ""),
+        *(None, WRONG, ROW_TESTS),
     ),
     "reorder, tiles: without the barrier": (
         mistake_in(TILES, "  __syncthreads();\n", ""),

@@ -97,6 +97,28 @@ def test_packs_with_scales(device, tag):
 
 
 @DEVICES
+@pytest.mark.parametrize("size", [(5, 3, 64), (2, 3, 2, 560), (3, 9008), (1, 20_003)], ids=str)
+def test_packs_of_rows(device, size):
+    """Each row has a scale of its own, also such that quotients leave the range of numbers."""
+    torch.manual_seed(0)
+    shape = (*size[:2], *[1] * (len(size) - 2)) if size[0] * size[1] < 20 else (size[0], 1)
+    scale = torch.tensor([0.3, -0.7, 1e-30, 1e30, 1e-42, 0.0, 2.0, 3.3, 1e-5, -1e19])
+    scale = scale.repeat(4)[: shape[0] * shape[1]].reshape(shape)
+    types = [t for t in DTYPES if t != torch.float64]
+    for src_dtype in types:
+        src = values(size, src_dtype)
+        for dtype in types:
+            check(device, src, dtype=dtype, dst_scale=scale)
+            check(device, src, dtype=dtype, scale=scale.double(), src_zero_point=scale.bfloat16())
+            zero_point = torch.randint(-9, 9, shape)
+            options = {"dst_zero_point": zero_point, "round_before_zero_point": True}
+            check(device, src, dtype=dtype, dst_scale=0.37, **options)
+            for summed in (src_dtype, dtype, torch.bfloat16):
+                sums = {"accumulate": values(size, summed), "beta": 0.3}
+                check(device, src, dtype=dtype, dst_scale=-1.7, scale=scale, **sums)
+
+
+@DEVICES
 @pytest.mark.parametrize(
     "size",
     [
@@ -162,9 +184,10 @@ def test_tiles_of_views(device):
     check(device, deep, "ihgfedcba")
 
 
-def test_tiles_and_packs_beyond_4_gigabytes():
+@pytest.mark.parametrize("columns", [70, 72])
+def test_tiles_and_packs_beyond_4_gigabytes(columns):
     """Offsets in 64 bits: rows further apart than 2^31 elements and 2^32 bytes."""
-    step, rows, columns = 2**31 + 72, 3, 70
+    step, rows = 2**31 + 72, 3
     memory = torch.from_numpy(np.zeros((rows - 1) * step + columns, dtype=np.uint8))
     view = memory.as_strided((rows, columns), (step, 1))
     view.copy_(torch.randint(0, 256, (rows, columns), dtype=torch.uint8))

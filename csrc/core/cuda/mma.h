@@ -53,6 +53,13 @@ class AsyncCopies {
     }
   }
 
+  // 8 bytes between multiples of 8.
+  __device__ __forceinline__ void copy8(void* shared, const void* global) {
+    const uint32_t to = shared_address(shared);
+    const size_t from = __cvta_generic_to_global(global);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
+  }
+
   __device__ __forceinline__ void commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
   }
@@ -73,7 +80,12 @@ class AsyncCopies {
   template <bool cached>
   void copy16(void* shared, const void* global, bool valid) {
     std::memset(shared, 0xff, 16);
-    open_.push_back({shared, valid ? global : nullptr});
+    open_.push_back({shared, valid ? global : nullptr, 16});
+  }
+
+  void copy8(void* shared, const void* global) {
+    std::memset(shared, 0xff, 8);
+    open_.push_back({shared, global, 8});
   }
 
   void commit() {
@@ -86,9 +98,9 @@ class AsyncCopies {
     for (; groups_.size() > pending; groups_.pop_front()) {
       for (const Copy& copy : groups_.front())
         if (copy.global != nullptr)
-          std::memcpy(copy.shared, copy.global, 16);
+          std::memcpy(copy.shared, copy.global, copy.bytes);
         else
-          std::memset(copy.shared, 0, 16);
+          std::memset(copy.shared, 0, copy.bytes);
     }
   }
 
@@ -96,6 +108,7 @@ class AsyncCopies {
   struct Copy {
     void* shared;
     const void* global;
+    size_t bytes;
   };
   std::vector<Copy> open_;
   std::deque<std::vector<Copy> > groups_;

@@ -32,6 +32,10 @@ void run_reference(const ReorderProblem& p);
 // A box whose elements are next to each other on both sides, or any: see straight.cu.
 void run_straight(const ReorderProblem& p, const boxes::Box& box);
 
+// A box of rows that are computed in float, with what is the same along them: converted_rows.cu.
+bool supports_converted_rows(const ReorderProblem& p, const boxes::Box& box);
+void run_converted_rows(const ReorderProblem& p, const boxes::Box& box);
+
 // A box whose elements are next to each other in different directions: see transpose.cu.
 bool needs_transpose(const ReorderProblem& p, const boxes::Box& box);
 void run_transpose(const ReorderProblem& p, const boxes::Box& box);

@@ -11,6 +11,7 @@
 #include "core/cuda/launch.h"
 #include "core/cuda/vector.h"
 #include "reorder/cuda/kernels.h"
+#include "reorder/cuda/quotients.h"
 
 namespace torch_dnnl::reorder_cuda {
 
@@ -117,6 +118,19 @@ struct PackOperands {
       for (int k = 0; k < n; k++)
         value[k] = k < count ? widened<C>(from[k * step]) : C(1);
     });
+  }
+
+  template <int n>
+  __device__ __forceinline__ void divide(C (&value)[n]) const
+    requires(std::is_same_v<C, float> && n >= 8)
+  {
+    C scale[n];
+    (*this)(kDstScale, scale);
+    if (args.operand[kDstScale].data == nullptr || (*position.step)[kDstScale] == 0)
+      Quotients(scale[0]).divide(value);
+    else
+      for (int k = 0; k < n; k++)
+        value[k] = value[k] / scale[k];
   }
 };
 

@@ -4,6 +4,7 @@
 // All its loads are under way before the first one is used: 64 bytes for each of 1024 threads are
 // the 64 KB that keep a multiprocessor's share of the memory busy.
 //
+// Most of what is computed in float goes to converted_rows.cu.
 // Rows that are not aligned go in narrower packs; single elements may have any strides.
 #include "core/dispatch.h"
 #include "core/math.h"
@@ -121,6 +122,8 @@ void run_straight(const ReorderProblem& p, const Box& box) {
     const Box bytes = box_of_bytes(box, args.dst_size);
     args.src_size = args.dst_size = 1;
     launch_widest<MovedPack, uint8_t, 16, 8, 4, 2, 1>(args, bytes);
+  } else if (supports_converted_rows(p, box)) {
+    run_converted_rows(p, box);
   } else if (p.compute_dtype == c10::kDouble) {
     launch_widest<ConvertedPack, double, 2, 1>(PackArgs<double>(p), box);
   } else if (p.compute_dtype == c10::kLong) {

@@ -4,6 +4,7 @@
 // each thread. When the sums of a row of dst are complete, the block shares them and applies the W
 // axis. Two buffers by turns: the barrier before a row is read is also the one that lets the buffer
 // of the row before be overwritten by the next but one.
+#include "core/cuda/mma.h"
 #include "resample/cuda/kernels.h"
 
 namespace torch_dnnl::cuda {
@@ -19,15 +20,19 @@ TORCH_DNNL_HD inline uint32_t shared_position(uint32_t element) {
 }
 
 // The columns of a thread in the rows [row, end) of src and in all planes of each row. They are
-// loaded ahead, to have enough bytes on their way from memory.
+// copied ahead, to have enough bytes on their way from memory: to the thread's own part of shared
+// memory, as registers that take turns would be waited for when they are moved.
 template <class T>
 class SourceColumns {
  public:
   static constexpr int kVector = kLanes<T>;
+  static constexpr int kBytes = sizeof(T) * kVector;
+  static constexpr int kSlots = 8; // for a thread's vectors, one of which is being read
 
   template <class W>
   __device__ __forceinline__ SourceColumns(
       const KernelArguments<W>& args,
+      void* slots,
       const TapLoop<W>& planes,
       const T* first_plane,
       int32_t row,
@@ -36,33 +41,30 @@ class SourceColumns {
         next_row_(args.src_stride[3] - (planes.count - 1) * args.src_stride[2]),
         next_plane_(args.src_stride[2]),
         planes_(planes.count),
-        rows_left_(planes.count == 0 ? 0 : end - row) {
-#pragma unroll
-    for (int i = 0; i < kAhead; i++)
-      load(ahead_[i]);
+        rows_left_(planes.count == 0 ? 0 : end - row),
+        slots_(static_cast<Vector<T, kVector>*>(slots) + threadIdx.x) {
+#pragma unroll 1
+    for (int i = 0; i < kSlots - 1; i++)
+      copy(i);
   }
 
   __device__ __forceinline__ Vector<T, kVector> next() {
-    Vector<T, kVector> next;
-    std::memcpy(&next, &ahead_[0], sizeof(next));
-#pragma unroll
-    for (int i = 1; i < kAhead; i++)
-      ahead_[i - 1] = ahead_[i];
-    load(ahead_[kAhead - 1]);
+    copies_.template wait<kSlots - 2>();
+    const Vector<T, kVector> next = slots_[slot_ * blockDim.x];
+    copy(slot_ == 0 ? kSlots - 1 : slot_ - 1); // what the call before has read
+    slot_ = slot_ + 1 == kSlots ? 0 : slot_ + 1;
     return next;
   }
 
  private:
-  static constexpr int kAhead = 3;
-  static constexpr int kWords = sizeof(Vector<T, kVector>) / sizeof(uint32_t);
-  using Words = Vector<uint32_t, kWords>; // narrow elements would take a register each
-
-  // Without branches: what is on its way would be moved between registers where they meet.
-  __device__ __forceinline__ void load(Words& x) {
+  __device__ __forceinline__ void copy(int slot) {
     if (rows_left_ > 0) {
-      const Vector<T, kVector> loaded = load_vector<kVector>(line_);
-      std::memcpy(&x, &loaded, sizeof(x));
+      if constexpr (kBytes == 16)
+        copies_.template copy16</*cached=*/false>(slots_ + slot * blockDim.x, line_, true);
+      else
+        copies_.copy8(slots_ + slot * blockDim.x, line_);
     }
+    copies_.commit();
     const bool is_last = ++plane_ == planes_;
     line_ += is_last ? next_row_ : next_plane_;
     plane_ = is_last ? 0 : plane_;
@@ -71,8 +73,9 @@ class SourceColumns {
 
   const T* line_;
   int64_t next_row_, next_plane_;
-  int32_t planes_, rows_left_, plane_ = 0;
-  Words ahead_[kAhead];
+  int32_t planes_, rows_left_, plane_ = 0, slot_ = 0;
+  Vector<T, kVector>* slots_;
+  AsyncCopies copies_;
 };
 
 // What a thread makes of a shared row: elements of dst a block apart. With a fixed number of them,
@@ -169,7 +172,7 @@ __global__ void __launch_bounds__(kMostThreads)
   const int32_t row_begin = args.tables.row(args.tables.h, at.begin).first;
   const int32_t row_end =
       has_columns ? args.tables.row(args.tables.h, at.end - 1).end() : row_begin;
-  SourceColumns<T> source(args, planes, src, row_begin, row_end);
+  SourceColumns<T> source(args, buffers + 2 * buffer_elements, planes, src, row_begin, row_end);
   RunningSums<W, kSums, kVector> sums(args, at);
   for (int32_t y = at.begin; y < at.end; y++) {
     W* const row = buffers + (y & 1) * buffer_elements;
@@ -254,7 +257,8 @@ void run(
     void (*kernel)(KernelArguments<W>),
     int64_t open,
     int64_t w_slots,
-    int64_t elements_per_tile) {
+    int64_t elements_per_tile,
+    int64_t slot_bytes) { // of a thread
   const RowImages& m = plan.images;
   KernelArguments<W> args =
       make_arguments(plan, ceil_div(m.row(), elements_per_tile), threads_of(plan));
@@ -263,18 +267,20 @@ void run(
   const std::optional<Scratch> memory = make_tables(plan, slots, args.tables);
   const int64_t threads = threads_of(plan);
   const int64_t buffer = shared_position(static_cast<uint32_t>(threads * lanes(plan)));
-  launch(kernel, dim3(args.workers), dim3(threads), 2 * buffer * sizeof(W), args);
+  const int64_t bytes = 2 * buffer * sizeof(W) + slot_bytes * threads;
+  launch(kernel, dim3(args.workers), dim3(threads), bytes, args);
 }
 
 template <class T, int kSums, class W>
 void run(const ResamplePlan<W>& plan) {
   constexpr int kOutputs = std::max(kLanes<T> / 2, 1);
+  constexpr int64_t kSlotBytes = SourceColumns<T>::kSlots * SourceColumns<T>::kBytes;
   const int64_t elements = pixels_per_tile(plan, tile_capacity(plan)) * plan.images.inner;
   const int64_t width = plan.tables[2]->width;
   if (width <= kTaps && elements <= kOutputs * threads_of(plan))
-    run(plan, sum_rows_kernel<T, kSums, FewTaps<W, kOutputs>>, kSums, kTaps, elements);
+    run(plan, sum_rows_kernel<T, kSums, FewTaps<W, kOutputs>>, kSums, kTaps, elements, kSlotBytes);
   else
-    run(plan, sum_rows_kernel<T, kSums, ManyTaps<W>>, kSums, width, elements);
+    run(plan, sum_rows_kernel<T, kSums, ManyTaps<W>>, kSums, width, elements, kSlotBytes);
 }
 
 } // namespace
