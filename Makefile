@@ -105,7 +105,7 @@ OWN_ARCH := import torch; \
 gpu-build: $(VENV)/.torch
 	arch=$(GPU_ARCH); arch=$${arch:-$$($(PY) -c '$(OWN_ARCH)')}; \
 	TORCH_DNNL_CUDA=1 TORCH_DNNL_CPU=default TORCH_CUDA_ARCH_LIST=$$arch \
-	  $(PY) setup.py -q build_ext --inplace $(BRIEF)
+	  $(PY) setup.py -q egg_info build_ext --inplace $(BRIEF)
 
 gpu-test gpu-memcheck $(GPU_BENCHES): export PYTHONPATH := $(CURDIR)
 
@@ -128,13 +128,13 @@ gpu-bench: $(GPU_BENCHES)
 gpu-bench-%: gpu-build
 	$(PY) benchmarks/run.py --device cuda --op $* --seconds 0.3 \
 	  --pass forward $(if $(filter resample,$*),--pass backward) \
-	  --csv benchmarks/results/$*_cuda.csv $(ARGS)
+	  --csv benchmarks/results/cuda/$*.csv $(ARGS)
 
 # torch's gradients with deterministic algorithms, as all of ours are.
 gpu-bench-deterministic: gpu-build
 	$(PY) benchmarks/run.py --device cuda --op resample --seconds 0.3 \
 	  --pass backward --deterministic \
-	  --csv benchmarks/results/resample_cuda_deterministic.csv $(ARGS)
+	  --csv benchmarks/results/cuda/resample_deterministic.csv $(ARGS)
 
 clean:
 	rm -rf build dist *.egg-info torch_dnnl/*.so torch_dnnl/_build.py

@@ -15,8 +15,9 @@ def test_matches_cpu(case, dtype):
     gpu = [x.detach().requires_grad_() for x in gpu]
     expected, result = case.call(*cpu), case.call(*gpu)
     assert result.dtype == expected.dtype and result.stride() == expected.stride()
-    # cuDNN's sums are rounded before a bias is added, and so is an activation's gradient.
-    roundings = 4 if "fused" in case.name else 2 if case.function.startswith("conv") else 1
+    # cuDNN's sums are rounded before a bias is added, and so is an activation's gradient, also in
+    # what the CPU computes.
+    roundings = 5 if "fused" in case.name else 2 if case.function.startswith("conv") else 1
     assert_matches(result, expected, TOLERANCE[dtype] * roundings)
     grad = torch.randn_like(expected)
     ours = torch.autograd.grad(result, gpu, grad.cuda())

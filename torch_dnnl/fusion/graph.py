@@ -203,7 +203,7 @@ def _tail(module: torch.nn.Module) -> list[torch.nn.Module] | None:
     if has_hooks(module) or not source.is_plain(as_written(module), whatever_its_attributes=True):
         return None
     graph = trace(module)
-    last = None if graph is None else next(reversed(graph.nodes)).args[0]
+    last = None if graph is None else next(iter(reversed(graph.nodes))).args[0]
     while type(called(module, last)) is torch.nn.Identity:
         last = last.args[0]  # type: ignore[union-attr]
     layer = called(module, last)
