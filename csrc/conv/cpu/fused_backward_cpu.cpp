@@ -1,7 +1,6 @@
 // convolution_fused_backward on the CPU. h is computed for some images, rows or groups of the
 // result at a time, and what is made of it while it is in the cache: h is in memory as a whole only
 // if it is small or a result itself. Parts follow one another: threads share the work of each.
-#include <ATen/ExpandUtils.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/strides.h>
@@ -314,8 +313,8 @@ struct Parts {
   static Tensor in_type_of(const Tensor& like, const Tensor& part, ReusedMemory& memory) {
     if (part.scalar_type() == like.scalar_type())
       return part;
-    const auto strides = at::infer_dense_strides(part.sizes(), part.strides());
-    return memory.as(part.sizes(), strides).copy_(part);
+    const Tensor dense = at::empty_like(part, part.options().device(at::kMeta));
+    return memory.as(part.sizes(), dense.strides()).copy_(part);
   }
 
   // In the format of the value.

@@ -13,10 +13,11 @@
 namespace torch_dnnl {
 
 // As many outputs as fit the registers beside the weights of the longest run and a pixel; of
-// float64 about half of them, for each number of outputs is a kernel to compile.
+// float64, which is rare, fewer, for each number of outputs is a kernel to compile.
 template <class C>
-inline constexpr int64_t kBlockPixels =
-    kRegisters == 32 ? (sizeof(C) == 8 ? 8 : 16) : (sizeof(C) == 8 ? 4 : 7);
+inline constexpr int64_t kBlockPixels = sizeof(C) == 8 ? 4
+    : kRegisters == 32                                 ? 16
+                                                       : 7;
 
 // Of many outputs, kernels compute an even number.
 inline constexpr bool has_kernels(int64_t outputs) {
