@@ -14,7 +14,7 @@ FILES = {
 }
 
 # The files of devices that register operators, or make tensors: they see tensors, kernels do not.
-THIN = ("*_cpu.cpp", "*_cuda.cu", "*/on_device*")
+THIN = ("*_cpu.cpp", "*_cuda.cu", "*/on_device*", "*/cudnn.cu")
 REGISTRATIONS = ("re*/cuda/re*.cu", "reorder/cuda/fake_reorder.cu")
 TENSOR_HEADERS = ("torch/*", "ATen/ATen.h", "ATen/core/Tensor.h", "ATen/ops/*", "ATen/Functions.h")
 
