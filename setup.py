@@ -154,20 +154,20 @@ def library(name: str, sources: list[str], flags: list[str]) -> Extension:
     # Contraction is off so that a formula rounds alike in every library; where a kernel wants FMA
     # it says so.
     host = ["-g0", "-fvisibility=hidden", "-ffp-contract=off"]
-    if not cuda:
-        # These warnings come from ATen's headers and from GCC's intrinsics, in hundreds.
-        host += ["-fopenmp", "-Wno-unknown-pragmas", "-Wno-maybe-uninitialized"]
-        host += ["-Wno-uninitialized", "-Wno-sign-compare"]
+    # These warnings come from ATen's headers and from GCC's intrinsics, in hundreds.
+    quiet = ["-Wno-unknown-pragmas", "-Wno-maybe-uninitialized"]
+    quiet += ["-Wno-uninitialized", "-Wno-sign-compare"]
     nvcc = [f"-Xcompiler={','.join(host)}"]
     if name == "_cuda_exact":
         nvcc.append("-fmad=false")
     common = ["-std=c++20", "-DNDEBUG", *flags]
+    openmp = [] if cuda else ["-fopenmp"]
     extension = (CUDAExtension if cuda else CppExtension)(
         f"torch_dnnl.{name}",
         sources,
         include_dirs=[str(ROOT / "csrc")],
         depends=sorted(map(str, ROOT.glob("csrc/**/*.h"))),
-        extra_compile_args={"cxx": common + host, "nvcc": common + nvcc},
+        extra_compile_args={"cxx": common + host + quiet + openmp, "nvcc": common + nvcc},
     )
     # The OpenMP that at::parallel_for needs and the CUDA runtime are those that torch has loaded: a
     # second copy would be a second thread pool. Only _python calls Python, so that the operators
@@ -215,7 +215,7 @@ if cuda:
     # The kernels of Reorder and of quantized convolution agree with the CPU's to the bit, so that
     # they must not fuse a * b + c. The libraries do not link to each other: what launches kernels
     # is in both.
-    cuda_sources = sources(".cu", "cuda")
+    cuda_sources = sources(".cu", "cuda") + sources(".cpp", "cuda")
     exact = [path for path in cuda_sources if {"reorder", "quantized"} & set(Path(path).parts)]
     launching = [path for path in cuda_sources if "/core/" in path]
     others = [path for path in cuda_sources if path not in exact]

@@ -121,7 +121,7 @@ def _flags(sanitizer: str | None) -> list[str]:
 def _kernels(sanitizer: str | None, mistake: Mistake | None) -> list[Path]:
     """The objects of all CUDA kernels."""
     flags = _flags(sanitizer)
-    sources = sorted(ROOT.glob("csrc/**/*.cu"))
+    sources = sorted([*ROOT.glob("csrc/**/*.cu"), *ROOT.glob("csrc/**/cuda/**/*.cpp")])
     if mistake is not None:
         sources.remove(ROOT / "csrc" / mistake.source)
     with ThreadPoolExecutor(JOBS) as pool:

@@ -14,8 +14,8 @@ FILES = {
 }
 
 # The files of devices that register operators, or make tensors: they see tensors, kernels do not.
-THIN = ("*_cpu.cpp", "*_cuda.cu", "*/on_device*", "*/cudnn.cu")
-REGISTRATIONS = ("re*/cuda/re*.cu", "reorder/cuda/fake_reorder.cu")
+THIN = ("*_cpu.cpp", "*_cuda.cpp", "*/on_device*", "*/cudnn.cpp", "resample/cuda/resample.cu")
+REGISTRATIONS = ("reorder/cuda/fake_reorder.cu",)
 TENSOR_HEADERS = ("torch/*", "ATen/ATen.h", "ATen/core/Tensor.h", "ATen/ops/*", "ATen/Functions.h")
 
 

@@ -1,5 +1,5 @@
-// The kernels of convolution on CUDA, as conv_cuda.cu lists them: what each can compute (supports),
-// and what runs it.
+// The kernels of convolution on CUDA, as conv_cuda.cpp lists them: what each can compute
+// (supports), and what runs it.
 #pragma once
 
 #include "conv/problem.h"

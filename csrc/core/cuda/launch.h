@@ -7,16 +7,10 @@
 // GPU. A kernel registered under TORCH_DNNL_CUDA_KEY works in both.
 #pragma once
 
-// The device that kernels are registered for: torch's dispatch key and its name. On the host, the
-// tests put these kernels in the place of the CPU's.
 #ifdef TORCH_DNNL_CUDA_ON_HOST
 #include "cuda_on_host.h"
-#define TORCH_DNNL_CUDA_KEY CPU
-#define TORCH_DNNL_CUDA_NAME "cpu"
 #else
 #include <cuda_runtime.h>
-#define TORCH_DNNL_CUDA_KEY CUDA
-#define TORCH_DNNL_CUDA_NAME "cuda"
 #endif
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "core/cuda/launch.h"
+#include "core/cuda/device.h"
 #include "core/torch/run_kernel.h"
 #include "resample/cuda/kernels.h"
 #include "resample/on_device.h"

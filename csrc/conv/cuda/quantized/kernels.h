@@ -1,4 +1,4 @@
-// The kernels of quantized convolution on CUDA, as quantized_cuda.cu lists them. The file that
+// The kernels of quantized convolution on CUDA, as quantized_cuda.cpp lists them. The file that
 // defines run_<name> says how the kernel works. All of them have the bits of the CPU's.
 #pragma once
 
@@ -13,5 +13,8 @@ void run_quantized_depthwise(const QuantizedProblem& p);
 // Sums that int32 holds: products of matrices of bytes.
 bool supports_quantized_dense(const QuantizedProblem& p);
 void run_quantized_dense(const QuantizedProblem& p);
+
+// The definition, a thread per element.
+void run_quantized_reference(const QuantizedProblem& p);
 
 } // namespace torch_dnnl::cuda

@@ -8,7 +8,7 @@
 
 #include "conv/cuda/kernels.h"
 #include "conv/on_device.h"
-#include "core/cuda/launch.h"
+#include "core/cuda/device.h"
 #include "core/math.h"
 #include "core/torch/run_kernel.h"
 

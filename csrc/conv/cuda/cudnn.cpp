@@ -15,7 +15,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/cuda/CUDAFunctions.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <mutex>
 #include <vector>
@@ -68,7 +68,7 @@ at::Tensor view(
     sizes.push_back(axes[a]);
     steps.push_back(strides[2 + a]);
   }
-  const c10::Device device(c10::kCUDA, c10::cuda::current_device());
+  const c10::Device device = c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice();
   return at::for_blob(const_cast<void*>(data), sizes)
       .strides(steps)
       .target_device(device)

@@ -1,7 +1,7 @@
 // Reorder and fake quantization on CUDA: the kernels, in order of preference.
 #include <torch/library.h>
 
-#include "core/cuda/launch.h"
+#include "core/cuda/device.h"
 #include "reorder/cuda/kernels.h"
 #include "reorder/on_device.h"
 

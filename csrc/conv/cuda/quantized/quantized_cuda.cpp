@@ -6,17 +6,11 @@
 
 #include "conv/cuda/quantized/kernels.h"
 #include "conv/quantized/on_device.h"
-#include "core/cuda/launch.h"
+#include "core/cuda/device.h"
 #include "core/torch/run_kernel.h"
 
 namespace torch_dnnl {
 namespace {
-
-// By its definition: a thread per element.
-void run_reference(const QuantizedProblem& p) {
-  with_reference(
-      p, [&](const auto& functor) { cuda::for_each_element(output_elements(p.conv), functor); });
-}
 
 // Whether tiles of 64 output channels and of 16 input channels would be mostly empty. A thread that
 // multiplies words takes some `times` as long for a product as tensor cores do.
@@ -32,7 +26,7 @@ constexpr Kernel<QuantizedProblem> kernels[] = {
      prefers_depthwise,
      cuda::run_quantized_depthwise},
     {"dense", cuda::supports_quantized_dense, always, cuda::run_quantized_dense},
-    {"reference", always, always, run_reference},
+    {"reference", always, always, cuda::run_quantized_reference},
 };
 
 struct Cuda {
