@@ -232,6 +232,10 @@ def _along(
     return spread
 
 
+# Whether an assertion of a compiled program may have a message that depends on the call.
+_TRACES_CLOSURES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+
+
 def _check_length(function: str, name: str, length: int, axis: int, sizes: Sequence[int]) -> None:
     fits = (length == 1) | (length == sizes[axis])  # `or` would ask for a bool
     expected = (
@@ -240,7 +244,8 @@ def _check_length(function: str, name: str, length: int, axis: int, sizes: Seque
     )
     if torch.compiler.is_compiling():
         # Where sizes are unknown, an assertion of the program.
-        torch._check_value(fits, lambda: expected)  # type: ignore[no-untyped-call]
+        why = (lambda: expected,) if _TRACES_CLOSURES else ()
+        torch._check_value(fits, *why)  # type: ignore[no-untyped-call]
     elif not fits:
         raise ValueError(f"{expected} ({sizes[axis]}), got 1-D with sizes [{length}]")
 
