@@ -65,8 +65,8 @@ NAMES = (
 )
 # Every operator forward and backward, in every type. The sanitizers are slow, and neither addresses
 # nor races depend on types; the tests of single kernels are many, so that some of each are run
-# here. A GPU runs them all. Winograd's algorithm is the CPU's alone, and threads of the reference
-# share nothing.
+# here. A GPU runs them all. Winograd's algorithm and words of four rows are the CPU's alone, and
+# threads of the reference share nothing.
 FEW_TYPES = (
     "not ((cuda_depthwise or resample_kernels or conv_epilogue) and (float16 or float64))"
     " and not (conv_dense and not bfloat16) and not (conv_epilogue and winograd)"
@@ -84,7 +84,7 @@ SELECTIONS = {
     " or tiles_of_views or fake_quantization or (test_strides and float32)"
     " or (dense_matches and (aligned or split)) or (every_kernel and float32 and not reference)"
     " or (quantized_problem and nxc and torch.uint8))"
-    " and not (conv_epilogue and reference or far_apart or beyond)",
+    " and not (conv_epilogue and reference or far_apart or beyond or depthwise_in_channels_last)",
 }
 
 
