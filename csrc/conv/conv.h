@@ -129,6 +129,7 @@ inline ConvProblem conv_problem(
       : pass == ConvPass::backward_data             ? src
                                                     : weights;
   p.out = out.mutable_data_ptr();
+  p.out_tensor = out.unsafeGetTensorImpl();
   if (bias.has_value()) {
     p.bias = bias->const_data_ptr();
     p.bias_stride = bias->stride(0);

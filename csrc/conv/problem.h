@@ -14,6 +14,10 @@
 
 #include "conv/activation.h"
 
+namespace c10 {
+struct TensorImpl;
+}
+
 namespace torch_dnnl {
 
 // Which of the three tensors is computed. name_of() names them in this order.
@@ -39,6 +43,7 @@ struct ConvProblem {
   c10::ScalarType dtype;
   const void *src, *weights, *dst; // the one computed is `out`
   void* out;
+  c10::TensorImpl* out_tensor; // whose memory it is: a library may put its own result in its place
   // Of the image that is computed, dst or src; any of them may be null.
   const void *bias, *residual; // residual: of the shape of the image
   void* preactivation;         // what the activation is applied to; has the strides of the image

@@ -31,7 +31,7 @@ namespace torch_dnnl::cuda {
 namespace {
 
 // In the place of cuDNN, so that what is around it is tested.
-void compute_sums(const ConvProblem& p) {
+void compute_sums(ConvProblem& p) {
   run_reference(p);
 }
 
@@ -91,6 +91,26 @@ at::Tensor weights_of(const ConvProblem& p) {
   return view(p, data, p.groups * p.oc, p.ic, p.kernel, p.weights_stride);
 }
 
+// Whether the elements of two tensors of a shape lie in the same places.
+bool have_one_layout(const at::Tensor& a, const at::Tensor& b) {
+  for (int64_t d = 0; d < a.dim(); d++)
+    if (a.size(d) > 1 && a.stride(d) != b.stride(d))
+      return false;
+  return true;
+}
+
+// ATen has no operator that writes a gradient to a given place. So the memory that it gives becomes
+// that of the tensor which was allocated for it; where the layouts differ, it is copied.
+void give(const at::Tensor& result, at::Tensor out, ConvProblem& p) {
+  if (!have_one_layout(result, out)) {
+    out.copy_(result);
+    return;
+  }
+  p.out_tensor->set_storage_keep_dtype(result.storage());
+  p.out_tensor->set_storage_offset(result.storage_offset());
+  p.out = result.mutable_data_ptr();
+}
+
 void run_forward(const ConvProblem& p) {
   at::Tensor dst = dst_of(p);
   const auto convolve = [&](at::Tensor& out) {
@@ -116,8 +136,8 @@ void run_forward(const ConvProblem& p) {
   }
 }
 
-void run_data(const ConvProblem& p) {
-  at::Tensor src = src_of(p);
+void run_data(ConvProblem& p) {
+  const at::Tensor src = src_of(p);
   // What the smallest image that gives these outputs lacks.
   int64_t more[3];
   for (int a = 0; a < 3; a++)
@@ -125,7 +145,7 @@ void run_data(const ConvProblem& p) {
         (p.kernel[a] - 1) * p.dilation[a] - 1;
   // The operands' format is that of the result.
   const at::MemoryFormat format = src.suggest_memory_format();
-  src.copy_(
+  give(
       at::cudnn_convolution_transpose(
           dst_of(p).contiguous(format),
           weights_of(p).contiguous(format),
@@ -136,7 +156,9 @@ void run_data(const ConvProblem& p) {
           p.groups,
           /*benchmark=*/false,
           /*deterministic=*/true,
-          allows_tf32()));
+          allows_tf32()),
+      src,
+      p);
 }
 
 // The only way to a gradient of weights is told by torch's settings what it may choose from: they
@@ -165,8 +187,8 @@ class DeterministicCuDNN {
   const bool deterministic_ = context_.deterministicCuDNN(), benchmark_ = context_.benchmarkCuDNN();
 };
 
-void run_weights(const ConvProblem& p) {
-  at::Tensor weights = weights_of(p);
+void run_weights(ConvProblem& p) {
+  const at::Tensor weights = weights_of(p);
   const at::Tensor src = src_of(p);
   const at::MemoryFormat format = src.suggest_memory_format();
   // Of the weights only the sizes are read; strides of their own could mean another format.
@@ -185,10 +207,10 @@ void run_weights(const ConvProblem& p) {
       /*output_padding=*/zeros,
       p.groups,
       {false, true, false});
-  weights.copy_(std::get<1>(gradients));
+  give(std::get<1>(gradients), weights, p);
 }
 
-void compute_sums(const ConvProblem& p) {
+void compute_sums(ConvProblem& p) {
   // The operators called here are below autograd and autocast, as the one that calls is.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::DispatchKey::AutocastCUDA);
@@ -233,7 +255,9 @@ void run_cudnn(const ConvProblem& p) {
   sums.preactivation = nullptr;
   sums.activation = Activation::none;
   compute_sums(sums);
-  complete(p);
+  ConvProblem rest = p;
+  rest.out = sums.out;
+  complete(rest);
 }
 
 } // namespace torch_dnnl::cuda
