@@ -42,6 +42,28 @@ def test_groups_that_are_merged(dtype):
 
 
 @every_type
+def test_rows_that_are_multiplied_together(dtype):
+    """A matrix unit takes 16 pixels and 32 channels at once: short rows with what is between them,
+    long ones in parts, weights that are read in parts, and taps whose rows meet pads only."""
+    choose = random.Random(4)
+    torch.manual_seed(4)
+    for channels, size, kernel, pads, strides, dilations in [
+        ((1, 1, 32, 64), [9, 7], [3, 3], [[1, 1], [1, 1]], [1, 1], [1, 1]),
+        ((2, 1, 64, 80), [20, 14], [3, 3], [[1, 1], [1, 1]], [1, 1], [1, 1]),
+        ((1, 1, 160, 70), [11, 17], [3, 3], [[0, 1], [0, 1]], [1, 1], [1, 1]),
+        ((1, 1, 32, 30), [5, 140], [3, 3], [[1, 1], [1, 1]], [2, 1], [1, 1]),
+        ((1, 2, 24, 20), [6, 33], [2, 3], [[4, 0], [4, 2]], [1, 2], [1, 1]),
+        ((1, 1, 64, 17), [13, 15], [3, 1], [[1, 0], [1, 0]], [1, 1], [1, 1]),
+        ((1, 1, 32, 16), [40, 41], [3, 3], [[2, 2], [2, 2]], [1, 1], [2, 2]),
+        ((1, 1, 96, 16), [9, 9, 9], [3, 3, 3], [[1, 1, 1]] * 2, [1, 1, 1], [1, 1, 1]),
+        ((3, 1, 256, 40), [5, 5], [1, 1], [[0, 0], [0, 0]], [1, 1], [1, 1]),
+        ((1, 1, 5, 40), [30, 31], [7, 7], [[3, 3], [3, 3]], [2, 2], [1, 1]),
+    ]:
+        for _ in range(4):  # formats
+            check(choose, dtype, channels, size, kernel, strides, pads, dilations, "brgemm")
+
+
+@every_type
 def test_distant_taps(dtype):
     """Rows that no tap meets take no memory."""
     choose = random.Random(3)

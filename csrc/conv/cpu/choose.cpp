@@ -6,7 +6,7 @@
 #include "conv/cpu/pixel_lanes/plan.h"
 #include "conv/cpu/shared/gather.h"
 #include "conv/cpu/shared/kernels.h"
-#include "conv/cpu/shared/products/products.h"
+#include "conv/cpu/shared/products/matrix_tiles.h"
 #include "conv/cpu/winograd/tiles.h"
 #include "conv/reference.h"
 #include "core/cpu/simd.h"
@@ -89,6 +89,14 @@ bool prefers_channel_lanes(const ConvProblem& p) {
       (p.groups > 1 && (p.ic == 1 || (pairs <= 64 && product(p.kernel) > 1)));
 }
 
+// A matrix unit is so fast that tiles may be all but empty. (channel_lanes has groups of few.)
+bool prefers_matrix_tiles(const ConvProblem& p) {
+  const int64_t inputs = p.pass == ConvPass::backward_data ? p.oc : p.ic;
+  return p.dtype == c10::kBFloat16 && p.pass != ConvPass::backward_weights &&
+      std::min(p.ic, p.oc) > 1 && inputs * product(p.kernel) >= kFullVector &&
+      has_matrix_tiles<HalfProducts<c10::BFloat16>>();
+}
+
 bool prefers_pixel_lanes(const ConvProblem& problem) {
   constexpr double poor = 3; // times as well as channels fill vectors
   constexpr int64_t most_stride = 4, few_taps = 9;
@@ -102,7 +110,7 @@ bool prefers_pixel_lanes(const ConvProblem& problem) {
   const double channels = filled(has_few_channels ? p.groups * outputs : outputs, lanes);
   const bool is_narrow = has_rows && poor * channels <= 1 &&
       std::all_of(p.stride, p.stride + 3, [](int64_t s) { return s <= most_stride; });
-  if (!has_few_channels && !is_narrow)
+  if (!has_few_channels && (!is_narrow || prefers_matrix_tiles(p)))
     return false;
   const PixelLanesPlan plan = plan_pixel_lanes(p, lanes);
   if (plan.block * plan.rows * plan.tile < least_pixels)
@@ -137,6 +145,8 @@ bool prefers_pixel_lanes(const ConvProblem& problem) {
 }
 
 bool prefers_brgemm(const ConvProblem& p) {
+  if (prefers_matrix_tiles(p))
+    return true;
   const auto are_multiplied_in_pairs = [&]<class T>(std::type_identity<T>) {
     const bool has_channels = std::min(p.ic * product(p.kernel), p.oc) >= kFullVector &&
         (p.pass != ConvPass::backward_data || p.ic >= kFullVector / 2);

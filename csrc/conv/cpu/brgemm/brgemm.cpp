@@ -16,8 +16,22 @@ namespace torch_dnnl {
 namespace {
 
 #if defined(CPU_CAPABILITY_AVX512)
-// Sums in registers become bfloat16. No sum of such products is a subnormal number, of which the
-// instruction would make 0.
+// Sums become bfloat16. No sum of such products is a subnormal number, of which the instructions
+// would make 0. First those in memory, then those in registers.
+void round_sums(const float* sums, const OutputRun& run, c10::BFloat16* out, int64_t out_step) {
+  constexpr int64_t n = 2 * kLanes<float>;
+  for (int64_t x = 0; x < run.pixels; x++, sums += kProductColumns, out += out_step) {
+    for (int64_t c = 0; c < run.channels; c += n) {
+      const __m512 low = _mm512_loadu_ps(sums + c), high = _mm512_loadu_ps(sums + c + n / 2);
+      __m512i rounded;
+      asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(rounded) : "v"(low), "v"(high));
+      if (run.channels >= c + n)
+        _mm512_storeu_si512(out + c, rounded);
+      else
+        _mm512_mask_storeu_epi16(out + c, (1u << (run.channels - c)) - 1, rounded);
+    }
+  }
+}
 struct TileRounding {
   const float* bias; // of the panel
   int64_t channels;  // that there are
@@ -67,30 +81,40 @@ class FloatEnds {
     std::fill_n(bias_.data() + channels, kProductColumns, 0.0f);
   }
 
-  bool begin(const Sums& sums, int64_t row) const {
-    if (has_bias_) {
-      const float* const bias = bias_.data() + channel_of(sums);
-      for (int64_t x = 0; x < sums.pixels; x++)
-        std::copy_n(bias, plan_.columns(sums.panel), sums.at(row, x));
-    }
-    return has_bias_;
+  const float* first(const Sums& sums) const {
+    return has_bias_ ? bias_.data() + channel_of(sums) : nullptr;
   }
   void skip(const Sums& /*sums*/, int64_t /*row*/, Range /*pixels*/, int64_t /*block*/) const {}
-  void store(const Sums& sums, const RowTask& task, Range rows, const Workspace& /*own*/) const {
+  void store(const Sums& sums, const RowTask& task, Range rows, const Workspace& own) const {
     const int64_t channels = std::min(kProductColumns, plan_.oc - sums.panel * kProductColumns);
     for (int64_t row = rows.begin; row < rows.end; row++) {
-      epilogue_.store_pixels(
-          sums.at(row - rows.begin),
-          kLanes<float>,
-          kProductColumns,
-          {task.n, channel_of(sums), task.d, row, task.pixels.begin, channels, sums.pixels});
+      const float* const from = sums.at(row - rows.begin);
+      const OutputRun run{
+          task.n, channel_of(sums), task.d, row, task.pixels.begin, channels, sums.pixels};
+      if (plan_.in_tiles && are_rounded_only())
+        store_rounded(from, run, own);
+      else
+        epilogue_.store_pixels(from, kLanes<float>, kProductColumns, run);
     }
+  }
+
+  void fetch_outputs(const Sums& sums, const RowTask& task, Range rows) const {
+#if defined(__x86_64__)
+    constexpr int64_t line = 64 / sizeof(T);
+    const int64_t channels = std::min(kProductColumns, plan_.oc - sums.panel * kProductColumns);
+    for (int64_t row = rows.begin; row < rows.end && out_stride_[1] == 1; row++) {
+      const T* out = epilogue_.output(
+          {task.n, channel_of(sums), task.d, row, task.pixels.begin, channels, sums.pixels});
+      for (int64_t x = 0; x < sums.pixels; x++, out += out_stride_[4])
+        for (int64_t c = 0; c < channels; c += line)
+          asm volatile("prefetchw %0" : : "m"(out[c]));
+    }
+#endif
   }
 
   // Results without an epilogue.
   bool takes_tiles() const {
-    return has_register_tiles<ProductsOf<T>>() && epilogue_.is_empty() &&
-        (out_stride_[1] == 1 || out_stride_[4] == 1);
+    return has_register_tiles<ProductsOf<T>>() && are_rounded_only();
   }
   void multiply(const TileProduct<ProductsOf<T>>& product, const TileRun& at, const Workspace& own)
       const {
@@ -112,6 +136,21 @@ class FloatEnds {
   }
 
  private:
+  bool are_rounded_only() const {
+    return epilogue_.is_empty() && (out_stride_[1] == 1 || out_stride_[4] == 1);
+  }
+  void store_rounded(const float* sums, const OutputRun& run, const Workspace& own) const {
+#if defined(CPU_CAPABILITY_AVX512)
+    if constexpr (std::is_same_v<T, c10::BFloat16>) {
+      T* const out = epilogue_.output(run);
+      if (out_stride_[1] == 1)
+        return round_sums(sums, run, out, out_stride_[4]);
+      T* const tiles = own.tiles.data();
+      round_sums(sums, run, tiles, kProductColumns);
+      transpose_numbers(tiles, kProductColumns, run.pixels, out, out_stride_[1], run.channels);
+    }
+#endif
+  }
   // Among those of all groups.
   int64_t channel_of(const Sums& sums) const {
     return sums.group * plan_.oc + sums.panel * kProductColumns;

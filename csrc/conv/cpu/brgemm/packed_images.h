@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "conv/cpu/brgemm/weights_plan.h"
-#include "conv/cpu/shared/products/channel_lines.h"
+#include "conv/cpu/shared/products/lines/channel_lines.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/scratch.h"
 

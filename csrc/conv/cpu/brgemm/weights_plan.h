@@ -96,9 +96,11 @@ struct BrgemmWeightsPlan : GradientTiles {
 
 namespace weights_plan_detail {
 
-inline constexpr int64_t kTaskSums = 128 * 1024;  // stay in the second-level cache
-inline constexpr int64_t kTaskChannels = 128;     // of src
-inline constexpr int64_t kTilePixels = 256;       // of dst, and of the zeros between lines
+inline constexpr int64_t kTaskSums = 128 * 1024; // stay in the second-level cache
+inline constexpr int64_t kTaskChannels = 128;    // of src
+inline constexpr int64_t kTilePixels = 256;      // of dst, and of the zeros between lines
+// The same, of few channels of src, whose sums a matrix unit is to read less often.
+inline constexpr int64_t kMatrixUnitPixels = 1024, kFewChannels = 64;
 inline constexpr int64_t kTasks = 32;             // enough for the threads to share
 inline constexpr int64_t kChunkPixels = 1024;     // that make up for adding sums of chunks
 inline constexpr int64_t kWaveElements = 1 << 21; // of packed images that stay in the last cache
@@ -140,10 +142,14 @@ inline BrgemmWeightsPlan plan_brgemm_weights(const ConvProblem& p) {
   plan.pixels = pixel_axis(p);
   const int64_t rows = p.dst_size[1], width = p.dst_size[2];
   plan.pitch = round_up(width + plan.pixels.reach, 2);
-  plan.tile_rows = std::clamp<int64_t>(kTilePixels / plan.pitch, 1, rows);
+  const bool has_matrix_unit =
+      p.dtype == c10::kBFloat16 && HalfProducts<c10::BFloat16>::have_tiles();
+  const int64_t tile_pixels =
+      has_matrix_unit && plan.block <= kFewChannels ? kMatrixUnitPixels : kTilePixels;
+  plan.tile_rows = std::clamp<int64_t>(tile_pixels / plan.pitch, 1, rows);
   plan.row_tiles = ceil_div(rows, plan.tile_rows);
   plan.tile_rows = ceil_div(rows, plan.row_tiles);
-  plan.width_tiles = plan.tile_rows == 1 ? ceil_div(width, kTilePixels) : 1;
+  plan.width_tiles = plan.tile_rows == 1 ? ceil_div(width, tile_pixels) : 1;
   plan.tile_width = round_up(ceil_div(width, plan.width_tiles), 2);
   plan.width_tiles = ceil_div(width, plan.tile_width);
   plan.tiles = p.dst_size[0] * plan.parts();

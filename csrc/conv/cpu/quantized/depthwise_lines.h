@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "conv/cpu/quantized/depthwise_plan.h"
-#include "conv/cpu/shared/products/lines.h"
+#include "conv/cpu/shared/products/lines/image_lines.h"
 #include "conv/cpu/shared/products/pair_sums.h"
 #include "conv/quantized/problem.h"
 #include "core/cpu/scratch.h"

@@ -6,7 +6,7 @@
 
 #include "conv/cpu/quantized/epilogue.h"
 #include "conv/cpu/quantized/kernels.h"
-#include "conv/cpu/shared/products/lines.h"
+#include "conv/cpu/shared/products/lines/image_lines.h"
 #include "conv/cpu/shared/tap_columns.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/scratch.h"

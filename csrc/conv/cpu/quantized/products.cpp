@@ -20,8 +20,8 @@ class IntegerEnds {
       const ProductWeights<Products>& weights)
       : plan_(plan), weights_(weights), epilogue_(p) {}
 
-  bool begin(const Sums& /*sums*/, int64_t /*row*/) const {
-    return false;
+  const int32_t* first(const Sums& /*sums*/) const {
+    return nullptr;
   }
   // Modulo 2^32.
   void skip(const Sums& sums, int64_t row, Range pixels, int64_t block) const {
@@ -36,6 +36,7 @@ class IntegerEnds {
             static_cast<int32_t>(static_cast<uint32_t>(to[c]) + static_cast<uint32_t>(excess[c]));
     }
   }
+  void fetch_outputs(const Sums& /*sums*/, const RowTask& /*task*/, Range /*rows*/) const {}
   void store(const Sums& sums, const RowTask& task, Range rows, const Workspace& own) const {
     const int64_t first = sums.panel * kProductColumns;
     for (int64_t row = rows.begin; row < rows.end; row++) {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "conv/cpu/shared/products/register_tiles.h"
+#include "conv/cpu/shared/products/matrix_tiles.h"
 #include "conv/problem.h"
 #include "core/math.h"
 
@@ -21,6 +21,9 @@ struct ProductPlan {
   // of all taps, which are copied to one place for each pixel.
   enum { of_tap, of_row, of_pixel } block;
   int64_t blocks, depth; // of an output; terms of each
+  bool in_tiles;         // of a matrix unit
+  int64_t terms;         // of which weights of a block have a multiple; what is missing is 0
+  int64_t together;      // columns of a panel that are interleaved
   int64_t copy_pitch;    // from a pixel's copied taps to those of the next; 0: there are no copies
   int64_t chunks, chunk; // of the depth; all but the last have `chunk` terms
   int64_t panels;        // of output channels, of a group
@@ -79,11 +82,49 @@ inline bool should_copy(const ConvProblem& p, int64_t row_bytes, int64_t width, 
       RowCosts::copy + row_bytes / RowCosts::bytes < products;
 }
 
+// The part of the products of a tap's lines and pixels that meet data.
+inline double part_inside(const ConvProblem& p) {
+  double part = 1;
+  for (int axis = 1; axis < 3; axis++) {
+    int64_t inside = 0;
+    for (int64_t tap = 0; tap < p.kernel[axis]; tap++)
+      inside += std::max<int64_t>(
+          0,
+          within(
+              tap * p.dilation[axis] - p.pad[axis],
+              p.stride[axis],
+              p.src_size[axis],
+              p.dst_size[axis])
+              .count());
+    part *= 1.0 * inside / (p.kernel[axis] * p.dst_size[axis]);
+  }
+  return part;
+}
+
+// The blocks of tiles: channels are filled up with zeros, unless the taps of a row need none or
+// most would be zeros. False: taps are apart, and have few channels, or many meet pads, which are
+// multiplied like data.
+template <class Products>
+bool set_blocks_of_tiles(const ConvProblem& p, bool are_together, int64_t ic, ProductPlan& plan) {
+  constexpr int64_t terms = kTileTerms<Products>;
+  const int64_t filled = round_up(ic, terms);
+  const bool needs_none = are_together && p.kernel[2] * ic % terms == 0;
+  const bool is_filled = needs_none || filled <= 2 * ic;
+  plan.block = !is_filled ? ProductPlan::of_pixel
+      : are_together      ? ProductPlan::of_row
+                          : ProductPlan::of_tap;
+  plan.ic = is_filled && !needs_none ? filled : ic;
+  plan.terms = terms;
+  plan.together = kTileColumns;
+  constexpr double most_data = 0.8;
+  return are_together || (is_filled && part_inside(p) > most_data);
+}
+
 } // namespace plan_detail
 
 template <class Products>
 ProductPlan plan_products(const ConvProblem& p, int64_t threads) {
-  constexpr int64_t most_width = 64, task_pixels = 384;
+  constexpr int64_t task_pixels = 384;
   constexpr int64_t pack = Products::kPack, term_bytes = sizeof(typename Products::Left);
   ProductPlan plan{};
   plan.merged = plan_detail::groups_to_merge(p);
@@ -91,24 +132,32 @@ ProductPlan plan_products(const ConvProblem& p, int64_t threads) {
   plan.oc = p.oc * plan.merged;
   plan.panels = ceil_div(plan.oc, kProductColumns);
   const int64_t pixels = p.dst_size[2], taps = product(p.kernel), ic = p.ic * plan.merged;
+  const bool are_together = p.kernel[2] == 1 || p.dilation[2] == 1;
+  plan.in_tiles = has_matrix_tiles<Products>() &&
+      plan_detail::set_blocks_of_tiles<Products>(p, are_together, ic, plan);
+  const int64_t most_width = plan.in_tiles ? kTilePixels : 64;
   plan.width = ceil_div(pixels, ceil_div(pixels, most_width));
   plan.widths = ceil_div(pixels, plan.width);
-  const bool are_together = p.kernel[2] == 1 || p.dilation[2] == 1;
   const int64_t row_terms = p.kernel[2] * ic;
-  const bool should_copy = has_register_tiles<Products>()
-      ? plan_detail::should_copy_for_tiles<Products>(p, row_terms, plan.width, plan.oc)
-      : plan_detail::should_copy(p, row_terms * term_bytes, plan.width, plan.panels);
-  plan.block = !are_together ? ProductPlan::of_tap
-      : should_copy          ? ProductPlan::of_pixel
-                             : ProductPlan::of_row;
-  plan.ic = plan.block == ProductPlan::of_pixel ? ic : round_up(ic, Products::kPixelPack);
+  if (!plan.in_tiles) {
+    const bool should_copy = has_register_tiles<Products>()
+        ? plan_detail::should_copy_for_tiles<Products>(p, row_terms, plan.width, plan.oc)
+        : plan_detail::should_copy(p, row_terms * term_bytes, plan.width, plan.panels);
+    plan.block = !are_together ? ProductPlan::of_tap
+        : should_copy          ? ProductPlan::of_pixel
+                               : ProductPlan::of_row;
+    plan.ic = plan.block == ProductPlan::of_pixel ? ic : round_up(ic, Products::kPixelPack);
+    plan.terms = pack;
+    plan.together = Products::kTogether;
+  }
   plan.blocks = plan.block == ProductPlan::of_tap ? taps
       : plan.block == ProductPlan::of_row         ? p.kernel[0] * p.kernel[1]
                                                   : 1;
   plan.depth = taps * plan.ic / plan.blocks;
   if (plan.block == ProductPlan::of_pixel)
-    plan.copy_pitch = round_up(plan.depth, Products::kPixelPack);
-  plan.chunk = round_up(ceil_div(plan.depth, ceil_div(plan.depth, Products::kDepth)), pack);
+    plan.copy_pitch = round_up(plan.depth, plan.in_tiles ? plan.terms : Products::kPixelPack);
+  const int64_t most_depth = plan.in_tiles ? plan.depth : Products::kDepth;
+  plan.chunk = round_up(ceil_div(plan.depth, ceil_div(plan.depth, most_depth)), plan.terms);
   plan.chunks = ceil_div(plan.depth, plan.chunk);
   plan.input_pixels = p.kernel[2] == 1 ? 1 : p.stride[2]; // others are left out
   plan.panels_of_task = plan.panels;

@@ -105,6 +105,18 @@ struct FloatProducts : ProductTypes<float, float, float, float, 1, 1, 128> {
   }
 };
 
+// Sums of rows of outputs and of a panel: [row][pixel][kProductColumns].
+template <class Sum>
+struct PanelSums {
+  Sum* data;
+  int64_t group, panel, pixels; // of a row
+  int64_t pitch;                // pixels from a row to the next
+
+  Sum* at(int64_t row, int64_t pixel = 0) const {
+    return data + (row * pitch + pixel) * kProductColumns;
+  }
+};
+
 // The types whose convolutions are computed with these products.
 using BrgemmTypes = TypeList<float, c10::BFloat16, c10::Half>;
 template <class T>

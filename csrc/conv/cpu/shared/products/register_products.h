@@ -4,14 +4,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "conv/cpu/shared/products/memory_products.h"
 #include "conv/cpu/shared/products/register_tiles.h"
-#include "conv/cpu/shared/products/task_lines.h"
-#include "conv/cpu/shared/products/weights.h"
 
 namespace torch_dnnl {
-
-// Pixels whose sums of a panel, or copied taps, are in the first-level cache.
-inline constexpr int64_t kPixelsAtOnce = 96;
 
 // Outputs of a panel, from the first pixel of a row of a task on, and the blocks of weights that
 // meet pads only, whose products are not in the sums.

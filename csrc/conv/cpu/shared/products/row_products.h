@@ -2,36 +2,23 @@
 // of a tap, of all taps of a row of the kernel, or of all taps.
 #pragma once
 
-#include <algorithm>
-
+#include "conv/cpu/shared/products/matrix_products.h"
+#include "conv/cpu/shared/products/memory_products.h"
 #include "conv/cpu/shared/products/register_products.h"
 #include "core/cpu/parallel.h"
 
 namespace torch_dnnl {
 
-// Sums of rows of outputs and of a panel: [row][pixel][kProductColumns].
-template <class Sum>
-struct PanelSums {
-  Sum* data;
-  int64_t group, panel, pixels; // of a row
-
-  Sum* at(int64_t row, int64_t pixel = 0) const {
-    return data + (row * pixels + pixel) * kProductColumns;
-  }
-};
-
 // Runs a plan. `Ends` knows what sums begin with and what becomes of them:
-//   bool begin(sums, row)                writes what the sums of a row begin with, if anything
+//   const Sum* first(sums)               what the sums of a pixel begin with; null: zeros
 //   void skip(sums, row, pixels, block)  adds the products of pads with a block of weights
 //   void store(sums, task, rows, own)    own: an Ends::Workspace of the thread
+//   void fetch_outputs(sums, task, rows) has the cache get them, so that store does not wait
 // and, for register_products.h,
 //   bool takes_tiles()                   whether instead of all this it can
 //   void multiply(product, at, own)      make outputs of a TileProduct
 template <class Products, class Lines, class Ends>
 class RowProducts {
-  using Left = typename Products::Left;
-  using Sum = typename Products::Sum;
-
  public:
   RowProducts(
       const ConvProblem& p,
@@ -57,117 +44,23 @@ class RowProducts {
   struct Workspace {
     explicit Workspace(const RowProducts& all)
         : lines(all.p_, all.plan_, all.lines_),
-          sums(all.pixels_at_once() * kProductColumns),
-          copied(all.pixels_at_once() * all.plan_.copy_pitch + kOvercopy),
-          ends(all.pixels_at_once() * kProductColumns) {}
+          memory(all.plan_),
+          matrix(all.plan_),
+          ends(all.memory_.pixels_at_once(all.plan_) * kProductColumns) {}
     TaskLines<Products, Lines> lines;
-    Scratch<Sum> sums;
-    Scratch<Left> copied;
+    typename MemoryProducts<Products, Lines, Ends>::Workspace memory;
+    typename MatrixProducts<Products, Lines, Ends>::Workspace matrix;
     typename Ends::Workspace ends;
   };
 
-  int64_t pixels_at_once() const {
-    return std::max(plan_.width, kPixelsAtOnce);
-  }
-
   void compute(const RowTask& task, Workspace& own) const {
     own.lines.begin(task);
-    if (tiles_.are_possible())
-      return tiles_.compute(task, own.lines, own.copied.data(), own.ends);
-    const int64_t at_once = std::max<int64_t>(kPixelsAtOnce / task.pixels.count(), 1);
-    const auto for_each_part = [&](const auto& f) {
-      for (int64_t h = task.rows.begin; h < task.rows.end; h += at_once)
-        f(Range{h, std::min(h + at_once, task.rows.end)});
-    };
-    const auto for_each_panel = [&](const auto& f) {
-      for (int64_t panel = task.panels.begin; panel < task.panels.end; panel++)
-        f(PanelSums<Sum>{own.sums.data(), task.group, panel, task.pixels.count()});
-    };
-    if (plan_.copy_pitch > 0) {
-      for_each_part([&](Range rows) {
-        own.lines.copy_taps(rows, own.copied.data());
-        for_each_panel([&](const PanelSums<Sum>& sums) {
-          multiply_copied(sums, rows.count(), own.copied.data());
-          ends_.store(sums, task, rows, own.ends);
-        });
-      });
-    } else {
-      for_each_panel([&](const PanelSums<Sum>& sums) {
-        for_each_part([&](Range rows) {
-          multiply_lines(sums, rows, own.lines);
-          ends_.store(sums, task, rows, own.ends);
-        });
-      });
-    }
-  }
-
-  void multiply_copied(const PanelSums<Sum>& sums, int64_t rows, const Left* copied) const {
-    bool has_sums = false;
-    for (int64_t row = 0; row < rows; row++)
-      has_sums = ends_.begin(sums, row);
-    for (int64_t i = 0; i < plan_.chunks; i++) {
-      const Range chunk = plan_.chunk_range(i);
-      Products::multiply(
-          {rows * sums.pixels,
-           plan_.columns(sums.panel),
-           round_up(chunk.count(), Products::kPixelPack),
-           plan_.copy_pitch,
-           kProductColumns,
-           copied + chunk.begin,
-           weights_.at(sums.group, sums.panel, /*block=*/0, i),
-           sums.data,
-           /*adds=*/has_sums || i > 0});
-    }
-  }
-
-  // All sums of some rows and a panel. What meets pads only is left out; rows whose inputs follow
-  // each other are one product.
-  void
-  multiply_lines(const PanelSums<Sum>& sums, Range rows, TaskLines<Products, Lines>& lines) const {
-    const int64_t taps = plan_.block == ProductPlan::of_tap ? p_.kernel[2] : 1;
-    bool has_sums[kPixelsAtOnce];
-    for (int64_t row = 0; row < rows.count(); row++)
-      has_sums[row] = ends_.begin(sums, row);
-    for (int64_t block = 0; block < plan_.blocks; block++) {
-      Digits digits{block};
-      const int64_t kw = digits.next(taps), kh = digits.next(p_.kernel[1]);
-      const int64_t shift = kw * p_.dilation[2];
-      const Range inside = taps > 1 ? lines.inside_image(shift) : Range{0, sums.pixels};
-      for (int64_t i = 0; i < plan_.chunks; i++) {
-        const Range chunk = plan_.chunk_range(i);
-        for (int64_t end, row = 0; row < rows.count(); row = end) {
-          const int64_t h = rows.begin + row, kd = digits.rest;
-          const InputLine<Left> line = lines.line(h, {kd, kh, kw});
-          end = row + 1;
-          const bool meets_image = line.data != nullptr && inside.end > inside.begin;
-          const Range some = meets_image ? inside : Range{0, 0};
-          const bool is_whole = some.count() == sums.pixels;
-          if (!is_whole && i == 0) {
-            if (!has_sums[row])
-              std::fill_n(sums.at(row), sums.pixels * kProductColumns, Sum(0));
-            has_sums[row] = true;
-            ends_.skip(sums, row, {0, some.begin}, block);
-            ends_.skip(sums, row, {some.end, sums.pixels}, block);
-          }
-          if (!meets_image)
-            continue;
-          while (is_whole && end < rows.count() && has_sums[end] == has_sums[row] &&
-                 lines.follows(line, end - row, h, {kd, kh, kw}))
-            end++;
-          Products::multiply(
-              {(end - row - 1) * sums.pixels + some.count(),
-               plan_.columns(sums.panel),
-               chunk.count(),
-               line.step,
-               kProductColumns,
-               line.data + some.begin * line.step - line.missing * plan_.ic + chunk.begin,
-               weights_.at(sums.group, sums.panel, block, i),
-               sums.at(row, some.begin),
-               /*adds=*/has_sums[row]});
-          std::fill(has_sums + row, has_sums + end, true);
-        }
-      }
-    }
+    if constexpr (kHasTileProducts<Products>)
+      if (plan_.in_tiles)
+        return matrix_.compute(task, own.lines, own.matrix, own.ends);
+    if (registers_.are_possible())
+      return registers_.compute(task, own.lines, own.memory.copied.data(), own.ends);
+    memory_.compute(task, own.lines, own.memory, own.ends);
   }
 
   const ConvProblem& p_;
@@ -175,7 +68,9 @@ class RowProducts {
   const Lines& lines_;
   const ProductWeights<Products>& weights_;
   const Ends& ends_;
-  const RegisterProducts<Products, Lines, Ends> tiles_{p_, plan_, weights_, ends_};
+  const MemoryProducts<Products, Lines, Ends> memory_{p_, plan_, weights_, ends_};
+  const RegisterProducts<Products, Lines, Ends> registers_{p_, plan_, weights_, ends_};
+  const MatrixProducts<Products, Lines, Ends> matrix_{p_, plan_, weights_, ends_};
 };
 
 } // namespace torch_dnnl

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "conv/cpu/shared/products/channel_lines.h"
+#include "conv/cpu/shared/products/lines/channel_lines.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/transpose.h"
 
@@ -174,8 +174,8 @@ void ProductWeights<Products>::interleave(
     int64_t panel,
     const Weight* lines,
     Weight* narrow) const {
-  constexpr int64_t pack = Products::kPack, together = Products::kTogether;
-  const int64_t columns = plan_.columns(panel), rows = panel_rows_;
+  constexpr int64_t pack = Products::kPack;
+  const int64_t columns = plan_.columns(panel), rows = panel_rows_, together = plan_.together;
   Right* const to = panels_.data() + group * group_size_ + panel * kProductColumns * rows;
   const auto interleave = [&](const Weight* from, int64_t count, int64_t depth, Right* at) {
     if constexpr (std::is_same_v<Weight, Right>) {
@@ -190,10 +190,11 @@ void ProductWeights<Products>::interleave(
   for (int64_t block = 0; block < plan_.blocks; block++) {
     for (int64_t i = 0; i < plan_.chunks; i++) {
       const Range chunk = plan_.chunk_range(i);
-      const int64_t first = block * rows_ + chunk.begin, depth = round_up(chunk.count(), pack);
+      const int64_t first = block * rows_ + chunk.begin;
+      const int64_t depth = round_up(chunk.count(), plan_.terms);
       for (int64_t c = 0; c < columns; c += together) {
         const Weight* const from = lines + c * pitch_ + first;
-        interleave(from, together, depth, to + first * columns + c * depth);
+        interleave(from, std::min(together, columns - c), depth, to + first * columns + c * depth);
       }
     }
   }

@@ -7,7 +7,7 @@
 
 namespace torch_dnnl {
 
-// [group][panel][block][row / pack][column][row % pack]
+// [group][panel][block][row / pack][column][row % pack]; rows up to a multiple of plan.terms are 0
 template <class Products>
 class ProductWeights {
  public:
@@ -46,7 +46,7 @@ class ProductWeights {
   const ConvProblem& p_;
   const ProductPlan& plan_;
   const int zero_point_;
-  const int64_t rows_ = round_up(plan_.depth, Products::kPack); // of a block
+  const int64_t rows_ = round_up(plan_.depth, plan_.terms); // of a block
   const int64_t panel_rows_ = plan_.blocks * rows_;
   // From a line to the next: at multiples of `kAliased` they would compete for the cache.
   const int64_t pitch_ = panel_rows_ + (panel_rows_ % kAliased == 0 ? kApart : 0);

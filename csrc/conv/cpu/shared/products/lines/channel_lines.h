@@ -2,7 +2,7 @@
 // products.
 #pragma once
 
-#include "conv/cpu/shared/products/lines.h"
+#include "conv/cpu/shared/products/lines/image_lines.h"
 
 namespace torch_dnnl {
 

@@ -1,4 +1,4 @@
-#include "conv/cpu/shared/products/lines.h"
+#include "conv/cpu/shared/products/lines/image_lines.h"
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
@@ -7,7 +7,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "conv/cpu/shared/products/channel_lines.h"
+#include "conv/cpu/shared/products/lines/channel_lines.h"
 #include "core/cpu/transpose.h"
 
 namespace torch_dnnl {

@@ -7,14 +7,17 @@
 #include <type_traits>
 #include <vector>
 
-#include "conv/cpu/shared/products/lines.h"
+#include "conv/cpu/shared/products/lines/image_lines.h"
 #include "conv/cpu/shared/products/plan.h"
 #include "core/cpu/scratch.h"
 
 namespace torch_dnnl {
 
-// Bytes that the copies of a pixel's taps may write at once.
+// Bytes that the copies of a pixel's taps may write at once, and inputs that may be read beyond the
+// last line.
 inline constexpr int64_t kOvercopy = 64;
+// Pixels of lines that are rather copied than products of their own.
+inline constexpr int64_t kShortLine = 32;
 
 // What a task computes.
 struct RowTask {
@@ -57,7 +60,7 @@ class TaskLines {
  public:
   TaskLines(const ConvProblem& p, const ProductPlan& plan, const Lines& lines)
       : p_(p), plan_(plan), copy_(lines) {
-    std::fill_n(pads_.data(), size_ + kSlack, lines.pad());
+    std::fill_n(pads_.data(), size_ + kOvercopy, lines.pad());
   }
 
   void begin(const RowTask& task) {
@@ -65,30 +68,34 @@ class TaskLines {
     std::fill(is_copied_.begin(), is_copied_.end(), false);
   }
 
-  // The inputs that the outputs (h, task.pixels) meet at taps.
+  // The inputs that the outputs (h, task.pixels) meet at taps. For tiles, lines above and below the
+  // image are pads as well, unless lines are read where they lie.
   InputLine<Left> line(int64_t h, const BlockTaps& taps) {
     const auto [kd, kh, kw] = taps;
     const int64_t step = plan_.input_pixels * plan_.ic;
     const int64_t d = task_.d * p_.stride[0] + kd * p_.dilation[0] - p_.pad[0];
     const int64_t below = (h - task_.rows.begin) * p_.stride[1] + kh * p_.dilation[1];
     const int64_t row = task_.rows.begin * p_.stride[1] - p_.pad[1] + below;
-    if (d < 0 || d >= p_.src_size[0] || row < 0 || row >= p_.src_size[1])
+    const bool is_inside = row >= 0 && row < p_.src_size[1];
+    if (d < 0 || d >= p_.src_size[0] || !(is_inside || plan_.in_tiles))
       return {nullptr, 0, step};
     const LineOfImage line = line_of_image(d, row, are_apart_ ? kw : 0);
     const int64_t missing = line.first - first_pixel() - kw * p_.dilation[2];
     if constexpr (std::is_same_v<Element, Left>) {
-      if (can_stay_ && line.first >= 0 && line.first + (line.pixels - 1) * line.step < line.size)
-        return {
-            static_cast<const Left*>(line.data) + line.first * line.pixel_stride,
-            missing,
-            p_.stride[2] * line.pixel_stride};
+      if (can_stay_ && line.first >= 0 && line.first + (line.pixels - 1) * line.step < line.size) {
+        const auto* data = static_cast<const Left*>(line.data) + line.first * line.pixel_stride;
+        return {is_inside ? data : nullptr, missing, p_.stride[2] * line.pixel_stride};
+      }
     }
     const int64_t row_index = rows_follow_ ? below : kh * plan_.rows + h - task_.rows.begin;
     const int64_t index = (are_apart_ ? kw * p_.kernel[0] + kd : kd) * rows_ + row_index;
     Left* const to = lines_.data() + index * size_;
     if (!is_copied_[index]) {
       is_copied_[index] = true;
-      copy_.copy(line, plan_.ic, elements_.data(), to);
+      if (is_inside)
+        copy_.copy(line, plan_.ic, elements_.data(), to);
+      else
+        std::fill_n(to, size_, copy_.pad());
     }
     return {to, missing, step};
   }
@@ -157,7 +164,7 @@ class TaskLines {
   }
   // Products of single taps leave pads out, of which there may be many between distant taps.
   bool has_no_pads() const {
-    return plan_.block == ProductPlan::of_tap && p_.kernel[2] > 1;
+    return plan_.block == ProductPlan::of_tap && p_.kernel[2] > 1 && !plan_.in_tiles;
   }
   // Pixels of a line that outputs meet.
   int64_t window(int64_t outputs) const {
@@ -172,11 +179,8 @@ class TaskLines {
       return false;
     const bool are_pixels = p_.src_stride[1] == 1 && plan_.ic == p_.ic * plan_.merged;
     return copy_.are_same() && are_pixels && plan_.block != ProductPlan::of_pixel &&
-        plan_.depth % Products::kPack == 0 && (p_.kernel[2] == 1 || p_.src_stride[4] == plan_.ic);
+        plan_.depth % plan_.terms == 0 && (p_.kernel[2] == 1 || p_.src_stride[4] == plan_.ic);
   }
-
-  static constexpr int64_t kShortLine = 32;
-  static constexpr int64_t kSlack = kOvercopy; // inputs that are read beyond the last line
 
   const ConvProblem& p_;
   const ProductPlan& plan_;
@@ -194,7 +198,7 @@ class TaskLines {
   const bool rows_follow_ = following_rows_ <= p_.kernel[1] * plan_.rows;
   const int64_t rows_ = rows_follow_ ? following_rows_ : p_.kernel[1] * plan_.rows;
   const int64_t count_ = (are_apart_ ? p_.kernel[2] : 1) * p_.kernel[0] * rows_; // of lines
-  const Scratch<Left> lines_{count_ * size_ + kSlack}, pads_{size_ + kSlack};
+  const Scratch<Left> lines_{count_ * size_ + kOvercopy}, pads_{size_ + kOvercopy};
   const Scratch<Element> elements_{size_};
   std::vector<char> is_copied_ = std::vector<char>(count_);
 };
