@@ -54,7 +54,7 @@ struct CompleteRun {
   CompletedImage image;
   Divisor channel_stride, channels;
   int axis;
-  bool same_strides; // of the residual as of the image
+  bool same_strides; // of the residual, if there is one, as of the image
 
   CompleteRun(const ConvProblem& p, const CompletedImage& image)
       : p(p),
@@ -62,29 +62,39 @@ struct CompleteRun {
         channel_stride(image.channels == 1 ? 1 : image.stride[1]),
         channels(image.channels),
         axis(image.innermost(p)),
-        same_strides(std::equal(p.residual_stride, p.residual_stride + 5, image.stride)) {}
+        same_strides(
+            p.residual == nullptr ||
+            std::equal(p.residual_stride, p.residual_stride + 5, image.stride)) {}
 
   __device__ void operator()(int64_t run) const {
     using C = compute_t<T>;
     const auto offset = static_cast<uint32_t>(run * n);
-    uint32_t of_channel = channel_stride.divide(offset);
-    const auto channel = static_cast<int64_t>(channels.split(of_channel));
-    int64_t residual = offset;
-    if (p.residual != nullptr && !same_strides) {
-      residual = image_index(offset, p.n, /*groups=*/1, image.channels, image.size, image.stride)
-                     .offset(channel, p.residual_stride);
-    }
     const Vector<T, n> sums = load_vector<n>(static_cast<const T*>(p.out) + offset);
-    const int64_t bias_step = axis == 1 ? p.bias_stride : 0;
     C u[n];
 #pragma unroll
-    for (int e = 0; e < n; e++) {
+    for (int e = 0; e < n; e++)
       u[e] = static_cast<C>(sums.at[e]);
+    int64_t residual = offset;
+    if (p.bias != nullptr || !same_strides) {
+      uint32_t of_channel = channel_stride.divide(offset);
+      const auto channel = static_cast<int64_t>(channels.split(of_channel));
       if (p.bias != nullptr)
-        u[e] +=
-            static_cast<C>(static_cast<const T*>(p.bias)[channel * p.bias_stride + e * bias_step]);
+        add_bias(channel, u);
+      if (!same_strides)
+        residual = image_index(offset, p.n, /*groups=*/1, image.channels, image.size, image.stride)
+                       .offset(channel, p.residual_stride);
     }
-    Epilogue::of(p).complete<T>(u, n, offset, 1, residual, p.residual_stride[axis], true);
+    Epilogue::of(p).complete<T, n, /*is_whole_kernel=*/true>(
+        u, n, offset, 1, residual, p.residual_stride[axis], true);
+  }
+
+ private:
+  __device__ void add_bias(int64_t channel, compute_t<T> (&u)[n]) const {
+    const T* const bias = static_cast<const T*>(p.bias) + channel * p.bias_stride;
+    const int64_t step = axis == 1 ? p.bias_stride : 0;
+#pragma unroll
+    for (int e = 0; e < n; e++)
+      u[e] += static_cast<compute_t<T>>(bias[e * step]);
   }
 };
 

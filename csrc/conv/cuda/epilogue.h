@@ -45,7 +45,8 @@ struct Epilogue {
   }
 
   // Completes `count` of n outputs, `step` elements apart, from `offset` on; `vectors`: as one.
-  template <class T, int n>
+  // is_whole_kernel: a kernel does nothing else, so that activations are part of its code.
+  template <class T, int n, bool is_whole_kernel = false>
   __device__ __forceinline__ void complete(
       compute_t<T> (&sums)[n],
       int count,
@@ -71,7 +72,13 @@ struct Epilogue {
     }
     if (preactivation != nullptr)
       store<T>(static_cast<T*>(preactivation) + offset, sums, count, step, vectors);
-    if (activation != Activation::none) {
+    if constexpr (is_whole_kernel) {
+      with_activation(activation, [&](auto tag) {
+#pragma unroll
+        for (int i = 0; i < n; i++)
+          sums[i] = activate<decltype(tag)::value>(sums[i]);
+      });
+    } else if (activation != Activation::none) {
 #pragma unroll
       for (int i = 0; i < n; i++)
         sums[i] = activated(activation, sums[i]);
