@@ -21,6 +21,7 @@ FAMILIES = {
     "images": ("resample", "resample_algorithm"),
     "reorder": ("reorder", "reorder_algorithm"),
     "conv": ("convolution", "conv_algorithm"),
+    "conv_transpose": ("convolution", "conv_algorithm"),
 }
 
 NOTABLE = 1.15  # times the speed of the chosen kernel

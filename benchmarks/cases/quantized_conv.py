@@ -1,7 +1,6 @@
 """Convolution of bytes."""
 
 from collections.abc import Callable, Iterator
-from math import prod
 
 import torch
 import torch.nn.functional as F
@@ -42,7 +41,7 @@ def quantized_layer(layer: Layer, layout: str, device: str) -> Iterator[Case]:
         return v.round().clamp(0, 255).movedim(-1, 1)
 
     name = f"{layer.name} {layout} u8"
-    operations = prod(ours(x.to("cpu"), w.to("cpu")).shape) * layer.terms
+    operations = ours(x, w).numel() * layer.terms
     floats = [t.float() for t in (x, w)]
     float_layer = layer.of((D.conv1d, D.conv2d, D.conv3d))
     yield Case(
