@@ -45,17 +45,29 @@ bool has_rows_only(const ConvProblem& p) {
   return p.kernel[0] * p.kernel[1] * p.src_size[0] * p.src_size[1] == 1;
 }
 
-// Few channels in a group.
-bool prefers_cudnn_to_depthwise(const ConvProblem& p) {
-  if (!is_half(p))
-    return false;
+// What a rule of thumb about cuDNN's speed asks for.
+struct Shape {
+  bool nxc, is_plane, is_padded, is_dense; // dense: without strides and dilations
+  int64_t taps, pixels;
+
+  explicit Shape(const ConvProblem& p)
+      : nxc(p.src_stride[1] == 1),
+        is_plane(p.src_size[0] == 1 && !has_rows_only(p)),
+        is_padded(p.pad[1] > 0 && p.pad[2] > 0),
+        is_dense(product(p.stride) * product(p.dilation) == 1),
+        taps(product(p.kernel)),
+        pixels(product(p.dst_size)) {}
+};
+
+// Few channels in a group. The rules are those of an H200, for half types and for float32.
+bool half_prefers_cudnn_to_depthwise(const ConvProblem& p) {
+  const Shape shape(p);
   if (p.ic * p.oc > 1)
     return true;
-  const bool nxc = p.src_stride[1] == 1;
   if (has_rows_only(p))
-    return !nxc;
+    return !shape.nxc;
   constexpr int64_t many_taps = 7 * 7;
-  if (p.src_size[0] > 1 || product(p.kernel) > many_taps)
+  if (!shape.is_plane || shape.taps > many_taps)
     return false;
   switch (p.pass) {
     case ConvPass::forward:
@@ -63,7 +75,40 @@ bool prefers_cudnn_to_depthwise(const ConvProblem& p) {
     case ConvPass::backward_data:
       return false;
     case ConvPass::backward_weights:
-      return product(p.dst_size) >= (nxc ? 56 * 56 : 14 * 14);
+      return shape.pixels >= (shape.nxc ? 56 * 56 : 14 * 14);
+  }
+  return false;
+}
+
+bool float_prefers_cudnn_to_depthwise(const ConvProblem& p) {
+  const Shape shape(p);
+  constexpr int64_t few_taps = 3 * 3, some_taps = 5 * 5;
+  if (p.ic * p.oc > 1)
+    return false;
+  switch (p.pass) {
+    case ConvPass::forward:
+      return shape.is_plane && shape.taps <= some_taps &&
+          !(shape.nxc && shape.taps <= few_taps && shape.pixels < 28 * 28);
+    case ConvPass::backward_data:
+      return has_rows_only(p) && !shape.nxc;
+    case ConvPass::backward_weights:
+      return !shape.nxc && shape.pixels >= 14 * 14;
+  }
+  return false;
+}
+
+// Products of matrices in float32: cuDNN's Winograd, and gradients of data of few channels.
+bool float_prefers_cudnn_to_dense(const ConvProblem& p) {
+  const Shape shape(p);
+  constexpr int64_t few = 8, many = 128;
+  const bool is_window = shape.taps > 1 && shape.is_dense && shape.is_padded;
+  switch (p.pass) {
+    case ConvPass::forward:
+      return !shape.nxc || (is_window && shape.pixels >= 14 * 14);
+    case ConvPass::backward_data:
+      return p.ic < few || (is_window && shape.is_plane && shape.pixels >= 28 * 28);
+    case ConvPass::backward_weights:
+      return is_window && shape.is_plane && std::min(p.ic, p.oc) >= many;
   }
   return false;
 }
@@ -71,14 +116,16 @@ bool prefers_cudnn_to_depthwise(const ConvProblem& p) {
 // Where it was the faster one on an H200: products of tensor cores, but for images of few channels
 // and for rows, whose layers are short.
 bool prefers_cudnn(const ConvProblem& p) {
-  if (!cuda::has_cudnn())
+  const bool is_float = p.dtype == c10::kFloat;
+  if (!cuda::has_cudnn() || !(is_half(p) || is_float))
     return false;
   if (prefers_depthwise(p))
-    return prefers_cudnn_to_depthwise(p);
+    return is_float ? float_prefers_cudnn_to_depthwise(p) : half_prefers_cudnn_to_depthwise(p);
+  if (is_float && !cuda::allows_tf32())
+    return float_prefers_cudnn_to_dense(p);
   constexpr int64_t few = 8;
   const bool is_image_of_few = p.pass == ConvPass::forward && p.ic < few;
-  return (is_half(p) || (p.dtype == c10::kFloat && cuda::allows_tf32())) && !has_rows_only(p) &&
-      !is_image_of_few;
+  return !has_rows_only(p) && !is_image_of_few;
 }
 
 constexpr Kernel<ConvProblem> kernels[] = {

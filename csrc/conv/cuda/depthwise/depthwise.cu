@@ -9,6 +9,7 @@
 //   ncx.cu               the kernel for every other layout
 //   weights_gradient.cu  the gradient of the weights
 #include <algorithm>
+#include <numeric>
 
 #include "conv/cuda/depthwise/depthwise.h"
 #include "conv/cuda/kernels.h"
@@ -42,6 +43,7 @@ GatherAxis gather_axis(const ConvProblem& p, int a) {
   axis.dilation = static_cast<int>(p.dilation[a]);
   axis.pad = static_cast<int>(p.pad[a]);
   axis.transposed = gradient && axis.stride > 1;
+  axis.tap_step = axis.transposed ? axis.stride / std::gcd(axis.stride, axis.dilation) : 1;
   if (gradient && !axis.transposed)
     axis.pad = (axis.taps - 1) * axis.dilation - axis.pad;
   return axis;

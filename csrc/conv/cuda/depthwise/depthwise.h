@@ -14,9 +14,10 @@
 namespace torch_dnnl::cuda {
 
 // How outputs meet inputs along one axis: output y and tap k at input y S + k D - pad, or, if
-// transposed, at (y + pad - k D) / S where that is whole. Taps before `first` do not exist.
+// transposed, at (y + pad - k D) / S where that is whole. Taps before `first` do not exist. Of the
+// taps that meet an output, each is tap_step behind the one before.
 struct GatherAxis {
-  int in, out, first, taps, stride, dilation, pad;
+  int in, out, first, taps, stride, dilation, pad, tap_step;
   bool transposed;
 
   // The input that output y meets with tap k; negative if there is none.
@@ -28,6 +29,14 @@ struct GatherAxis {
       i /= stride;
     }
     return i < in ? i : -1;
+  }
+
+  // The first tap that meets output y, or one that does not exist.
+  TORCH_DNNL_HD int first_tap(int y) const {
+    int k = 0;
+    while (transposed && k < tap_step && (y + pad - k * dilation) % stride != 0)
+      k++;
+    return k < tap_step ? k : taps;
   }
 
   // The first input that `count` outputs from y on may meet, inside the image or not, and up to how

@@ -155,6 +155,39 @@ __device__ __forceinline__ void add_row(
   }
 }
 
+// Adds all taps of a plane, of which an output meets few where rows are transposed. `inputs`: of
+// the tile, as if it began at row 0 and column 0 of the image.
+__device__ __forceinline__ void add_strided_taps(
+    const DepthwiseGather& p,
+    const NcxPlan& t,
+    const float* inputs,
+    const float* kernel,
+    int oh,
+    int ow,
+    float (&sums)[kRows][kOutputs]) {
+  const GatherAxis &rows = p.axis[1], &columns = p.axis[2];
+  int first[kOutputs]; // taps
+#pragma unroll
+  for (int i = 0; i < kOutputs; i++)
+    first[i] = columns.first_tap(ow + i);
+#pragma unroll
+  for (int r = 0; r < kRows; r++) {
+    for (int h = rows.first_tap(oh + r); h < rows.taps; h += rows.tap_step) {
+      const int ih = oh + r < rows.out ? rows.input(oh + r, h) : -1;
+      if (ih < 0)
+        continue;
+#pragma unroll
+      for (int i = 0; i < kOutputs; i++) {
+        for (int w = first[i]; w < columns.taps; w += columns.tap_step) {
+          const int iw = ow + i < columns.out ? columns.input(ow + i, w) : -1;
+          if (iw >= 0)
+            sums[r][i] += inputs[ih * t.pitch + iw] * kernel[h * t.parts + w];
+        }
+      }
+    }
+  }
+}
+
 template <class T, class Taps>
 __global__ void __launch_bounds__(kThreads) depthwise_ncx_kernel(
     const __grid_constant__ DepthwiseGather p,
@@ -193,6 +226,10 @@ __global__ void __launch_bounds__(kThreads) depthwise_ncx_kernel(
           continue;
         const float* const own = tile + in_block * t.in_rows * t.pitch;
         const float* kernel = weights + in_block * t.weights;
+        if (Taps::kGeneral && a.transposed) {
+          add_strided_taps(p, t, own - first_row * t.pitch - left, kernel, oh, ow, sums);
+          continue;
+        }
         for (int h = 0; h < p.axis[1].taps; h++) {
           for (int part = 0; part < t.parts; part++, kernel += Taps::kTaps) {
             float taps[Taps::kTaps];
