@@ -208,9 +208,7 @@ libraries = [
 ]
 for name in cpu_names:
     capability = [f"-DCPU_CAPABILITY={name.upper()}", f"-DCPU_CAPABILITY_{name.upper()}"]
-    # Beside better ones, the library for old CPUs is not worth a fifth more time to compile.
-    level = "-O2" if name == "default" and "avx2" in cpu_names else "-O3"
-    libraries.append(library(f"_cpu_{name}", CPU_KERNELS, [level, *capability, *CPU_FLAGS[name]]))
+    libraries.append(library(f"_cpu_{name}", CPU_KERNELS, ["-O3", *capability, *CPU_FLAGS[name]]))
 if cuda:
     # The kernels of Reorder and of quantized convolution agree with the CPU's to the bit, so that
     # they must not fuse a * b + c. The libraries do not link to each other: what launches kernels
