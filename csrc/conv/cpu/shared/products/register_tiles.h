@@ -18,7 +18,7 @@ template <class Products>
 bool has_register_tiles() {
 #if defined(CPU_CAPABILITY_AVX512)
   if constexpr (std::is_same_v<Products, ByteProducts>)
-    return __builtin_cpu_supports("avx512vnni") && !__builtin_cpu_supports("amx-int8");
+    return __builtin_cpu_supports("avx512vnni") && !HalfProducts<c10::BFloat16>::have_tiles();
   if constexpr (std::is_same_v<Products, HalfProducts<c10::BFloat16>>)
     return Products::are_native() && !Products::have_tiles();
 #endif

@@ -70,11 +70,11 @@ class JoinedRows {
     }
     return part;
   }
-  // As many rows as fill tiles best.
+  // As many rows as fill pairs of tiles best.
   void join(Part& part) const {
     const int64_t pixels = task_.pixels.count(), first = part.rows.begin;
     const auto tiles = [&](int64_t rows) {
-      return ceil_div((rows - 1) * part.pitch + pixels, kTileRows);
+      return round_up(ceil_div((rows - 1) * part.pitch + pixels, kTileRows), 2);
     };
     if (part.a_row == 0 || first + 1 == task_.rows.end)
       return;
