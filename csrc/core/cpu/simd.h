@@ -377,6 +377,19 @@ inline Vector<C> multiply_add(const Vector<C>& a, const Vector<C>& b, const Vect
 #endif
 }
 
+// The same of Lanes, in functions so large that the compiler would call ATen's.
+template <class V>
+[[gnu::always_inline]] inline V multiply_add_lanes(const V& a, const V& b, const V& c) {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  return at::vec::fmadd(a, b, c);
+#else
+  V sum;
+  for (int i = 0; i < V::size(); i++)
+    sum[i] = a[i] * b[i] + c[i];
+  return sum;
+#endif
+}
+
 // Keeps the compiler from loading a vector again for each product: to it that is one instruction
 // less, but it is loads that bound loops.
 template <class C>

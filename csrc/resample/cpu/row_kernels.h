@@ -61,7 +61,7 @@ class WeightedRows {
     const int64_t count = kRows ? kRows : list_.count;
     Lanes<C> sum = load_row(0, i, n...) * weight(0);
     for (int64_t r = 1; r < count; r++)
-      sum = at::vec::fmadd(load_row(r, i, n...), weight(r), sum);
+      sum = multiply_add_lanes(load_row(r, i, n...), weight(r), sum);
     return sum;
   }
   template <class Window>
@@ -167,7 +167,7 @@ C10_ALWAYS_INLINE void gather_taps(const Row& pixels, const RowPart<WeightOf<E>>
                             if constexpr (!std::is_unsigned_v<E>) {
                               sum = sum * weight(0);
                               for (int64_t t = 1; t < width; t++)
-                                sum = at::vec::fmadd(pick(t), weight(t), sum);
+                                sum = multiply_add_lanes(pick(t), weight(t), sum);
                             }
                             return sum;
                           };
@@ -267,7 +267,8 @@ C10_ALWAYS_INLINE void sum_taps(
       sum = sum * Lanes<E>(weight[0]);
       const int64_t count = kTaps == 0 ? taps : kTaps;
       for (int64_t t = 1; t < count; t++)
-        sum = at::vec::fmadd(row.load(pixel + t * channels + c, rest...), Lanes<E>(weight[t]), sum);
+        sum = multiply_add_lanes(
+            row.load(pixel + t * channels + c, rest...), Lanes<E>(weight[t]), sum);
     }
     to.template store<E>(c, sum, rest...);
   });
