@@ -169,6 +169,13 @@ def print_means(done: list[dict]) -> None:
                 print(f" of {len(ratios)} beside {WAYS[way].peer}")
 
 
+def write(path: Path, done: list[dict]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, done[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(done)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time whole models of other libraries.")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
@@ -191,17 +198,14 @@ def main() -> None:
     done = []
     for row in rows(names, ways, args):
         done.append(row)
+        if args.csv:  # a run that is stopped has the rows before
+            write(args.csv, done)
         print(
             "{model:>18} {layout} {mode:9} {way:10} {ms:9.1f} {ratio:6.2f} {MB:7.1f}"
             " {error:8.1e} {gradient_error:8.1e}".format(**row),
             flush=True,
         )
     print_means(done)
-    if args.csv and done:
-        with args.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, done[0])
-            writer.writeheader()
-            writer.writerows(done)
 
 
 if __name__ == "__main__":

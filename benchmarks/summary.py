@@ -1,7 +1,8 @@
-"""README's table and picture of speed-ups, made of the tables in benchmarks/results.
+"""Tables and pictures of speed-ups, made of the tables in benchmarks/results: of operators in
+README.md, and of whole models in docs/compile.md.
 
-python benchmarks/summary.py            # prints the table
-python benchmarks/summary.py --write    # puts it into README.md and draws the picture
+python benchmarks/summary.py            # prints the tables
+python benchmarks/summary.py --write    # puts them into the documents and draws the pictures
 """
 
 import argparse
@@ -11,8 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results"
-README = Path(__file__).parents[1] / "README.md"
-PICTURE = RESULTS / "speedups.png"
+ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- speed table: begin -->\n", "<!-- speed table: end -->"
 
 # The files of a machine end so. results/README.md says which machine it is.
@@ -54,17 +54,83 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def with_table(text: str) -> str:
+# What models.py calls the ways, as the table of whole models has them.
+WAYS = {
+    "accelerate": "accelerate()",
+    "convert": "convert()",
+    "fuse": "convert(fuse=True)",
+    "compiled": "compiled, beside Inductor",
+}
+
+
+def models(mode: str) -> dict[str, dict[str, float]]:
+    """The peer's time / ours in each way, of each model in each layout."""
+    found: dict[str, dict[str, float]] = {}
+    with (RESULTS / "models_cpu.csv").open() as lines:
+        for row in csv.DictReader(lines):
+            if row["mode"] == mode and row["way"] in WAYS:
+                of_model = found.setdefault(f"{row['model']}, {row['layout'].upper()}", {})
+                of_model[row["way"]] = float(row["ratio"])
+    return found
+
+
+def models_table() -> str:
+    """Inference and, behind it, a training step."""
+    lines = [f"| | {' | '.join(WAYS.values())} |", "|---" * (1 + len(WAYS)) + "|"]
+    inference, training = models("inference"), models("training")
+    for name in inference:
+        of_both = [(inference[name].get(way), training.get(name, {}).get(way)) for way in WAYS]
+        cells = [", ".join(f"{r:.2f}" for r in pair if r is not None) for pair in of_both]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    for label, worst in (("geometric mean", False), ("worst", True)):
+        cells = []
+        for way in WAYS:
+            columns = [
+                [of_model[way] for of_model in of_mode.values() if way in of_model]
+                for of_mode in (inference, training)
+            ]
+            kinds = [min(column) if worst else mean(column) for column in columns if column]
+            cells.append(", ".join(f"**{value:.2f}**" for value in kinds))
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_table(text: str, table: str) -> str:
     """The text with the table between its markers."""
     begin, end = text.index(BEGIN) + len(BEGIN), text.index(END)
-    return text[:begin] + table() + text[end:]
+    return text[:begin] + table + text[end:]
+
+
+def draw_models(path: Path) -> None:
+    """A bar for each model and way, of what is saved or lost."""
+    import matplotlib.pyplot as plt
+
+    modes = [mode for mode in ("inference", "training") if models(mode)]
+    size = (8, 1.6 + 2 * len(modes))
+    figure, axes = plt.subplots(
+        len(modes), figsize=size, layout="constrained", sharex=True, squeeze=False
+    )
+    names = list(models("inference"))
+    for mode, axis in zip(modes, axes[:, 0], strict=True):
+        found = models(mode)
+        for i, (way, label) in enumerate(WAYS.items()):
+            places = [x for x, name in enumerate(names) if way in found.get(name, {})]
+            heights = [found[names[x]][way] - 1 for x in places]
+            shifted = [x + 0.2 * i - 0.3 for x in places]
+            axis.bar(shifted, heights, width=0.2, bottom=1, label=label if places else None)
+        axis.axhline(1, color="black", linewidth=0.8)
+        axis.set(title=f"{mode}: torch's time / ours", yscale="log")
+        ticks = [0.8, 1, 1.25, 1.5, 2, 3]
+        axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.minorticks_off()
+        axis.grid(axis="y", alpha=0.3)
+    axes[0, 0].legend(fontsize=8, ncols=2)
+    axis.set_xticks(range(len(names)), names, rotation=40, ha="right", fontsize=8)
+    figure.savefig(path, dpi=110)
 
 
 def draw(path: Path) -> None:
     """A dot for each case and a line at each geometric mean."""
-    import matplotlib
-
-    matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     colors = dict(zip(MACHINES, ("tab:blue", "tab:orange"), strict=True))
@@ -98,11 +164,17 @@ def draw(path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="README's table and picture of speed-ups.")
     parser.add_argument("--write", action="store_true", help="into README.md and the picture")
+    tables = {ROOT / "README.md": table(), ROOT / "docs" / "compile.md": models_table()}
     if not parser.parse_args().write:
-        print(table(), end="")
+        print("\n".join(tables.values()), end="")
         return
-    README.write_text(with_table(README.read_text()))
-    draw(PICTURE)
+    for path, made in tables.items():
+        path.write_text(with_table(path.read_text(), made))
+    import matplotlib
+
+    matplotlib.use("Agg")
+    draw(RESULTS / "speedups.png")
+    draw_models(RESULTS / "models.png")
 
 
 if __name__ == "__main__":
