@@ -4,7 +4,7 @@
 #   make demo        train on photographs    make lint    style and types
 #   make cuda-build  compile for CUDA        make bench   timings (ARGS= for benchmarks/run.py)
 #   make bench-choices  where another kernel than the chosen one is faster
-#   make bench-summary  README's table and picture of speed-ups, from benchmarks/results
+#   make bench-summary  the documents' tables and pictures of speed-ups, from benchmarks/results
 #   make sanitize    the CUDA kernels, run on the CPU under AddressSanitizer and ThreadSanitizer, and
 #                    with planted mistakes
 #   make clean       remove build products   make help    this text
@@ -72,7 +72,7 @@ bench: $(VENV)/.packages
 bench-choices: $(VENV)/.packages
 	$(PY) benchmarks/run.py --kernel all --few --seconds 0.2 $(ARGS)
 
-# README's table and picture of speed-ups, from benchmarks/results.
+# README's table and picture of speed-ups, and those of docs/compile.md, from benchmarks/results.
 bench-summary: $(VENV)/.examples
 	$(PY) benchmarks/summary.py --write
 

@@ -142,10 +142,9 @@ inline BrgemmWeightsPlan plan_brgemm_weights(const ConvProblem& p) {
   plan.pixels = pixel_axis(p);
   const int64_t rows = p.dst_size[1], width = p.dst_size[2];
   plan.pitch = round_up(width + plan.pixels.reach, 2);
-  const bool has_matrix_unit =
-      p.dtype == c10::kBFloat16 && HalfProducts<c10::BFloat16>::have_tiles();
+  const bool has_tiles = p.dtype == c10::kBFloat16 && HalfProducts<c10::BFloat16>::have_tiles();
   const int64_t tile_pixels =
-      has_matrix_unit && plan.block <= kFewChannels ? kMatrixUnitPixels : kTilePixels;
+      has_tiles && plan.block <= kFewChannels ? kMatrixUnitPixels : kTilePixels;
   plan.tile_rows = std::clamp<int64_t>(tile_pixels / plan.pitch, 1, rows);
   plan.row_tiles = ceil_div(rows, plan.tile_rows);
   plan.tile_rows = ceil_div(rows, plan.row_tiles);

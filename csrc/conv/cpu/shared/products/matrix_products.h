@@ -65,8 +65,8 @@ class MatrixProducts {
       const std::vector<Part>& parts,
       Workspace& own,
       const typename Ends::Workspace& ends) const {
-    constexpr int64_t few = 12 * kTileTerms<Products>, two_tiles = 2 * kTileRows;
-    if (plan_.blocks * plan_.depth > few) {
+    constexpr int64_t two_tiles = 2 * kTileRows;
+    if (plan_.blocks * plan_.depth > kCachedTerms<Products>) {
       for (int64_t panel = task.panels.begin; panel < task.panels.end; panel++)
         for (const Part& part : parts)
           multiply(task, part, {0, task.pixels.count()}, panel, own, ends);

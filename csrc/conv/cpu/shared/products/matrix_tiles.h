@@ -15,6 +15,9 @@ inline constexpr int64_t kTilePixels = 128, kTileColumns = 2 * kProductLanes;
 // Terms of a sum that are in a row of a tile.
 template <class Products>
 inline constexpr int64_t kTileTerms = kTileRowBytes / sizeof(typename Products::Left);
+// Terms whose weights, of two tiles of columns, stay in the first-level cache.
+template <class Products>
+inline constexpr int64_t kCachedTerms = 12 * kTileTerms<Products>;
 
 // Whether this library has instructions for these products.
 #if defined(CPU_CAPABILITY_AVX512)
@@ -161,11 +164,11 @@ void multiply_block(
   });
 }
 
-// f(terms) for parts of all terms, in order, of which the weights of two tiles of columns stay in
-// the first-level cache while tiles of rows are multiplied with them.
+// f(terms) for parts of all terms, in order, whose weights stay in the first-level cache while
+// tiles of rows are multiplied with them.
 template <class Products, class F>
 void for_each_part_of_terms(int64_t blocks, int64_t depth, const F& f) {
-  constexpr int64_t most = 12 * kTileTerms<Products>;
+  constexpr int64_t most = kCachedTerms<Products>;
   const int64_t chunk = round_up(ceil_div(depth, ceil_div(depth, most)), kTileTerms<Products>);
   const int64_t at_once = std::max<int64_t>(most / depth, 1);
   for (int64_t block = 0; block < blocks; block += at_once)

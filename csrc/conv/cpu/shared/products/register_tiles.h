@@ -13,7 +13,7 @@
 
 namespace torch_dnnl {
 
-// Whether the machine has such instructions, and no matrix unit, which brgemm uses.
+// Whether the machine has such instructions, and no matrix unit, which is faster.
 template <class Products>
 bool has_register_tiles() {
 #if defined(CPU_CAPABILITY_AVX512)
