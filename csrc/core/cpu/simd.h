@@ -1,60 +1,15 @@
-// Vectors in registers: their widths, loads, stores, broadcasts, products and transposes.
-//
-// Lanes<E> is ATen's vector: it widens as it is loaded, rounds as it is stored, and has all of
-// ATen's functions. Vector<C> is the same register as the compiler's own type, for loops that keep
-// an array of them: an array of a class the compiler keeps in memory. Each converts to the other.
-// Quad<C> has four elements, for transposes in squares.
+// Rows in registers: loads, stores, broadcasts, products and transposes.
 #pragma once
-
-#include "core/cpu/stream.h" // first: it silences a warning of the compiler's own headers
-
-#include <ATen/cpu/vec/vec.h>
 
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <type_traits>
 #include <utility>
 
+#include "core/cpu/registers.h"
+#include "core/cpu/stream.h"
 #include "core/numeric.h"
 
-#if defined(__GNUC__) && !defined(__clang__)
-// Vectors wider than registers are passed in memory. All functions here are inline.
-#pragma GCC diagnostic ignored "-Wpsabi"
-#endif
-
 namespace torch_dnnl {
-
-#if defined(CPU_CAPABILITY_AVX512)
-inline constexpr int kRegisters = 32;
-#else
-inline constexpr int kRegisters = 16;
-#endif
-
-// The elements of a row as they are held in registers: float and double to compute with, or
-// unsigned integers of 1 to 8 bytes to move whatever they stand for.
-template <class E>
-using Lanes = std::conditional_t<
-    sizeof(E) == 8,
-    at::vec::Vectorized<double>,
-    at::vec::Vectorized<float>>; // narrower elements lie in 32 bits each
-
-template <class E>
-inline constexpr int64_t kLanes = Lanes<E>::size();
-
-template <class C>
-struct VectorOf {
-  typedef C type __attribute__((vector_size(sizeof(Lanes<C>))));
-};
-template <class C>
-using Vector = typename VectorOf<C>::type;
-
-template <class C>
-struct QuadOf {
-  typedef C type __attribute__((vector_size(4 * sizeof(C))));
-};
-template <class C>
-using Quad = typename QuadOf<C>::type;
 
 namespace simd_detail {
 
@@ -89,7 +44,11 @@ inline Lanes<E> load_lanes(const T* from) {
   constexpr int64_t n = kLanes<E>;
   if constexpr (
       sizeof(T) == sizeof(E) && sizeof(E) >= 4 && (std::is_same_v<T, E> || std::is_unsigned_v<E>)) {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
     return Lanes<E>::loadu(from);
+#else
+    return baseline::load<Lanes<E>>(from);
+#endif
   } else if constexpr (std::is_same_v<E, float> && c10::is_reduced_floating_point_v<T>) {
     Lanes<float> wide;
     if constexpr (std::is_same_v<T, c10::BFloat16>)
@@ -175,7 +134,11 @@ inline void store_lanes(U* to, const Lanes<E>& lanes) {
   constexpr int64_t n = kLanes<E>;
   if constexpr (
       sizeof(U) == sizeof(E) && sizeof(E) >= 4 && (std::is_same_v<U, E> || std::is_unsigned_v<E>)) {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
     lanes.store(to);
+#else
+    baseline::store(to, lanes);
+#endif
 #if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
   } else if constexpr (std::is_same_v<E, float> && std::is_same_v<U, c10::BFloat16>) {
     const auto words = at::vec::cvtfp32_bf16(lanes);
@@ -183,6 +146,9 @@ inline void store_lanes(U* to, const Lanes<E>& lanes) {
   } else if constexpr (std::is_same_v<E, float> && std::is_same_v<U, c10::Half>) {
     const auto words = at::vec::cvtfp32_fp16(lanes);
     std::memcpy(to, &words, sizeof(words));
+#else
+  } else if constexpr (std::is_same_v<E, float> && std::is_same_v<U, c10::BFloat16>) {
+    baseline::store_rounded<n>(to, lanes);
 #endif
 #if defined(CPU_CAPABILITY_AVX512)
   } else if constexpr (sizeof(E) <= 4 && std::is_integral_v<U> && sizeof(U) <= 2) {
@@ -368,8 +334,8 @@ inline void store_vector(C* to, const Vector<C>& vector, int64_t n) {
 #endif
 }
 
-template <class C>
-inline Vector<C> multiply_add(const Vector<C>& a, const Vector<C>& b, const Vector<C>& c) {
+template <class C, class V>
+inline V multiply_add(const V& a, const V& b, const V& c) {
 #if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
   return at::vec::fmadd(Lanes<C>(a), Lanes<C>(b), Lanes<C>(c));
 #else
@@ -383,17 +349,45 @@ template <class V>
 #if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
   return at::vec::fmadd(a, b, c);
 #else
-  V sum;
-  for (int i = 0; i < V::size(); i++)
-    sum[i] = a[i] * b[i] + c[i];
-  return sum;
+  return baseline::by_registers(
+      [](auto x, auto y, auto z) __attribute__((always_inline)) { return x * y + z; }, a, b, c);
+#endif
+}
+
+template <class V>
+[[gnu::always_inline]] inline V multiply_lanes(const V& a, const V& b) {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  return a * b;
+#else
+  return baseline::by_registers(
+      [](auto x, auto y) __attribute__((always_inline)) { return x * y; }, a, b);
+#endif
+}
+
+// The even elements of both and the odd ones.
+template <class V>
+inline std::pair<V, V> deinterleave_lanes(const V& a, const V& b) {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  return at::vec::deinterleave2(a, b);
+#else
+  return baseline::deinterleave(a, b);
+#endif
+}
+
+// The inverse of that.
+template <class V>
+inline std::pair<V, V> interleave_lanes(const V& even, const V& odd) {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  return at::vec::interleave2(even, odd);
+#else
+  return baseline::interleave(even, odd);
 #endif
 }
 
 // Keeps the compiler from loading a vector again for each product: to it that is one instruction
 // less, but it is loads that bound loops.
-template <class C>
-[[gnu::always_inline]] inline void keep_in_register([[maybe_unused]] Vector<C>& vector) {
+template <class V>
+[[gnu::always_inline]] inline void keep_in_register([[maybe_unused]] V& vector) {
 #if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
   asm("" : "+v"(vector));
 #endif
@@ -434,6 +428,19 @@ inline Quad<C> load_quad(const T* from) {
         static_cast<C>(from[1]),
         static_cast<C>(from[2]),
         static_cast<C>(from[3])};
+  }
+}
+
+template <class C, class T>
+inline void store_quad(T* to, const Quad<C>& quad) {
+#if !defined(CPU_CAPABILITY_AVX512) && !defined(CPU_CAPABILITY_AVX2)
+  if constexpr (std::is_same_v<C, float> && std::is_same_v<T, c10::BFloat16>) {
+    baseline::store_rounded<4>(to, reinterpret_cast<const float*>(&quad));
+  } else
+#endif
+  {
+    for (int i = 0; i < 4; i++)
+      to[i] = convert<T>(quad[i]);
   }
 }
 

@@ -44,6 +44,19 @@ C10_ALWAYS_INLINE void for_each_vector(int64_t n, const F& f) {
     f(i, n - i);
 }
 
+// f(1), ..., f(count - 1), without a loop where the count is known. kCount 0: it is not.
+template <int kCount, class F>
+C10_ALWAYS_INLINE void for_others(int64_t count, const F& f) {
+  if constexpr (kCount > 0) {
+#pragma GCC unroll 4
+    for (int64_t i = 1; i < kCount; i++)
+      f(i);
+  } else {
+    for (int64_t i = 1; i < count; i++)
+      f(i);
+  }
+}
+
 // ---- to[i] (+)= sum over the rows of weight * row[i] ----
 
 // The sum of rows of an image or of lines, a vector at a time. kRows 0: of as many as there are.
@@ -58,10 +71,10 @@ class WeightedRows {
   // `n`: how many, if less than a vector.
   template <class... N>
   C10_ALWAYS_INLINE Lanes<C> load(int64_t i, N... n) const {
-    const int64_t count = kRows ? kRows : list_.count;
-    Lanes<C> sum = load_row(0, i, n...) * weight(0);
-    for (int64_t r = 1; r < count; r++)
+    Lanes<C> sum = multiply_lanes(load_row(0, i, n...), weight(0));
+    for_others<kRows>(list_.count, [&](int64_t r) __attribute__((always_inline)) {
       sum = multiply_add_lanes(load_row(r, i, n...), weight(r), sum);
+    });
     return sum;
   }
   template <class Window>
@@ -165,7 +178,7 @@ C10_ALWAYS_INLINE void gather_taps(const Row& pixels, const RowPart<WeightOf<E>>
                             };
                             Lanes<E> sum = pick(0);
                             if constexpr (!std::is_unsigned_v<E>) {
-                              sum = sum * weight(0);
+                              sum = multiply_lanes(sum, weight(0));
                               for (int64_t t = 1; t < width; t++)
                                 sum = multiply_add_lanes(pick(t), weight(t), sum);
                             }
@@ -264,11 +277,11 @@ C10_ALWAYS_INLINE void sum_taps(
   for_each_vector<E>(channels, [&](int64_t c, auto... rest) {
     Lanes<E> sum = row.load(pixel + c, rest...);
     if constexpr (!std::is_unsigned_v<E>) {
-      sum = sum * Lanes<E>(weight[0]);
-      const int64_t count = kTaps == 0 ? taps : kTaps;
-      for (int64_t t = 1; t < count; t++)
+      sum = multiply_lanes(sum, Lanes<E>(weight[0]));
+      for_others<kTaps>(taps, [&](int64_t t) __attribute__((always_inline)) {
         sum = multiply_add_lanes(
             row.load(pixel + t * channels + c, rest...), Lanes<E>(weight[t]), sum);
+      });
     }
     to.template store<E>(c, sum, rest...);
   });

@@ -84,22 +84,36 @@ namespace tap_kernels_detail {
 // The loops over vectors are unrolled completely, as their arrays are registers then.
 inline constexpr int kUnrolled = 64;
 
+// The lanes that are computed at once: as many as a register has, so that sums, weights and a pixel
+// fit the registers.
+template <class C>
+inline constexpr int64_t kAtOnce = sizeof(Register<C>) / sizeof(C);
+
 // Pixels are of type P, in the image that of its elements.
 template <class C, class P>
-[[gnu::always_inline]] inline Vector<C> load_pixel(const P* pixel) {
+[[gnu::always_inline]] inline Register<C> load_pixel(const P* pixel) {
   if constexpr (std::is_same_v<P, C>)
-    return load_vector(pixel);
+    return load_register(pixel);
+  else if constexpr (kAtOnce<C> == kLanes<C>)
+    return Vector<C>(load_lanes<C>(pixel));
   else
-    return load_lanes<C>(pixel);
+    return load_quad<C>(pixel);
 }
 template <class C, class P>
-[[gnu::always_inline]] inline void store_pixel(P* pixel, const Vector<C>& sums, bool is_streamed) {
-  if constexpr (!std::is_same_v<P, C>)
-    store_lanes<C>(pixel, Lanes<C>(sums));
-  else if (is_streamed)
-    stream_vector(pixel, sums);
-  else
-    store_vector(pixel, sums);
+[[gnu::always_inline]] inline void
+store_pixel(P* pixel, const Register<C>& sums, bool is_streamed) {
+  if constexpr (kAtOnce<C> == kLanes<C>) {
+    if constexpr (!std::is_same_v<P, C>)
+      store_lanes<C>(pixel, Lanes<C>(sums));
+    else if (is_streamed)
+      stream_vector(pixel, sums);
+    else
+      store_vector(pixel, sums);
+  } else if constexpr (std::is_same_v<P, C>) {
+    store_register(pixel, sums);
+  } else {
+    store_quad<C>(pixel, sums);
+  }
 }
 
 // f(pixel, tap, output) for all products of a run.
@@ -113,7 +127,7 @@ for_each_product(const P* pixels, int64_t step, uint64_t inside, const F& f) {
     if (inside >> at & 1) [[likely]] {
       auto pixel = load_pixel<C>(pixels);
       if constexpr (taps > 1)
-        keep_in_register<C>(pixel);
+        keep_in_register(pixel);
 #pragma GCC unroll kUnrolled
       for (size_t tap = 0; tap < taps; tap++)
         if (at >= tap && (at - tap) % stride == 0 && (at - tap) / stride < outputs)
@@ -149,14 +163,14 @@ template <size_t taps, size_t stride, class C, class P, size_t outputs>
     const P* pixels,
     const C* weights,
     uint64_t inside,
-    Vector<C> (&sums)[outputs]) {
-  Vector<C> weight[taps];
+    Register<C> (&sums)[outputs]) {
+  Register<C> weight[taps];
 #pragma GCC unroll kUnrolled
   for (size_t k = 0; k < taps; k++)
-    weight[k] = load_vector(weights + k * b.weight_step);
-  const auto add = [&](const Vector<C>& pixel, size_t k, size_t p) __attribute__((always_inline)) {
-    sums[p] = multiply_add<C>(pixel, weight[k], sums[p]);
-  };
+    weight[k] = load_register(weights + k * b.weight_step);
+  const auto add =
+      [&](const Register<C>& pixel, size_t k, size_t p)
+          __attribute__((always_inline)) { sums[p] = multiply_add<C>(pixel, weight[k], sums[p]); };
   for_each_product<C, taps, stride, outputs>(pixels, b.pixel_step, inside, add);
 }
 
@@ -170,20 +184,21 @@ void gather_taps(
     bool is_streamed) {
   TapOperands<C> o = operands;
   out += b.first_out;
-  for (int64_t v = 0; v < vectors.count; v++) {
-    Vector<C> sums[outputs];
+  for (int64_t lane = 0; lane < vectors.count * kLanes<C>; lane += kAtOnce<C>) {
+    const int64_t vector = lane / kLanes<C>, in_vector = lane % kLanes<C>;
+    o.pixel_shift = operands.pixel_shift + lane;
+    o.weight_shift = operands.weight_shift + vector * vectors.weight_step + in_vector;
+    Register<C> sums[outputs];
 #pragma GCC unroll kUnrolled
     for (size_t p = 0; p < outputs; p++)
-      sums[p] = load_vector(bias + v * vectors.bias_step);
+      sums[p] = load_register(bias + vector * vectors.bias_step + in_vector);
     for_each_run<P>(b, o, [&](auto taps, auto... run) __attribute__((always_inline)) {
       gather_run<taps(), stride, C>(b, run..., sums);
     });
+    P* const to = out + vector * vectors.out_step + in_vector;
 #pragma GCC unroll kUnrolled
     for (size_t p = 0; p < outputs; p++)
-      store_pixel<C>(out + p * b.out_step, sums[p], is_streamed);
-    o.pixel_shift += kLanes<C>;
-    o.weight_shift += vectors.weight_step;
-    out += vectors.out_step;
+      store_pixel<C>(to + p * b.out_step, sums[p], is_streamed);
   }
 }
 
@@ -193,33 +208,38 @@ template <size_t taps, size_t stride, class C, class P, size_t outputs>
     const P* pixels,
     C* to,
     uint64_t inside,
-    const Vector<C> (&grads)[outputs]) {
+    const Register<C> (&grads)[outputs]) {
   constexpr size_t parts = taps < 4 ? 2 : 1; // of a sum, so that additions wait less for others
-  Vector<C> sums[taps * parts] = {};
-  const auto add = [&](const Vector<C>& pixel, size_t k, size_t p) __attribute__((always_inline)) {
-    const size_t i = k + p % parts * taps;
-    sums[i] = multiply_add<C>(pixel, grads[p], sums[i]);
-  };
+  Register<C> sums[taps * parts] = {};
+  const auto add = [&](const Register<C>& pixel, size_t k, size_t p)
+                       __attribute__((always_inline)) {
+                         const size_t i = k + p % parts * taps;
+                         sums[i] = multiply_add<C>(pixel, grads[p], sums[i]);
+                       };
   for_each_product<C, taps, stride, outputs>(pixels, b.pixel_step, inside, add);
 #pragma GCC unroll kUnrolled
   for (size_t k = 0; k < taps; k++) {
     if constexpr (parts == 2)
       sums[k] += sums[taps + k];
     C* const total = to + k * b.weight_step;
-    store_vector(total, load_vector(total) + sums[k]);
+    store_register(total, load_register(total) + sums[k]);
   }
 }
 
 template <class P, class C, size_t outputs, size_t stride>
-void sum_pixels(const PixelBlock& b, const TapOperands<C>& o, const P* grad) {
-  Vector<C> grads[outputs];
-  grad += b.first_out;
+void sum_pixels(const PixelBlock& b, const TapOperands<C>& operands, const P* grad) {
+  TapOperands<C> o = operands;
+  for (int64_t lane = 0; lane < kLanes<C>; lane += kAtOnce<C>) {
+    o.pixel_shift = operands.pixel_shift + lane;
+    o.weight_shift = operands.weight_shift + lane;
+    Register<C> grads[outputs];
 #pragma GCC unroll kUnrolled
-  for (size_t p = 0; p < outputs; p++)
-    grads[p] = load_pixel<C>(grad + p * b.out_step);
-  for_each_run<P>(b, o, [&](auto taps, auto... run) __attribute__((always_inline)) {
-    sum_run<taps(), stride, C>(b, run..., grads);
-  });
+    for (size_t p = 0; p < outputs; p++)
+      grads[p] = load_pixel<C>(grad + b.first_out + lane + p * b.out_step);
+    for_each_run<P>(b, o, [&](auto taps, auto... run) __attribute__((always_inline)) {
+      sum_run<taps(), stride, C>(b, run..., grads);
+    });
+  }
 }
 
 // The kernels for each stride and number of outputs. Where there are none, the kernel of one output

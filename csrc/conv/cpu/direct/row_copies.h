@@ -179,8 +179,7 @@ struct RowCopies {
       constexpr int64_t n = kLanes<C>;
       if (from_step == 2) {
         for (; i + n < inside.end; i += n, from += 2 * n) {
-          const auto pixels =
-              at::vec::deinterleave2(Lanes<C>::loadu(from), Lanes<C>::loadu(from + n));
+          const auto pixels = deinterleave_lanes(Lanes<C>::loadu(from), Lanes<C>::loadu(from + n));
           pixels.first.store(to + i);
         }
       }

@@ -33,11 +33,11 @@ template <class T, class C>
   for (int64_t y = 0; y < rows; y++, from += from_step, to += to_step) {
     for (int64_t x = 0; x < whole; x += n) {
       __builtin_prefetch(from + x + ahead);
-      load_lanes<C>(from + x).store(to + x);
+      store_lanes<C>(to + x, load_lanes<C>(from + x));
     }
     if (rest > 0) {
       __builtin_prefetch(from + whole + ahead);
-      load_lanes<C>(from + whole, rest).store(to + whole);
+      store_lanes<C>(to + whole, load_lanes<C>(from + whole, rest));
     }
   }
 }
@@ -54,9 +54,9 @@ template <class T, class C>
                               : load_lanes<C>(from + x, std::max<int64_t>(columns - x, 0));
     };
     for (int64_t x = 0; x < columns; x += 2 * n) {
-      const auto [first, second] = at::vec::deinterleave2(load(x), load(x + n));
-      first.store(to + x / 2);
-      second.store(to + x / 2 + odd);
+      const auto [first, second] = deinterleave_lanes(load(x), load(x + n));
+      store_lanes<C>(to + x / 2, first);
+      store_lanes<C>(to + x / 2 + odd, second);
     }
   }
 }

@@ -52,7 +52,7 @@ inline constexpr int kUnrolled = 64;
 template <class C>
 inline Vector<C> load_once(const C* from) {
   Vector<C> vector = load_vector(from);
-  keep_in_register<C>(vector);
+  keep_in_register(vector);
   return vector;
 }
 

@@ -65,7 +65,7 @@ void store_row(const PixelLanesPlan& plan, const C* sums, int64_t pixels, T* to)
     for (int64_t x = 0; x < pixels; x += 2 * n) {
       const C* even = sums + x / 2;
       const auto [first, second] =
-          at::vec::interleave2(Lanes<C>::loadu(even), Lanes<C>::loadu(even + pitch));
+          interleave_lanes(Lanes<C>::loadu(even), Lanes<C>::loadu(even + pitch));
       store_part(x, first);
       store_part(x + n, second);
     }

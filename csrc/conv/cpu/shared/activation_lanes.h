@@ -8,35 +8,83 @@ namespace torch_dnnl {
 
 namespace activation_detail {
 
+// Of Lanes; and of Register, which is what they are computed in without AVX2.
+template <class V>
+inline constexpr bool is_lanes = std::is_same_v<V, Lanes<float>>;
+
+template <class V>
+inline V all(float value) {
+  if constexpr (is_lanes<V>)
+    return V(value);
+  else
+    return value - V{}; // -0 too
+}
+template <class V>
+inline V product_and(const V& a, const V& b, const V& c) {
+  if constexpr (is_lanes<V>)
+    return at::vec::fmadd(a, b, c);
+  else
+    return a * b + c;
+}
+template <class V>
+inline V between(const V& x, const V& least, const V& most) {
+  if constexpr (is_lanes<V>)
+    return at::vec::clamp_max(at::vec::clamp_min(x, least), most);
+  else
+    return x < least ? least : x > most ? most : x;
+}
+template <class To, class From>
+inline To as(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
 // exp in registers, where a call would have all of them saved: 2^n exp(r), x = n log(2) + r, by the
 // series of exp(r). Within 2 units in the last place; infinity above 88.3 and 0 below -87.7, where
 // exp itself is nearly that.
-inline Lanes<float> exp_in_registers(const Lanes<float>& argument) {
-  using V = Lanes<float>;
-  const V x = at::vec::clamp_max(at::vec::clamp_min(argument, V(-88)), V(89));
-  const V shift(12582912); // 1.5 * 2^23: sums have their integer part in the lowest bits
-  const V shifted = at::vec::fmadd(x, V(1.44269504088896341f), shift), n = shifted - shift;
+template <class V>
+inline V exp_of(const V& argument) {
+  using Integers = VectorOf<int32_t, sizeof(V)>;
+  const V x = between(argument, all<V>(-88), all<V>(89));
+  const V shift = all<V>(12582912); // 1.5 * 2^23: sums have their integer part in the lowest bits
+  const V shifted = product_and(x, all<V>(1.44269504088896341f), shift), n = shifted - shift;
   // log(2) in two parts; the products with the first are exact.
-  const V r = at::vec::fmadd(n, V(2.12194440e-4f), at::vec::fmadd(n, V(-0.693359375f), x));
-  V series(1.0f / 5040);
+  const V r = product_and(n, all<V>(2.12194440e-4f), product_and(n, all<V>(-0.693359375f), x));
+  V series = all<V>(1.0f / 5040);
   for (const float term : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f})
-    series = at::vec::fmadd(series, r, V(term));
-  Vector<int32_t> bits;
-  shifted.store(&bits);
-  bits = (bits + 127) << 23;
-  return series * V::loadu(&bits);
+    series = product_and(series, r, all<V>(term));
+  return series * as<V>((as<Integers>(shifted) + 127) << 23);
 }
 
 // erf within 1.5e-7: Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26.
-inline Lanes<float> erf_in_registers(const Lanes<float>& x) {
-  using V = Lanes<float>;
-  const V size = x.abs(), t = V(1) / at::vec::fmadd(size, V(0.3275911f), V(1));
-  V series(1.061405429f);
+template <class V>
+inline V erf_of(const V& x) {
+  using Integers = VectorOf<int32_t, sizeof(V)>;
+  const auto sign = as<Integers>(all<V>(-0.0f));
+  const V size = as<V>(as<Integers>(x) & ~sign);
+  const V t = all<V>(1) / product_and(size, all<V>(0.3275911f), all<V>(1));
+  V series = all<V>(1.061405429f);
   for (const float term : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f})
-    series = at::vec::fmadd(series, t, V(term));
-  const V rest = series * t * exp_in_registers(V(0) - x * x);
-  // Vectorized::copysign is a call.
-  return (V(1) - rest).abs() | (x & V(-0.0f));
+    series = product_and(series, t, all<V>(term));
+  const V rest = all<V>(1) - series * t * exp_of(all<V>(0) - x * x);
+  return as<V>((as<Integers>(rest) & ~sign) | (as<Integers>(x) & sign)); // copysign is a call
+}
+
+inline Lanes<float> exp_in_registers(const Lanes<float>& x) {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  return exp_of(x);
+#else
+  return baseline::by_registers([](const auto& part) { return exp_of(part); }, x);
+#endif
+}
+inline Lanes<float> erf_in_registers(const Lanes<float>& x) {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  return erf_of(x);
+#else
+  return baseline::by_registers([](const auto& part) { return erf_of(part); }, x);
+#endif
 }
 
 } // namespace activation_detail

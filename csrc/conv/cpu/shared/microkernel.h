@@ -77,7 +77,7 @@ void multiply_tile(
     for (int v = 0; v < vectors; v++) {
       row[v] = load_vector(b + v * kLanes<C>);
       if constexpr (rows > 1)
-        keep_in_register<C>(row[v]);
+        keep_in_register(row[v]);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
