@@ -15,14 +15,9 @@
 
 namespace torch_dnnl::reorder_cpu {
 
-#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
-using Floats = Vector<float>;
-using Ints = Vector<int32_t>;
-#else
 // No wider than registers: compilers take comparisons of wider ones apart.
-using Floats = Quad<float>;
-using Ints = Quad<int32_t>;
-#endif
+using Floats = Register<float>;
+using Ints = Register<int32_t>;
 inline constexpr int kWidth = sizeof(Floats) / sizeof(float); // lanes
 
 // All lanes.

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/cpu/quotients.h"
 #include "core/cpu/stream.h"
 #include "core/dispatch.h"
 #include "reorder/cpu/convert_vectors.h"
@@ -102,13 +103,48 @@ struct Dequantize {
   }
 };
 
+#if defined(__FMA__)
+class DivideBy {
+ public:
+  explicit DivideBy(float scale) : quotients_(scale), most_(all(0x1p40f * std::fabs(scale))) {}
+
+  // What saturates in any case is limited first, so that nothing overflows.
+  C10_ALWAYS_INLINE Floats operator()(Floats v) const {
+    return quotients_(at_least(at_most(v, most_), -most_));
+  }
+  static bool is_exact(float scale) {
+    return Quotients::can_divide_by(scale);
+  }
+
+ private:
+  Quotients quotients_;
+  Floats most_;
+};
+#else
+class DivideBy {
+ public:
+  explicit DivideBy(float scale) : scale_(all(scale)) {}
+
+  C10_ALWAYS_INLINE Floats operator()(Floats v) const {
+    return v / scale_;
+  }
+  static bool is_exact(float /*scale*/) {
+    return true;
+  }
+
+ private:
+  Floats scale_;
+};
+#endif
+
 struct Quantize {
-  Floats scale, zero_point;
+  DivideBy divide;
+  Floats zero_point;
   bool round_before_zero_point;
 
   template <class B>
   C10_ALWAYS_INLINE void compute(int64_t /*begin*/, B& x) const {
-    x.update([&](Floats v, int) { return v / scale; });
+    x.update([&](Floats v, int) { return divide(v); });
     if (round_before_zero_point)
       x.update([&](Floats v, int) { return round_even(v); });
     x.update([&](Floats v, int) { return v + zero_point; });
@@ -202,7 +238,7 @@ void run_rows(const RowArgs<float>& s) {
     return s.operand[array].data == nullptr || s.operand[array].step == 0;
   };
   const auto number = [&](Array array, int64_t row, float neutral) {
-    return all(is_present(array) ? s.operand[array].in_row(row).number : neutral);
+    return is_present(array) ? s.operand[array].in_row(row).number : neutral;
   };
   const bool has_src_side = is_present(kSrcZeroPoint) || is_present(kScale);
   const bool has_dst_side = is_present(kDstScale) || is_present(kDstZeroPoint);
@@ -219,20 +255,26 @@ void run_rows(const RowArgs<float>& s) {
     }
     return run_typed_rows<kFew, Dst>(Floats32{}, s, nothing);
   }
+  const auto divides_exactly = [&] {
+    bool is_exact = true;
+    for (int64_t row = 0; row < s.rows; row++)
+      is_exact &= DivideBy::is_exact(number(kDstScale, row, 1.0f));
+    return is_exact;
+  };
   if constexpr (std::is_integral_v<Dst>) {
     if (!from_integers && !has_src_side && !has_sum && is_number(kDstScale) &&
-        is_number(kDstZeroPoint)) {
+        is_number(kDstZeroPoint) && divides_exactly()) {
       return run_typed_rows<kVectors, Dst>(Floats32{}, s, [&](int64_t row) {
         return Quantize{
-            number(kDstScale, row, 1.0f),
-            number(kDstZeroPoint, row, -0.0f),
+            DivideBy(number(kDstScale, row, 1.0f)),
+            all(number(kDstZeroPoint, row, -0.0f)),
             s.round_before_zero_point};
       });
     }
   } else if (
       from_integers && !has_dst_side && !has_sum && is_number(kScale) && is_number(kSrcZeroPoint)) {
     return run_typed_rows<kVectors, Dst>(Integers{}, s, [&](int64_t row) {
-      return Dequantize{number(kSrcZeroPoint, row, 0.0f), number(kScale, row, 1.0f)};
+      return Dequantize{all(number(kSrcZeroPoint, row, 0.0f)), all(number(kScale, row, 1.0f))};
     });
   }
   const auto any = [&](int64_t row) { return FloatRow(s, row); };

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "conv/quantized/problem.h"
+#include "core/cpu/quotients.h"
 #include "core/cpu/simd.h"
 
 namespace torch_dnnl {
@@ -143,18 +144,17 @@ struct ByDivision {
 };
 
 #if defined(__FMA__)
-// The same at a fraction of what a division takes: one step of Newton's method from the product
-// with the reciprocal gives the correctly rounded quotient (Markstein, IA-64 and Elementary
-// Functions, 2000, chapter 8). is_bounded: quotients are finite and below 2^30. Else, what
-// saturates anyway is limited first, so that nothing overflows.
+// The same at a fraction of what a division takes. is_bounded: quotients are finite and below 2^30.
+// Else, what saturates anyway is limited first, so that nothing overflows.
 template <class Dst, bool is_bounded>
 struct ByReciprocal {
-  Vector<float> scale, zero_point, reciprocal, most;
+  Quotients quotients;
+  Vector<float> scale, zero_point, most;
 
   explicit ByReciprocal(const QuantizedSteps& steps)
-      : scale(broadcast(steps.dst_scale)),
+      : quotients(steps.dst_scale),
+        scale(broadcast(steps.dst_scale)),
         zero_point(broadcast(steps.dst_zero_point)),
-        reciprocal(broadcast(1 / steps.dst_scale)),
         most(broadcast(1024 * std::fabs(steps.dst_scale))) {}
 
   Ints operator()(Vector<float> v) const {
@@ -162,13 +162,10 @@ struct ByReciprocal {
       v = at_least(at_most(v, most), -most);
       v = v == v ? v : -zero_point * scale; // 0 in the end
     }
-    const Vector<float> quotient = v * reciprocal;
-    const Vector<float> rest = multiply_add<float>(-quotient, scale, v);
-    return nearest<Dst, is_bounded>(multiply_add<float>(rest, reciprocal, quotient) + zero_point);
+    return nearest<Dst, is_bounded>(quotients(v) + zero_point);
   }
-  // Whether neither the reciprocal nor the products leave the range of normal numbers.
   static bool is_exact(float scale) {
-    return std::fabs(scale) > 0x1p-60f && std::fabs(scale) < 0x1p60f;
+    return Quotients::can_divide_by(scale);
   }
 };
 #endif
