@@ -62,7 +62,21 @@ def test_kernels_match_oracle(part, request):
 
 
 def test_same_bits_for_any_number_of_threads():
-    same_on_threads(lambda: (problem(seed).run() for seed in range(1000, 1060)))
+    """Also where weights are so many that each thread packs its own."""
+
+    def compute():
+        yield from (problem(seed).run() for seed in range(1000, 1060))
+        torch.manual_seed(0)
+        for oc, kernel_size in [(128, 3), (190, 1), (320, 1)]:
+            x = torch.randint(256, (3, 300, 5, 7)).to(torch.uint8)
+            w = torch.randint(-128, 128, (oc, 300, kernel_size, kernel_size)).to(torch.int8)
+            steps = {"src_zero_point": 3, "dst_scale": 1000.0, "dtype": torch.uint8}
+            yield quantized_convolution(x, w, **steps, **NCX)
+            yield quantized_convolution(
+                x.contiguous(memory_format=torch.channels_last), w, **steps, **NCX
+            )
+
+    same_on_threads(compute)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -141,9 +155,9 @@ def test_large_layers_of_small_groups(groups, ic, oc, size, kernel_size, attribu
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("kernel_size", [(3, 3), (2, 3), (5, 5), (3, 2, 7), (4, 7)])
-@pytest.mark.parametrize("groups", [16, 64, 70, 200])
+@pytest.mark.parametrize("groups", [16, 32, 70, 96, 200])
 def test_depthwise_in_channels_last(dtype, stride, kernel_size, groups):
-    """Kernels of all numbers of rows modulo four, and results in both layouts."""
+    """Kernels of all numbers of rows modulo four, and whole and half vectors of channels."""
     rank = len(kernel_size)
     info = torch.iinfo(dtype)
     generator = torch.Generator().manual_seed(groups)
@@ -174,6 +188,25 @@ def test_depthwise_in_channels_last(dtype, stride, kernel_size, groups):
                 **NCX,
             )
             assert torch.equal(result, expected), algorithm
+    steps = {"src_zero_point": zero_point, "dst_scale": 300.0, "dst_zero_point": 9}
+    steps |= {"bias": torch.randn(groups), "weights_scale": torch.rand(groups) + 0.5}
+    for result_dtype, activation in ((torch.uint8, "relu"), (torch.int8, None)):
+        by_kernel = []
+        for algorithm in ("reference", "depthwise", "depthwise_quads"):
+            with suppress(NotImplementedError):
+                result = quantized_convolution(
+                    src,
+                    weights,
+                    dtype=result_dtype,
+                    activation=activation,
+                    algorithm=algorithm,
+                    **steps,
+                    **given,
+                    **NCX,
+                )
+                by_kernel.append(result)
+        assert len(by_kernel[0].unique()) > 100
+        assert all(torch.equal(result, by_kernel[0]) for result in by_kernel)
 
 
 def test_sums_beyond_int32():

@@ -71,22 +71,25 @@ template <class C>
   std::memcpy(to, &lanes, sizeof(lanes));
 }
 
-// Without AVX2 ATen's vectors are arrays that take two registers, and the compiler is to make
-// registers of them: within a larger loop it would take some lanes one by one, and what it stored
-// so it would load as a whole, which waits. Here each register is loaded, computed and stored by
-// itself.
-#if !defined(CPU_CAPABILITY_AVX512) && !defined(CPU_CAPABILITY_AVX2)
-namespace baseline {
-
-// f of the registers of Lanes
+// f of Lanes. Without AVX2 they are arrays that take two registers, of which the compiler would in
+// larger functions store single elements and load them again together, which waits for all of the
+// stores: there f is of one Register after the other.
 template <class F, class V, class... Vs>
 [[gnu::always_inline]] inline V by_registers(const F& f, const V& first, const Vs&... others) {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  return f(first, others...);
+#else
   using C = typename V::value_type;
   V result;
   for (int64_t i = 0; i < V::size(); i += kRegisterBytes / sizeof(C))
     store_register<C>(result + i, f(load_register<C>(first + i), load_register<C>(others + i)...));
   return result;
+#endif
 }
+
+// For the same reason ATen's own functions are left out here.
+#if !defined(CPU_CAPABILITY_AVX512) && !defined(CPU_CAPABILITY_AVX2)
+namespace baseline {
 
 template <class V>
 [[gnu::always_inline]] inline V load(const void* from) {
@@ -106,6 +109,15 @@ template <class V>
     store_register(at + i, load_register<C>(lanes + i));
 }
 
+// The elements i of two registers, one after the other, at Index{}(0), Index{}(1), ...
+template <class Index, class R>
+[[gnu::always_inline]] inline R shuffle(const R& x, const R& y, Index) {
+  constexpr size_t n = kRegisterBytes / sizeof(x[0]);
+  return [&]<size_t... i>(std::index_sequence<i...>) __attribute__((always_inline)) {
+    return __builtin_shufflevector(x, y, Index{}(i)...);
+  }(std::make_index_sequence<n>());
+}
+
 template <class V>
 [[gnu::always_inline]] inline std::pair<V, V> deinterleave(const V& a, const V& b) {
   using C = typename V::value_type;
@@ -114,13 +126,8 @@ template <class V>
   for (int64_t i = 0; i < n; i += step) {
     const C* const from = 2 * i < n ? a + 2 * i : b + (2 * i - n);
     const auto x = load_register(from), y = load_register(from + step);
-    if constexpr (step == 4) {
-      store_register<C>(even + i, __builtin_shufflevector(x, y, 0, 2, 4, 6));
-      store_register<C>(odd + i, __builtin_shufflevector(x, y, 1, 3, 5, 7));
-    } else {
-      store_register<C>(even + i, __builtin_shufflevector(x, y, 0, 2));
-      store_register<C>(odd + i, __builtin_shufflevector(x, y, 1, 3));
-    }
+    store_register<C>(even + i, shuffle(x, y, [](size_t i) { return 2 * i; }));
+    store_register<C>(odd + i, shuffle(x, y, [](size_t i) { return 2 * i + 1; }));
   }
   return {even, odd};
 }
@@ -133,13 +140,9 @@ template <class V>
   for (int64_t i = 0; i < n; i += step) {
     C* const to = 2 * i < n ? a + 2 * i : b + (2 * i - n);
     const auto x = load_register<C>(even + i), y = load_register<C>(odd + i);
-    if constexpr (step == 4) {
-      store_register<C>(to, __builtin_shufflevector(x, y, 0, 4, 1, 5));
-      store_register<C>(to + step, __builtin_shufflevector(x, y, 2, 6, 3, 7));
-    } else {
-      store_register<C>(to, __builtin_shufflevector(x, y, 0, 2));
-      store_register<C>(to + step, __builtin_shufflevector(x, y, 1, 3));
-    }
+    store_register<C>(to, shuffle(x, y, [](size_t i) { return i / 2 + i % 2 * step; }));
+    store_register<C>(
+        to + step, shuffle(x, y, [](size_t i) { return (step + i) / 2 + i % 2 * step; }));
   }
   return {a, b};
 }

@@ -16,6 +16,8 @@ namespace simd_detail {
 template <class E>
 using Bits = std::conditional_t<sizeof(E) == 8, uint64_t, uint32_t>;
 
+} // namespace simd_detail
+
 // n elements, at most `most`: in two pieces of constant size that may overlap, which is faster than
 // a call of memcpy.
 template <int64_t most, class T>
@@ -34,8 +36,6 @@ inline void copy_part(T* to, const T* from, int64_t n) {
     copy_part<piece>(to, from, n);
   }
 }
-
-} // namespace simd_detail
 
 // ---- Lanes: T or U in memory, E in registers ----
 
@@ -115,7 +115,7 @@ inline Lanes<E> load_lanes(const T* from, int64_t n) {
   }
 #endif
   alignas(64) T part[kLanes<E>] = {};
-  simd_detail::copy_part<kLanes<E>>(part, from, n);
+  copy_part<kLanes<E>>(part, from, n);
   return load_lanes<E, T>(part);
 }
 
@@ -232,7 +232,7 @@ inline void store_lanes(U* to, const Lanes<E>& lanes, int64_t n) {
 #endif
   alignas(64) U part[kLanes<E>];
   store_lanes<E, U>(part, lanes);
-  simd_detail::copy_part<kLanes<E>>(to, part, n);
+  copy_part<kLanes<E>>(to, part, n);
 }
 
 // A vector, or the first n elements where there are fewer.
@@ -349,19 +349,14 @@ template <class V>
 #if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
   return at::vec::fmadd(a, b, c);
 #else
-  return baseline::by_registers(
+  return by_registers(
       [](auto x, auto y, auto z) __attribute__((always_inline)) { return x * y + z; }, a, b, c);
 #endif
 }
 
 template <class V>
 [[gnu::always_inline]] inline V multiply_lanes(const V& a, const V& b) {
-#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
-  return a * b;
-#else
-  return baseline::by_registers(
-      [](auto x, auto y) __attribute__((always_inline)) { return x * y; }, a, b);
-#endif
+  return by_registers([](auto x, auto y) __attribute__((always_inline)) { return x * y; }, a, b);
 }
 
 // The even elements of both and the odd ones.

@@ -54,8 +54,7 @@ struct TileRounding {
         if (channels >= (v + 1) * n)
           std::memcpy(to, &rounded, sizeof(rounded));
         else
-          simd_detail::copy_part<n>(
-              to, reinterpret_cast<const c10::BFloat16*>(&rounded), channels - v * n);
+          copy_part<n>(to, reinterpret_cast<const c10::BFloat16*>(&rounded), channels - v * n);
       }
     }
   }

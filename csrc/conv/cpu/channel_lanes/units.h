@@ -13,11 +13,9 @@
 namespace torch_dnnl {
 
 // Whether there are kernels for vectors of T that stay where they are in channels-last images.
-// Those of bfloat16 are widened for each row of taps: of few rows that takes less than to copy
-// them. (float16 is copied. Its kernels would take as long to compile again, and they matter less.)
+// Half types are widened for each row of taps: of few rows that takes less than to copy them.
 template <class T>
-inline constexpr bool kStays =
-    std::is_same_v<T, compute_t<T>> || (std::is_same_v<T, c10::BFloat16> && kRegisters == 32);
+inline constexpr bool kStays = std::is_same_v<T, compute_t<T>> || kRegisters == 32;
 
 // The plan for images of T; may_use_outputs: as in plan_channel_lanes.
 template <class T>

@@ -52,16 +52,18 @@ inline Ints nearest(Vector<float> value) {
 }
 
 #if defined(CPU_CAPABILITY_AVX512)
-// Four vectors of integers as bytes that saturate.
+// Four vectors of integers as bytes that saturate: four each of the vectors 0 to 3, four times.
 template <class Dst>
-inline __m512i saturated_bytes(const Ints (&values)[4]) {
+inline __m512i packed_bytes(const Ints (&values)[4]) {
   const auto words = [](Ints a, Ints b) { return _mm512_packs_epi32(__m512i(a), __m512i(b)); };
   const __m512i low = words(values[0], values[1]), high = words(values[2], values[3]);
-  const __m512i mixed =
-      std::is_signed_v<Dst> ? _mm512_packs_epi16(low, high) : _mm512_packus_epi16(low, high);
-  // Packing interleaves lanes of 16 bytes: four bytes each of the vectors 0 to 3, four times.
+  return std::is_signed_v<Dst> ? _mm512_packs_epi16(low, high) : _mm512_packus_epi16(low, high);
+}
+// Those of one vector after those of another.
+template <class Dst>
+inline __m512i saturated_bytes(const Ints (&values)[4]) {
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  return _mm512_permutexvar_epi32(order, mixed);
+  return _mm512_permutexvar_epi32(order, packed_bytes<Dst>(values));
 }
 #endif
 
@@ -124,7 +126,7 @@ inline void store_bytes_of(int64_t n, const Values& value_at, const Round& round
     } else {
       Dst bytes[lanes];
       store_saturated(values, bytes);
-      simd_detail::copy_part<lanes>(to + i, bytes, n - i);
+      copy_part<lanes>(to + i, bytes, n - i);
     }
   }
 }
@@ -164,9 +166,6 @@ struct ByReciprocal {
     }
     return nearest<Dst, is_bounded>(quotients(v) + zero_point);
   }
-  static bool is_exact(float scale) {
-    return Quotients::can_divide_by(scale);
-  }
 };
 #endif
 
@@ -175,7 +174,7 @@ struct ByReciprocal {
 template <class Dst, bool is_bounded, class F>
 void with_rounding(const QuantizedSteps& steps, const F& f) {
 #if defined(__FMA__)
-  if (ByReciprocal<Dst, is_bounded>::is_exact(steps.dst_scale))
+  if (Quotients::can_divide_by(steps.dst_scale))
     return f(ByReciprocal<Dst, is_bounded>(steps));
 #endif
   f(ByDivision<Dst>(steps));

@@ -113,11 +113,52 @@ class CopiedRows {
   int64_t first_ = 0;             // row of the image
 };
 
+// In the order of sums: what they begin with, which takes their excess away, and the epilogue's
+// steps for each channel.
+class LaneSteps {
+ public:
+  LaneSteps(
+      const QuantizedEpilogue& epilogue,
+      const ColumnWeights<uint8_t>& weights,
+      const int32_t* excess,
+      int64_t channels)
+      : first_(weights.blocks() * kChannels),
+        scales_(weights.blocks() * kChannels),
+        biases_(weights.blocks() * kChannels) {
+    // Channels beyond the last are computed, too: without the zeros perhaps with subnormal numbers,
+    // which take a hundred times as long.
+    const int64_t n = weights.blocks() * kChannels;
+    std::fill_n(first_.data(), n, 0);
+    std::fill_n(scales_.data(), n, 0.0f);
+    std::fill_n(biases_.data(), n, 0.0f);
+    const auto [scale, bias, _] = epilogue.channels_from(0);
+    for (int64_t c = 0; c < channels; c++) {
+      const int64_t block = c / kChannels, copies = weights.is_half(block) ? 2 : 1;
+      for (int64_t i = 0; i < copies; i++) {
+        const int64_t at = block * kChannels + Columns::place(c % kChannels + i * Columns::kHalf);
+        first_.data()[at] = static_cast<int32_t>(0 - static_cast<uint32_t>(excess[c]));
+        scales_.data()[at] = scale[c];
+        biases_.data()[at] = bias[c];
+      }
+    }
+  }
+
+  const int32_t* first(int64_t block) const {
+    return first_.data() + block * kChannels;
+  }
+  QuantizedEpilogue::Channels channels(int64_t block) const {
+    return {scales_.data() + block * kChannels, biases_.data() + block * kChannels, nullptr};
+  }
+
+ private:
+  const Scratch<int32_t> first_;
+  const Scratch<float> scales_, biases_;
+};
+
 class DepthwiseQuads {
  public:
   explicit DepthwiseQuads(const QuantizedProblem& problem) : problem_(problem) {
     std::fill_n(pads_, kChannels, static_cast<uint8_t>(zero_point()));
-    add_up();
   }
 
   void run() const {
@@ -176,37 +217,46 @@ class DepthwiseQuads {
     const Columns::Run run{
         own.rows.data(),
         weights_.count(),
-        zeros_,
+        is_in_lanes_ ? steps_.first(at.block) : zeros_,
         ~__mmask64(0) >> (kChannels - channels(at.block)),
         p_.src_size[2],
         pads_,
         _mm512_set1_epi8(is_signed() ? -128 : 0)};
     const int64_t width = p_.dst_size[2];
-    for (int64_t w = 0; w < width; w += kPixels) { // once, of several rows
+    const bool in_halves = is_in_halves(at.block);
+    const AddColumns<uint8_t> add = in_halves ? add_halves_ : add_;
+    const int64_t outputs = (in_halves ? 2 : 1) * Columns::kOutputs;
+    const int64_t step = in_halves ? Columns::kHalf : kChannels; // from sums to sums
+    // Once, if there are several rows.
+    for (int64_t w = 0; w < width; w += kPixels) {
       const int64_t pixels = std::min(kPixels, width - w);
       for (at.h = rows.begin; at.h < rows.end; at.h++) {
         select_rows(at, own);
         int32_t* const sums = own.sums.data() + (at.h - rows.begin) * pixels * kChannels;
-        for (int64_t x = 0; x < pixels; x += Columns::kOutputs)
-          add_(
-              run,
+        for (int64_t x = 0; x < pixels; x += outputs)
+          add(run,
               (w + x) * p_.stride[2] - p_.pad[2],
-              sums + x * kChannels,
+              sums + x * step,
               kChannels,
               Columns::kOutputs);
       }
-      epilogue_.store(
-          {own.sums.data(),
-           kChannels,
-           at.n,
-           at.block * kChannels,
-           at.d,
-           rows.begin,
-           w,
-           channels(at.block),
-           rows.count() * pixels,
-           excess_.data() + at.block * kChannels},
-          own.epilogue);
+      const QuantizedRun results{
+          own.sums.data(),
+          kChannels,
+          at.n,
+          at.block * kChannels,
+          at.d,
+          rows.begin,
+          w,
+          channels(at.block),
+          rows.count() * pixels,
+          excess_.data() + at.block * kChannels};
+      if (is_in_lanes_) {
+        epilogue_.store_lanes(results, in_halves, steps_.channels(at.block), own.epilogue);
+      } else {
+        sort_sums(own.sums.data(), results.pixels);
+        epilogue_.store(results, own.epilogue);
+      }
     }
   }
 
@@ -220,7 +270,8 @@ class DepthwiseQuads {
   }
 
   // The zero point times the sums of all weights of a channel, which sums have too much.
-  void add_up() {
+  Scratch<int32_t> excess() const {
+    Scratch<int32_t> all(weights_.blocks() * kChannels);
     const int64_t* const ws = p_.weights_stride;
     const int32_t offset = zero_point() + (is_signed() ? 128 : 0);
     for (int64_t c = 0; c < p_.groups; c++) {
@@ -230,19 +281,28 @@ class DepthwiseQuads {
         for (int64_t kh = 0; kh < p_.kernel[1]; kh++)
           for (int64_t kw = 0; kw < p_.kernel[2]; kw++)
             sum += weights[kd * ws[2] + kh * ws[3] + kw * ws[4]];
-      excess_.data()[c] = offset * sum;
+      all.data()[c] = offset * sum;
     }
+    return all;
+  }
+
+  // Rows of results follow one another in sums of whole vectors only.
+  bool is_in_halves(int64_t block) const {
+    return is_in_lanes_ && weights_.is_half(block) && plan_.rows_at_once == 1;
   }
 
   const QuantizedProblem& problem_;
   const ConvProblem& p_ = problem_.conv;
   const QuadPlan plan_ = plan_quads(p_, at::get_num_threads());
   const ColumnWeights<uint8_t> weights_{p_};
-  const Scratch<int32_t> excess_{weights_.blocks() * kChannels};
+  const Scratch<int32_t> excess_ = excess();
   uint8_t pads_[kChannels]; // as the image has them
   const int32_t zeros_[kChannels] = {};
-  const AddColumns<uint8_t> add_ = add_columns_of<uint8_t>(p_);
+  const AddColumns<uint8_t> add_ = add_columns_of<uint8_t>(p_),
+                            add_halves_ = add_columns_of<uint8_t, /*in_halves=*/true>(p_);
   const QuantizedEpilogue epilogue_{problem_};
+  const bool is_in_lanes_ = epilogue_.takes_lanes();
+  const LaneSteps steps_{epilogue_, weights_, excess_.data(), is_in_lanes_ ? p_.groups : 0};
 };
 
 } // namespace

@@ -234,12 +234,12 @@ bool QuantizedEpilogue::try_store_bytes(const QuantizedRun& run, const Workspace
 }
 
 #if defined(CPU_CAPABILITY_AVX512)
-template <class Dst, class Residual>
-void QuantizedEpilogue::multiply_as(
-    const TileProduct<ByteProducts>& product,
-    const QuantizedRun& run,
-    const Workspace& own) const {
-  TilePlaces<Dst, Residual> places{run.channels};
+// f(where the pixels of a run are). In images that are not channels-last they have places of the
+// workspace.
+template <class Dst, class Residual, class F>
+void QuantizedEpilogue::with_places(const QuantizedRun& run, const Workspace& own, const F& f)
+    const {
+  TilePlaces<Dst, Residual> places{run.channels, run.pixels};
   if constexpr (!std::is_void_v<Residual>) {
     const int64_t* const stride = p_.conv.residual_stride;
     places.residual = static_cast<const Residual*>(p_.conv.residual) + offset_of(run, stride);
@@ -256,24 +256,71 @@ void QuantizedEpilogue::multiply_as(
   const bool is_in_place = stride[1] == 1;
   places.out = is_in_place ? image : reinterpret_cast<Dst*>(own.bytes.data());
   places.out_step = is_in_place ? stride[4] : run.channels;
-  const auto [scale, bias, excess] = channels_of(run);
-  const bool has_relu = p_.conv.activation == Activation::relu;
-  multiply_in_registers<ByteProducts>(
-      product, TileSteps<Dst, Residual>(steps_, has_relu, {scale, bias, excess}, places));
+  f(places);
   if (!is_in_place)
     exchange</*kToImage=*/true>(run, stride, places.out, image);
+}
+
+template <class Dst, class Residual>
+void QuantizedEpilogue::multiply_as(
+    const TileProduct<ByteProducts>& product,
+    const QuantizedRun& run,
+    const Workspace& own) const {
+  const auto [scale, bias, excess] = channels_of(run);
+  const bool has_relu = p_.conv.activation == Activation::relu;
+  with_places<Dst, Residual>(run, own, [&](const TilePlaces<Dst, Residual>& places) {
+    multiply_in_registers<ByteProducts>(
+        product, TileSteps<Dst, Residual>(steps_, has_relu, {scale, bias, excess}, places));
+  });
 }
 
 bool QuantizedEpilogue::returns_floats() const {
   return p_.dst_dtype == c10::kFloat && p_.conv.residual == nullptr;
 }
 
+bool QuantizedEpilogue::takes_bytes() const {
+  return is_bounded_ && steps_.dst_scale > 0 && Quotients::can_divide_by(steps_.dst_scale) &&
+      has_simple_activation() && with_byte_types(p_, []<class Dst, class Residual>() {});
+}
+
 bool QuantizedEpilogue::takes_tiles() const {
-  const bool takes_bytes = is_bounded_ && steps_.dst_scale > 0 &&
-      ByReciprocal<int8_t, true>::is_exact(steps_.dst_scale) &&
-      with_byte_types(p_, []<class Dst, class Residual>() {});
-  return has_register_tiles<ByteProducts>() && !p_.returns_sums && has_simple_activation() &&
-      (returns_floats() || takes_bytes);
+  return has_register_tiles<ByteProducts>() && !p_.returns_sums &&
+      (takes_bytes() || (returns_floats() && has_simple_activation()));
+}
+
+bool QuantizedEpilogue::takes_lanes() const {
+  return takes_bytes() && !p_.returns_sums && p_.conv.residual == nullptr;
+}
+
+void QuantizedEpilogue::store_lanes(
+    const QuantizedRun& run,
+    bool in_halves,
+    const Channels& in_order,
+    const Workspace& own) const {
+  constexpr int at_once = 4; // sums of four pixels, or pairs
+  const bool has_relu = p_.conv.activation == Activation::relu;
+  const auto store = [&]<int count, class Steps>(const Steps& steps, int64_t at, int64_t first) {
+    TileSums sums[count][kTileVectors];
+    std::memcpy(sums, run.sums + at * run.pitch, sizeof(sums));
+    steps.store(sums, first);
+  };
+  with_byte_types(p_, [&]<class Dst, class Residual>() {
+    with_places<Dst, void>(run, own, [&](const TilePlaces<Dst, void>& places) {
+      const TileChannels channels{in_order.scale, in_order.bias, nullptr};
+      int64_t x = 0;
+      if (in_halves) {
+        const TileSteps<Dst, void, SumOrder::halves> steps(steps_, has_relu, channels, places);
+        for (; x < run.pixels; x += 2 * at_once)
+          store.template operator()<at_once>(steps, x / 2, x);
+        return;
+      }
+      const TileSteps<Dst, void, SumOrder::lanes> steps(steps_, has_relu, channels, places);
+      for (; x + at_once <= run.pixels; x += at_once)
+        store.template operator()<at_once>(steps, x, x);
+      for (; x < run.pixels; x++)
+        store.template operator()<1>(steps, x, x);
+    });
+  });
 }
 
 void QuantizedEpilogue::multiply(
@@ -289,6 +336,16 @@ void QuantizedEpilogue::multiply(
 bool QuantizedEpilogue::takes_tiles() const {
   return false;
 }
+
+bool QuantizedEpilogue::takes_lanes() const {
+  return false;
+}
+
+void QuantizedEpilogue::store_lanes(
+    const QuantizedRun& /*run*/,
+    bool /*in_halves*/,
+    const Channels& /*in_order*/,
+    const Workspace& /*own*/) const {}
 
 void QuantizedEpilogue::multiply(
     const TileProduct<ByteProducts>& /*product*/,

@@ -54,6 +54,18 @@ class QuantizedEpilogue {
       const QuantizedRun& run,
       const Workspace& own) const;
 
+  // Whether results can be made of sums in the order of TapColumns, which begin with what takes
+  // their excess away. `in_order`: scales and biases in this order, for the channels of a run.
+  bool takes_lanes() const;
+  void store_lanes(
+      const QuantizedRun& run,
+      bool in_halves,
+      const Channels& in_order,
+      const Workspace& own) const;
+  Channels channels_from(int64_t channel) const {
+    return {scales_.data() + channel, biases_.data() + channel, nullptr};
+  }
+
  private:
   Channels channels_of(const QuantizedRun& run) const {
     return {scales_.data() + run.channel, biases_.data() + run.channel, run.excess};
@@ -65,6 +77,9 @@ class QuantizedEpilogue {
   bool try_store_bytes(const QuantizedRun& run, const Workspace& own) const;
   bool has_simple_activation() const;
   bool returns_floats() const;
+  bool takes_bytes() const;
+  template <class Dst, class Residual, class F>
+  void with_places(const QuantizedRun& run, const Workspace& own, const F& f) const;
   template <class Dst, class Residual>
   void multiply_as(
       const TileProduct<ByteProducts>& product,

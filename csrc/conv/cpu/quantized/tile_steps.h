@@ -10,11 +10,11 @@
 namespace torch_dnnl {
 
 #if defined(CPU_CAPABILITY_AVX512)
-// Where the first pixel of a product is, and how many channels of the panel there are. Residual:
-// void where there is none.
+// Where the first of some pixels is, and how many channels of the panel there are. Residual: void
+// where there is none.
 template <class Dst, class Residual>
 struct TilePlaces {
-  int64_t channels;
+  int64_t channels, pixels;
   Dst* out;
   const std::conditional_t<std::is_void_v<Residual>, Dst, Residual>* residual;
   int64_t out_step, residual_step; // from a pixel to the next
@@ -30,9 +30,15 @@ struct TileChannels {
   }
 };
 
+// The orders of channels in sums: vectors of 16, or lanes of four as packing takes them, which
+// TapColumns has, of 64 channels or of the halves of two pixels.
+enum class SumOrder { vectors, lanes, halves };
+
 // Bytes. Quotients are below 2^31, and scales are positive.
-template <class Dst, class Residual>
+template <class Dst, class Residual, SumOrder order = SumOrder::vectors>
 class TileSteps : public TileChannels {
+  static_assert(std::is_void_v<Residual> || order == SumOrder::vectors);
+
  public:
   TileSteps(
       const QuantizedSteps& steps,
@@ -70,18 +76,30 @@ class TileSteps : public TileChannels {
     }
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++) {
-      __m512i bytes = saturated_bytes<Dst>(values[r]);
+      __m512i bytes = order == SumOrder::vectors ? saturated_bytes<Dst>(values[r])
+                                                 : packed_bytes<Dst>(values[r]);
       bytes =
           std::is_signed_v<Dst> ? _mm512_max_epi8(bytes, least_) : _mm512_max_epu8(bytes, least_);
-      Dst* const to = places_.out + (row + r) * places_.out_step;
-      if (vectors == kTileVectors && is_whole_)
-        _mm512_storeu_si512(to, bytes);
-      else
-        simd_detail::copy_part<64>(to, reinterpret_cast<const Dst*>(&bytes), places_.channels);
+      if constexpr (order == SumOrder::halves) {
+        store_half(_mm512_castsi512_si256(bytes), row + r);
+        store_half(_mm512_extracti64x4_epi64(bytes, 1), row + rows + r);
+      } else if (vectors == kTileVectors && is_whole_) {
+        _mm512_storeu_si512(out(row + r), bytes);
+      } else {
+        copy_part<64>(out(row + r), reinterpret_cast<const Dst*>(&bytes), places_.channels);
+      }
     }
   }
 
  private:
+  Dst* out(int64_t pixel) const {
+    return places_.out + pixel * places_.out_step;
+  }
+  void store_half(__m256i bytes, int64_t pixel) const {
+    if (pixel < places_.pixels)
+      std::memcpy(out(pixel), &bytes, sizeof(bytes));
+  }
+
   TilePlaces<Dst, Residual> places_;
   Vector<float> residual_scale_, residual_zero_point_;
   ByReciprocal<Dst, /*is_bounded=*/true> round_;

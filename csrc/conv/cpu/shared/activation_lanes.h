@@ -72,21 +72,6 @@ inline V erf_of(const V& x) {
   return as<V>((as<Integers>(rest) & ~sign) | (as<Integers>(x) & sign)); // copysign is a call
 }
 
-inline Lanes<float> exp_in_registers(const Lanes<float>& x) {
-#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
-  return exp_of(x);
-#else
-  return baseline::by_registers([](const auto& part) { return exp_of(part); }, x);
-#endif
-}
-inline Lanes<float> erf_in_registers(const Lanes<float>& x) {
-#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
-  return erf_of(x);
-#else
-  return baseline::by_registers([](const auto& part) { return erf_of(part); }, x);
-#endif
-}
-
 } // namespace activation_detail
 
 template <class C>
@@ -96,12 +81,12 @@ struct Elementary<at::vec::Vectorized<C>> {
 
   static V exp(const V& x) {
     if constexpr (is_float)
-      return activation_detail::exp_in_registers(x);
+      return by_registers([](const auto& part) { return activation_detail::exp_of(part); }, x);
     return x.exp();
   }
   static V erf(const V& x) {
     if constexpr (is_float)
-      return activation_detail::erf_in_registers(x);
+      return by_registers([](const auto& part) { return activation_detail::erf_of(part); }, x);
     return x.erf();
   }
   static V tanh(const V& x) {

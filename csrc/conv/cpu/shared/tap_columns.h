@@ -4,7 +4,11 @@
 // Rows of the kernel are taken so many at a time, the last ones with rows of weight 0. A vector of
 // channels is loaded of pixels one above the other, and interleaving makes the numbers of a channel
 // neighbours. It stays within the 16 bytes of a lane: vector v of sums has in lane l the four
-// channels from `kRows * 4 l + 4 v` on.
+// channels from `kRows * 4 l + 4 v` on. Sums of bytes are left in this order, from which packing
+// brings them back.
+//
+// In halves: a block of half as many channels has their weights twice, and is computed for two
+// pixels at once, `kOutputs` apart, one in either half of the vectors.
 #pragma once
 
 #include <algorithm>
@@ -23,6 +27,7 @@ struct TapColumns {
   static constexpr int kRows = 4 / sizeof(T); // and vectors of sums
   static constexpr int64_t kChannels = 64 / sizeof(T);
   static constexpr int kOutputs = 16 / kRows; // whose sums are in registers
+  static constexpr int64_t kHalf = kChannels / 2;
   static constexpr int64_t kTapWeights = kRows * kChannels;
   using Weight = std::conditional_t<std::is_same_v<T, uint8_t>, int8_t, T>;
   using Out = std::conditional_t<std::is_same_v<T, uint8_t>, int32_t, T>;
@@ -73,11 +78,21 @@ struct Column {
   __m512i words[TapColumns<T>::kRows];
 };
 
-// Of a pixel of each row, `at`.
-template <class T>
-inline Column<T> load_column(const Run<T>& run, const T* const (&at)[TapColumns<T>::kRows]) {
+// Of a pixel of each row, `at`; in halves, of two.
+template <class T, bool in_halves>
+inline Column<T> load_column(
+    const Run<T>& run,
+    const T* const (&at)[TapColumns<T>::kRows],
+    const T* const (&other)[TapColumns<T>::kRows]) {
   const auto load = [&](int i) {
-    if constexpr (sizeof(T) == 1)
+    if constexpr (in_halves)
+      return _mm512_xor_si512(
+          _mm512_inserti64x4(
+              _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at[i]))),
+              _mm256_loadu_si256(reinterpret_cast<const __m256i*>(other[i])),
+              1),
+          run.flips);
+    else if constexpr (sizeof(T) == 1)
       return _mm512_xor_si512(_mm512_maskz_loadu_epi8(run.channels, at[i]), run.flips);
     else
       return _mm512_maskz_loadu_epi16(run.channels, at[i]);
@@ -97,17 +112,10 @@ inline Column<T> load_column(const Run<T>& run, const T* const (&at)[TapColumns<
   }
 }
 
-// Sums of bytes in the order of channels: lanes l of the vectors v are a matrix, which is
-// transposed.
 inline void store_sums(const Run<uint8_t>& /*run*/, const __m512i (&sums)[4], int32_t* to) {
-  const __m512i a = _mm512_shuffle_i32x4(sums[0], sums[1], 0x44);
-  const __m512i b = _mm512_shuffle_i32x4(sums[2], sums[3], 0x44);
-  const __m512i c = _mm512_shuffle_i32x4(sums[0], sums[1], 0xee);
-  const __m512i d = _mm512_shuffle_i32x4(sums[2], sums[3], 0xee);
-  _mm512_storeu_si512(to, _mm512_shuffle_i32x4(a, b, 0x88));
-  _mm512_storeu_si512(to + 16, _mm512_shuffle_i32x4(a, b, 0xdd));
-  _mm512_storeu_si512(to + 32, _mm512_shuffle_i32x4(c, d, 0x88));
-  _mm512_storeu_si512(to + 48, _mm512_shuffle_i32x4(c, d, 0xdd));
+#pragma GCC unroll 4
+  for (int v = 0; v < 4; v++)
+    _mm512_storeu_si512(to + v * 16, sums[v]);
 }
 
 // Rounded sums. None is a subnormal number, of which the instruction would make 0: products are
@@ -127,25 +135,30 @@ template <class T>
 using Sums = __m512i[TapColumns<T>::kOutputs][TapColumns<T>::kRows];
 
 // are_inside: all columns are those of the image.
-template <class T, int taps, int stride, bool are_inside>
+template <class T, int taps, int stride, bool in_halves, bool are_inside>
 [[gnu::always_inline]] inline void
 add_rows(const Run<T>& run, const typename TapColumns<T>::Rows& rows, int64_t x, Sums<T>& sums) {
   using Columns = TapColumns<T>;
   constexpr int outputs = Columns::kOutputs, vectors = Columns::kRows;
+  constexpr int apart = outputs * stride; // columns, of the pixels of two halves
   const T* pixels[vectors];
 #pragma GCC unroll 4
   for (int i = 0; i < vectors; i++)
     pixels[i] = rows.row[i] + x * rows.step[i];
+  const auto is_in_image = [&](int64_t column) {
+    return are_inside || (column >= 0 && column < run.columns);
+  };
 #pragma GCC unroll 32
   for (int column = 0; column < (outputs - 1) * stride + taps; column++) {
-    const bool is_inside = are_inside || (x + column >= 0 && x + column < run.columns);
-    const T* at[vectors];
+    const bool is_inside = is_in_image(x + column), is_other = is_in_image(x + column + apart);
+    const T *at[vectors], *other[vectors];
 #pragma GCC unroll 4
     for (int i = 0; i < vectors; i++) {
       at[i] = is_inside ? pixels[i] : run.pads;
+      other[i] = is_other ? pixels[i] + apart * rows.step[i] : run.pads;
       pixels[i] += rows.step[i];
     }
-    const Column<T> loaded = load_column<T>(run, at);
+    const Column<T> loaded = load_column<T, in_halves>(run, at, other);
 #pragma GCC unroll 8
     for (int i = 0; i < outputs; i++) {
       const int tap = column - i * stride;
@@ -161,7 +174,7 @@ add_rows(const Run<T>& run, const typename TapColumns<T>::Rows& rows, int64_t x,
   }
 }
 
-template <class T, int taps, int stride>
+template <class T, int taps, int stride, bool in_halves>
 void add_outputs(
     const Run<T>& run,
     int64_t x,
@@ -177,12 +190,13 @@ void add_outputs(
     for (int i = 1; i < outputs; i++)
       sums[i][v] = sums[0][v];
   }
-  if (x >= 0 && x + (outputs - 1) * stride + taps <= run.columns)
+  constexpr int reach = ((in_halves ? 2 : 1) * outputs - 1) * stride + taps;
+  if (x >= 0 && x + reach <= run.columns)
     for (int64_t i = 0; i < run.count; i++)
-      add_rows<T, taps, stride, true>(run, run.rows[i], x, sums);
+      add_rows<T, taps, stride, in_halves, true>(run, run.rows[i], x, sums);
   else
     for (int64_t i = 0; i < run.count; i++)
-      add_rows<T, taps, stride, false>(run, run.rows[i], x, sums);
+      add_rows<T, taps, stride, in_halves, false>(run, run.rows[i], x, sums);
 #pragma GCC unroll 8
   for (int i = 0; i < outputs; i++)
     if (i < count)
@@ -191,8 +205,25 @@ void add_outputs(
 
 } // namespace tap_columns_detail
 
-// Of up to kOutputs outputs, of which the first meets column x with its first tap: sums of
-// bytes, or results of bfloat16, [output][channel]; out_step: from an output to the next.
+// Sums of bytes in the order of channels: lanes l of the vectors v are a matrix, which is
+// transposed.
+inline void sort_sums(int32_t* sums, int64_t outputs) {
+  for (int32_t* at = sums; at < sums + outputs * 64; at += 64) {
+    const auto load = [&](int v) { return _mm512_loadu_si512(at + v * 16); };
+    const __m512i a = _mm512_shuffle_i32x4(load(0), load(1), 0x44);
+    const __m512i b = _mm512_shuffle_i32x4(load(2), load(3), 0x44);
+    const __m512i c = _mm512_shuffle_i32x4(load(0), load(1), 0xee);
+    const __m512i d = _mm512_shuffle_i32x4(load(2), load(3), 0xee);
+    _mm512_storeu_si512(at, _mm512_shuffle_i32x4(a, b, 0x88));
+    _mm512_storeu_si512(at + 16, _mm512_shuffle_i32x4(a, b, 0xdd));
+    _mm512_storeu_si512(at + 32, _mm512_shuffle_i32x4(c, d, 0x88));
+    _mm512_storeu_si512(at + 48, _mm512_shuffle_i32x4(c, d, 0xdd));
+  }
+}
+
+// Of up to kOutputs outputs, of which the first meets column x with its first tap: sums of bytes,
+// [output][vector][16], or results of bfloat16, [output][channel]; out_step: from an output to the
+// next. In halves: of up to 2 kOutputs, of which the vectors of each have another one as well.
 template <class T>
 using AddColumns = void (*)(
     const typename TapColumns<T>::Run& run,
@@ -202,12 +233,12 @@ using AddColumns = void (*)(
     int64_t count);
 
 // Null for taps and strides that there are no instances of.
-template <class T>
+template <class T, bool in_halves = false>
 AddColumns<T> add_columns_of(const ConvProblem& p) {
   using tap_columns_detail::add_outputs;
   const auto of_stride = [&]<int taps>(std::integral_constant<int, taps>) -> AddColumns<T> {
-    return p.stride[2] == 1 ? &add_outputs<T, taps, 1>
-        : p.stride[2] == 2  ? &add_outputs<T, taps, 2>
+    return p.stride[2] == 1 ? &add_outputs<T, taps, 1, in_halves>
+        : p.stride[2] == 2  ? &add_outputs<T, taps, 2, in_halves>
                             : nullptr;
   };
   if (p.dilation[2] != 1)
@@ -246,6 +277,10 @@ class ColumnWeights {
   int64_t blocks() const {
     return blocks_;
   }
+  // Whether a block has half of the channels, and their weights twice.
+  bool is_half(int64_t block) const {
+    return p_.groups - block * Columns::kChannels == Columns::kHalf;
+  }
   const Weight* at(int64_t block, int64_t i) const {
     return weights_.data() + (block * counts_ + i) * size_;
   }
@@ -277,11 +312,16 @@ class ColumnWeights {
 
  private:
   void pack(int64_t c) const {
+    const int64_t block = c / Columns::kChannels, channel = c % Columns::kChannels;
+    pack(c, block, channel);
+    if (is_half(block))
+      pack(c, block, channel + Columns::kHalf);
+  }
+  void pack(int64_t c, int64_t block, int64_t channel) const {
     const int64_t* const ws = p_.weights_stride;
     const auto* const weights = static_cast<const Weight*>(p_.weights) + c * p_.weights_group;
     constexpr int64_t n = Columns::kRows;
-    Weight* const to = weights_.data() + c / Columns::kChannels * counts_ * size_ +
-        Columns::place(c % Columns::kChannels) * n;
+    Weight* const to = weights_.data() + block * counts_ * size_ + Columns::place(channel) * n;
     for (int64_t i = 0; i < p_.kernel[0] * p_.kernel[1]; i++)
       for (int64_t tap = 0; tap < p_.kernel[2]; tap++)
         to[i / n * size_ + tap * Columns::kTapWeights + i % n] =

@@ -30,6 +30,8 @@ struct ProductPlan {
   int64_t input_pixels;  // from the inputs of an output to those of the next, in a line
   // A task computes some rows of an image, of some panels: tiles of `width` pixels.
   int64_t width, widths, rows, row_blocks, panels_of_task, panel_blocks;
+  // Each thread packs the weights of one block of panels, and computes all tasks with these.
+  bool threads_pack;
 
   Range chunk_range(int64_t i) const {
     return {i * chunk, std::min((i + 1) * chunk, depth)};
@@ -120,6 +122,18 @@ bool set_blocks_of_tiles(const ConvProblem& p, bool are_together, int64_t ic, Pr
   return are_together || (is_filled && part_inside(p) > most_data);
 }
 
+// Whether weights are so many that threads had better share them than pixels: what a thread packs
+// it reads from its own cache, and no thread waits in between; but each prepares all inputs.
+inline bool should_threads_pack(const ConvProblem& p, const ProductPlan& plan, int64_t threads) {
+  const int64_t weights = plan.oc * plan.blocks * plan.depth;
+  int64_t inputs = p.n * plan.ic;
+  for (int axis = 0; axis < 3; axis++)
+    inputs *= p.kernel[axis] == 1 ? p.dst_size[axis] : p.src_size[axis];
+  const bool are_even = 16 * round_up(plan.panels, threads) <= 17 * plan.panels;
+  return threads > 1 && plan.groups == 1 && !plan.in_tiles && are_even &&
+      weights > threads * inputs;
+}
+
 } // namespace plan_detail
 
 template <class Products>
@@ -170,6 +184,12 @@ ProductPlan plan_products(const ConvProblem& p, int64_t threads) {
   set_row_blocks(
       ceil_div(p.dst_size[1], std::clamp<int64_t>(task_pixels / plan.width, 1, p.dst_size[1])));
   const int64_t enough = threads == 1 ? 1 : 3 * threads;
+  if (plan_detail::should_threads_pack(p, plan, threads)) {
+    plan.threads_pack = true;
+    plan.panels_of_task = ceil_div(plan.panels, threads);
+    plan.panel_blocks = ceil_div(plan.panels, plan.panels_of_task);
+    return plan;
+  }
   while (plan.tasks(p) < enough && has_rows())
     set_row_blocks(ceil_div(p.dst_size[1], plan.rows / 2));
   while (plan.tasks(p) < enough && plan.panels_of_task > 1) {

@@ -29,14 +29,18 @@ class RowProducts {
       : p_(p), plan_(plan), lines_(lines), weights_(weights), ends_(ends) {}
 
   void run() const {
+    const int64_t tasks = plan_.tasks(p_), blocks = plan_.panel_blocks;
     const int64_t operations = plan_.rows * plan_.width * plan_.panels_of_task * kProductColumns *
         plan_.blocks * plan_.depth / 4;
-    parallel_tasks(plan_.tasks(p_), operations, [&](int64_t begin, int64_t end) {
-      Workspace own(*this);
-      for (int64_t task = begin; task < end; task++)
-        compute(row_task(plan_, p_, task), own);
-      Products::release();
-    });
+    if (plan_.threads_pack)
+      return parallel_tasks(blocks, tasks / blocks * operations, [&](int64_t begin, int64_t end) {
+        for (int64_t block = begin; block < end; block++) {
+          weights_.pack(nth_range(block, plan_.panels_of_task, plan_.panels));
+          compute_each(block, tasks, blocks);
+        }
+      });
+    parallel_tasks(
+        tasks, operations, [&](int64_t begin, int64_t end) { compute_each(begin, end, 1); });
   }
 
  private:
@@ -53,6 +57,13 @@ class RowProducts {
     typename Ends::Workspace ends;
   };
 
+  // The tasks first, first + step, ... < end.
+  void compute_each(int64_t first, int64_t end, int64_t step) const {
+    Workspace own(*this);
+    for (int64_t task = first; task < end; task += step)
+      compute(row_task(plan_, p_, task), own);
+    Products::release();
+  }
   void compute(const RowTask& task, Workspace& own) const {
     own.lines.begin(task);
     if constexpr (kHasTileProducts<Products>)

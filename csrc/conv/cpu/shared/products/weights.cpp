@@ -85,6 +85,27 @@ class ChannelTerms {
   int64_t first_;
 };
 
+template <class T>
+int32_t sum_of(const T* from, int64_t n) {
+  int32_t sum = 0;
+  int64_t i = 0;
+#if defined(CPU_CAPABILITY_AVX512)
+  if constexpr (std::is_same_v<T, int8_t>) {
+    // One instruction adds up eight bytes, of which the least is 0 then.
+    const __m512i flips = _mm512_set1_epi8(-128), zeros = _mm512_setzero_si512();
+    __m512i sums = zeros;
+    for (; i + 64 <= n; i += 64) {
+      const __m512i bytes = _mm512_xor_si512(_mm512_loadu_si512(from + i), flips);
+      sums = _mm512_add_epi64(sums, _mm512_sad_epu8(bytes, zeros));
+    }
+    sum = static_cast<int32_t>(_mm512_reduce_add_epi64(sums) - 128 * i);
+  }
+#endif
+  for (; i < n; i++)
+    sum += from[i];
+  return sum;
+}
+
 } // namespace
 
 template <class Products>
@@ -93,22 +114,29 @@ ProductWeights<Products>::ProductWeights(
     const ProductPlan& plan,
     int zero_point)
     : p_(p), plan_(plan), zero_point_(zero_point) {
-  const int64_t of_panel = 8 * kProductColumns * panel_rows_;
-  parallel_tasks(plan.groups * plan.panels, of_panel, [&](int64_t begin, int64_t end) {
-    constexpr int64_t copies = std::is_same_v<Weight, Right> ? 1 : 2;
-    const Scratch<Weight> lines(copies * kProductColumns * pitch_);
-    for (int64_t i = begin; i < end; i++) {
-      const int64_t group = i / plan.panels, panel = i % plan.panels;
-      const Weight* from = lines_in_memory(group, panel);
-      if (from == nullptr) {
-        gather(group, panel, lines.data());
-        from = lines.data();
-      }
-      if constexpr (kIsExact)
-        add_up(group, panel, from);
-      interleave(group, panel, from, lines.data() + kProductColumns * pitch_);
+  if (plan.threads_pack)
+    return;
+  parallel_tasks(
+      plan.groups * plan.panels,
+      8 * kProductColumns * panel_rows_,
+      [&](int64_t begin, int64_t end) { pack({begin, end}); });
+}
+
+template <class Products>
+void ProductWeights<Products>::pack(Range panels) const {
+  constexpr int64_t copies = std::is_same_v<Weight, Right> ? 1 : 2;
+  const Scratch<Weight> lines(copies * kProductColumns * pitch_);
+  for (int64_t i = panels.begin; i < panels.end; i++) {
+    const int64_t group = i / plan_.panels, panel = i % plan_.panels;
+    const Weight* from = lines_in_memory(group, panel);
+    if (from == nullptr) {
+      gather(group, panel, lines.data());
+      from = lines.data();
     }
-  });
+    if constexpr (kIsExact)
+      add_up(group, panel, from);
+    interleave(group, panel, from, lines.data() + kProductColumns * pitch_);
+  }
 }
 
 template <class Products>
@@ -157,9 +185,7 @@ void ProductWeights<Products>::add_up(int64_t group, int64_t panel, const Weight
   for (int64_t c = 0; c < plan_.columns(panel); c++) {
     uint32_t all = 0;
     for (int64_t block = 0; block < plan_.blocks; block++) {
-      int32_t sum = 0;
-      for (int64_t i = 0; i < rows_; i++)
-        sum += lines[c * pitch_ + block * rows_ + i];
+      const int32_t sum = sum_of(lines + c * pitch_ + block * rows_, rows_);
       const uint32_t of_block = zero_point * static_cast<uint32_t>(sum);
       excess[block * kProductColumns + c] = static_cast<int32_t>(of_block);
       all += of_block;

@@ -13,8 +13,11 @@ class ProductWeights {
  public:
   using Right = typename Products::Right;
 
-  // zero_point: of integers.
+  // zero_point: of integers. All weights are packed, unless threads are to pack their own.
   ProductWeights(const ConvProblem& p, const ProductPlan& plan, int zero_point = 0);
+
+  // panels: of all groups, one group's after the other's.
+  void pack(Range panels) const;
 
   const Right* at(int64_t group, int64_t panel, int64_t block, int64_t chunk) const {
     return panels_.data() + group * group_size_ + panel * kProductColumns * panel_rows_ +
@@ -33,7 +36,7 @@ class ProductWeights {
  private:
   using Weight = typename Products::Weight;
   static constexpr bool kIsExact = std::is_integral_v<Weight>;
-  static constexpr int64_t kAliased = 512 / sizeof(Weight), kApart = 64 / sizeof(Weight);
+  static constexpr int64_t kAliased = 4096 / sizeof(Weight), kApart = 64 / sizeof(Weight);
 
   // The weights of a panel, a line for each column: null if they do not lie so in memory.
   const Weight* lines_in_memory(int64_t group, int64_t panel) const;

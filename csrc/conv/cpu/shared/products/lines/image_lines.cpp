@@ -80,7 +80,7 @@ void transpose_lines(
     for (int64_t x = 0; x < pixels; x += columns) {
       const int64_t count = std::min(columns, pixels - x);
       for (int64_t i = 0; i < lines; i++)
-        std::copy_n(from + (c + i) * channel_stride + x, count, block + i * apart);
+        copy_few(block + i * apart, from + (c + i) * channel_stride + x, count * sizeof(T));
       transpose_numbers(block, apart, lines, to + x * pitch + c, pitch, count);
     }
   }
