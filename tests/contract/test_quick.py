@@ -24,6 +24,15 @@ CALLS = {
     "interpolate by factors": lambda: D.interpolate(IMAGE, None, [0.5, 2], "bicubic"),
     "reorder": lambda: D.reorder(IMAGE, "nhwc"),
     "reorder of types": lambda: D.reorder(IMAGE, "nChw16c", dtype=torch.bfloat16),
+    "reorder by numbers": lambda: D.reorder(
+        IMAGE, dtype=torch.uint8, dst_scale=0.1, dst_zero_point=3, round_before_zero_point=True
+    ),
+    "reorder by tensors": lambda: D.reorder(
+        IMAGE, scale=BIAS.view(1, 3, 1, 1), src_zero_point=2, accumulate=2 * IMAGE, beta=0.5
+    ),
+    "reorder along an axis": lambda: D.reorder(
+        IMAGE, dtype=torch.int8, dst_scale=BIAS.abs() + 0.01, axis=1
+    ),
 }
 
 

@@ -151,8 +151,8 @@ def reorder(
         if has_bool:
             raise TypeError  # explained below; the schema takes bools as other numbers
         dst: Any = NotImplemented
-        if size is None and not options and not is_dynamo_compiling():
-            dst = _quick_reorder(src, dst_format, src_format, None, dtype)
+        if size is None and not is_dynamo_compiling():
+            dst = _quick_reorder(src, dst_format, src_format, None, dtype, **options)
         if dst is NotImplemented:
             if not (dtype is None or isinstance(dtype, torch.dtype)):
                 raise TypeError  # explained below; the schema takes ints
@@ -186,10 +186,19 @@ def _check_types(function: str, **arguments: object) -> None:
     check_types(function, {name: (value, _KINDS[name]) for name, value in arguments.items()})
 
 
+# The quick call tells names by identity, which literals have.
+_VALUES = {
+    "scale": "scale_value",
+    "dst_scale": "dst_scale_value",
+    "src_zero_point": "src_zero_point_value",
+    "dst_zero_point": "dst_zero_point_value",
+}
+
+
 def _given(**operands: Number | None) -> dict[str, Any]:
     """The scales and zero points that are there, as the operators take them."""
     return {
-        name if isinstance(operand, Tensor) else f"{name}_value": operand
+        name if isinstance(operand, Tensor) else _VALUES[name]: operand
         for name, operand in operands.items()
         if operand is not None
     }

@@ -131,7 +131,7 @@ class LaneSteps {
     std::fill_n(first_.data(), n, 0);
     std::fill_n(scales_.data(), n, 0.0f);
     std::fill_n(biases_.data(), n, 0.0f);
-    const auto [scale, bias, _] = epilogue.channels_from(0);
+    const auto [scale, bias, _] = epilogue.all_channels();
     for (int64_t c = 0; c < channels; c++) {
       const int64_t block = c / kChannels, copies = weights.is_half(block) ? 2 : 1;
       for (int64_t i = 0; i < copies; i++) {

@@ -62,8 +62,9 @@ class QuantizedEpilogue {
       bool in_halves,
       const Channels& in_order,
       const Workspace& own) const;
-  Channels channels_from(int64_t channel) const {
-    return {scales_.data() + channel, biases_.data() + channel, nullptr};
+  // Of all channels, which sums that begin so have no excess of.
+  Channels all_channels() const {
+    return {scales_.data(), biases_.data(), nullptr};
   }
 
  private:
