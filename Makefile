@@ -58,10 +58,12 @@ build-native: $(VENV)/.torch
 demo: $(VENV)/.examples
 	$(PY) examples/train_super_resolution.py $(ARGS)
 
-# Two at a time, as many tests use one core; those of a file share what they build. Threads that wait
-# leave their core to the other test.
+# Two at a time, as many tests use one core; those of a file share what they build. Files come in the
+# order of their names: by their numbers of tests, those of few but long ones would be last, and have
+# the machine to themselves. Threads that wait leave their core to the other test.
 test: $(VENV)/.packages
-	OMP_WAIT_POLICY=passive $(PY) -m pytest -n 2 --dist loadfile --durations=10 $(ARGS)
+	OMP_WAIT_POLICY=passive $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=10 \
+		$(ARGS)
 
 sanitize: $(VENV)/.packages
 	$(PY) -m pytest -m sanitizer $(ARGS)

@@ -79,7 +79,8 @@ bool prefers_reference(const ConvProblem& p) {
 bool prefers_depthwise_pairs(const ConvProblem& p) {
   constexpr int64_t few = 16; // of 32 channels of a vector
   constexpr int64_t many = int64_t(1) << 20;
-  return p.groups >= few && p.kernel[0] == 1 && p.n * p.groups * product(p.src_size) >= many;
+  return HalfProducts<c10::BFloat16>::are_fast() && p.groups >= few && p.kernel[0] == 1 &&
+      p.n * p.groups * product(p.src_size) >= many;
 }
 
 bool prefers_channel_lanes(const ConvProblem& p) {
@@ -156,7 +157,7 @@ bool prefers_brgemm(const ConvProblem& p) {
       return true;
     const bool are_tiles_better =
         supports_winograd_4x4(p) && prefers_winograd(p, WinogradCosts::half_pixel);
-    return HalfProducts<T>::are_native() && !are_tiles_better;
+    return HalfProducts<T>::are_fast() && !are_tiles_better;
   };
   return are_multiplied_in_pairs(std::type_identity<c10::BFloat16>()) ||
       are_multiplied_in_pairs(std::type_identity<c10::Half>());

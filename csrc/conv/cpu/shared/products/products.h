@@ -94,6 +94,8 @@ struct HalfProducts : ProductTypes<T, T, float, T, 2, 2, 256> {
   static void release();
   // Whether the machine multiplies pairs of T in one instruction: known sums are tried once.
   static bool are_native();
+  // Whether such an instruction takes less than those of float32 for as many products.
+  static bool are_fast();
   // Whether it has a matrix unit for them: many times the rate of other instructions.
   static bool have_tiles();
 };
