@@ -114,7 +114,7 @@ class CopiedRows {
 };
 
 // In the order of sums: what they begin with, which takes their excess away, and the epilogue's
-// steps for each channel.
+// steps, for so many channels; others begin with 0.
 class LaneSteps {
  public:
   LaneSteps(
@@ -217,7 +217,7 @@ class DepthwiseQuads {
     const Columns::Run run{
         own.rows.data(),
         weights_.count(),
-        is_in_lanes_ ? steps_.first(at.block) : zeros_,
+        steps_.first(at.block),
         ~__mmask64(0) >> (kChannels - channels(at.block)),
         p_.src_size[2],
         pads_,
@@ -297,7 +297,6 @@ class DepthwiseQuads {
   const ColumnWeights<uint8_t> weights_{p_};
   const Scratch<int32_t> excess_ = excess();
   uint8_t pads_[kChannels]; // as the image has them
-  const int32_t zeros_[kChannels] = {};
   const AddColumns<uint8_t> add_ = add_columns_of<uint8_t>(p_),
                             add_halves_ = add_columns_of<uint8_t, /*in_halves=*/true>(p_);
   const QuantizedEpilogue epilogue_{problem_};

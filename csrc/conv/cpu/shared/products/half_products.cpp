@@ -82,9 +82,10 @@ bool HalfProducts<T>::are_native() {
 template <class T>
 bool HalfProducts<T>::are_fast() {
 #if defined(__x86_64__)
-  // On Intel's cores vdpbf16ps makes twice as many products as an instruction of float32 in four
-  // times the time (Sapphire Rapids: 1.35e9 a second beside 5.5e9): systems may hide the matrix
-  // unit that bfloat16 is for there. On Zen 4 it takes as long as the other one.
+  // On Sapphire Rapids vdpbf16ps makes twice as many products as an instruction of float32 in four
+  // times the time (1.35e9 a second beside 5.5e9): systems may hide the matrix unit that bfloat16
+  // is for there. Intel's other CPUs are taken to be like it. On Zen 4 it takes as long as the
+  // other.
   if (__builtin_cpu_is("intel") && !have_tiles())
     return false;
 #endif
