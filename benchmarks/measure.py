@@ -69,8 +69,13 @@ def interleaved(
     return [statistics.median(series) for series in times]
 
 
-def most_memory(function: Function) -> int:
-    """The most bytes of torch's allocator on the CPU that a call holds at once."""
+def most_memory(function: Function, device: str = "cpu") -> int:
+    """The most bytes of torch's allocator that a call holds at once."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        function()
+        return torch.cuda.max_memory_allocated() - before
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
     ) as profile:

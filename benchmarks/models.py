@@ -3,6 +3,7 @@
     pip install torchvision transformers diffusers
     python benchmarks/models.py --ways convert --dtype bfloat16
     python benchmarks/models.py --match resnet --layouts nchw --modes training --csv models.csv
+    python benchmarks/models.py --device cuda --batch 32 --ways accelerate,convert,fuse
 
 The ways: `eager` is the model itself, `accelerate` calls it within `torch_dnnl.accelerate()`,
 `convert` and `fuse` are what `torch_dnnl.convert` returns, the latter with `fuse=True` and for
@@ -114,8 +115,9 @@ def rows(names: list[str], ways: list[str], args: argparse.Namespace) -> Iterato
     for name in names:
         model = MODELS[name]
         torch.manual_seed(0)
-        exact = model.make().double()
-        x = torch.randn(model.shape, dtype=torch.float64)
+        exact = model.make().double().to(args.device)
+        sizes = (args.batch or model.shape[0], *model.shape[1:])
+        x = torch.randn(sizes, dtype=torch.float64).to(args.device)
         for mode in args.modes.split(","):
             reference = Run(model, exact, x, mode, WAYS["eager"])
             with torch.no_grad():
@@ -136,17 +138,19 @@ def rows(names: list[str], ways: list[str], args: argparse.Namespace) -> Iterato
                         errors[way][1] = relative(run.gradients(), gradients)
                 calls = [run.call for run in runs.values()]
                 budget = args.seconds * len(calls)
-                times = dict(zip(runs, interleaved(*calls, rounds=9, budget=budget), strict=True))
+                times = interleaved(*calls, device=args.device, rounds=9, budget=budget)
+                times = dict(zip(runs, times, strict=True))
                 for way, run in runs.items():
                     yield {
                         "model": name,
+                        "batch": sizes[0],
                         "layout": layout,
                         "mode": mode,
                         "dtype": args.dtype,
                         "way": way,
                         "ms": times[way] * 1e3,
                         "ratio": times[WAYS[way].peer] / times[way],
-                        "MB": most_memory(run.call) / 1e6,
+                        "MB": most_memory(run.call, args.device) / 1e6,
                         "error": errors[way][0],
                         "gradient_error": errors[way][1],
                     }
@@ -178,6 +182,8 @@ def write(path: Path, done: list[dict]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time whole models of other libraries.")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--batch", type=int, help="default: each model's own, for a CPU")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--ways", default=",".join(WAYS), help="default: all")
     parser.add_argument("--layouts", default="nchw,nhwc")
@@ -192,7 +198,10 @@ def main() -> None:
     names = [name for name in named if importlib.util.find_spec(MODELS[name].library)]
     if missing := sorted({MODELS[name].library for name in named if name not in names}):
         print(f"not installed, and left out: {', '.join(missing)}")
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    where = f"{torch.get_num_threads()} threads"
+    if args.device == "cuda":
+        where = torch.cuda.get_device_name()
+    print(f"torch {torch.__version__}, {where}")
     print(f"{'model':>18} {'':4} {'':9} {'way':10} {'ms':>9} {'ratio':>6} {'MB':>7}", end="")
     print(f" {'error':>8} {'gradient':>8}")
     done = []
@@ -201,7 +210,7 @@ def main() -> None:
         if args.csv:  # a run that is stopped has the rows before
             write(args.csv, done)
         print(
-            "{model:>18} {layout} {mode:9} {way:10} {ms:9.1f} {ratio:6.2f} {MB:7.1f}"
+            "{model:>18} {layout} {mode:9} {way:10} {ms:9.2f} {ratio:6.2f} {MB:7.1f}"
             " {error:8.1e} {gradient_error:8.1e}".format(**row),
             flush=True,
         )

@@ -27,6 +27,7 @@ inline constexpr std::string_view kResampleAlgorithms[] = {
     "rows",
     "copy",
     "sliding_window",
+    "sum_windows",
     "sum_rows",
     "sum_pixels",
 };

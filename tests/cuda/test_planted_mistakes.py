@@ -21,7 +21,8 @@ RACE = r"ThreadSanitizer: data race(.*\n){1,12}.*"  # and the file
 
 WINDOW, SUM_ROWS = "resample/cuda/sliding_window.cu", "resample/cuda/sum_rows.cu"
 PIXELS, PACKS = "resample/cuda/sum_pixels.cu", "reorder/cuda/straight.cu"
-COLUMNS = "resample/cuda/kernel_arguments.h"
+COLUMNS, REGULAR = "resample/cuda/kernel_arguments.h", "resample/cuda/regular_columns.h"
+WINDOWS = "resample/cuda/sum_windows.cu"
 CONVERTED, QUOTIENTS = "reorder/cuda/converted_rows.cu", "reorder/cuda/quotients.h"
 TILES, FAKE = "reorder/cuda/transpose.cu", "reorder/cuda/fake_reorder.cu"
 DENSE, DENSE_KERNELS = "conv/cuda/dense/bfloat16.cu", "conv/cuda/dense/kernels.h"
@@ -57,7 +58,15 @@ MISTAKES = {
         *("address", OVERRUN, RESAMPLE_TESTS),
     ),
     "resample, sliding window: the column behind the row": (
-        mistake_in(WINDOW, "args.src_row - 1);", "args.src_row);"),
+        Mistake(WINDOW, REGULAR, "first + kOwn < args.src_row", "first + kOwn <= args.src_row"),
+        *(None, WRONG, RESAMPLE_TESTS),
+    ),
+    "resample, sums of windows: one worker more": (
+        one_worker_more(WINDOWS, COLUMNS),
+        *("address", OVERRUN, RESAMPLE_TESTS),
+    ),
+    "resample, sums of windows: the column behind the row": (
+        Mistake(WINDOWS, REGULAR, "first + kOwn < args.src_row", "first + kOwn <= args.src_row"),
         *(None, WRONG, RESAMPLE_TESTS),
     ),
     "resample, copy: one worker more": (

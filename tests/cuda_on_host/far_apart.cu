@@ -336,6 +336,7 @@ void resamples() {
     resample(
         "resample, pixels", large, small, order, near, Filter::linear, cuda::sum_pixels<float>);
   }
+  resample("resample, windows", large, small, ncx, 1, Filter::linear, cuda::sum_windows<float>);
   resample("resample, rows", large, small, ncx, 1, Filter::linear, cuda::sum_rows<float>);
 }
 

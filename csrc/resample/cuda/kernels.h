@@ -41,10 +41,11 @@ void slide_window(const ResamplePlan<W>& plan);
 // rows of dst that read it, which are open at that time: few, however many rows each of them
 // reads. They stay in registers; a sum that has seen its last row is complete.
 //
-// Two kernels. `sum_pixels` applies the W axis to each row of src as it comes, from vectors of
-// channels; it takes any layout. `sum_rows` is for rows whose neighbours along W are neighbours in
-// memory: each thread of a block sums a vector of neighbouring columns of src, and the block
-// applies the W axis in shared memory, to complete rows only.
+// Three kernels. `sum_pixels` applies the W axis to each row of src as it comes, from vectors of
+// channels; it takes any layout. The others are for rows whose neighbours along W are neighbours in
+// memory. `sum_windows` takes those that become a half or a quarter as long: a vector of outputs
+// reads vectors of src. In `sum_rows` each thread of a block sums a vector of neighbouring columns
+// of src, and the block applies the W axis in shared memory, to complete rows only.
 
 constexpr int64_t kMostRunningSums = 16;
 
@@ -55,6 +56,12 @@ bool can_sum_pixels(const ResamplePlan<W>& plan) {
 
 template <class W>
 void sum_pixels(const ResamplePlan<W>& plan);
+
+template <class W>
+bool can_sum_windows(const ResamplePlan<W>& plan);
+
+template <class W>
+void sum_windows(const ResamplePlan<W>& plan);
 
 template <class W>
 bool can_sum_rows(const ResamplePlan<W>& plan);

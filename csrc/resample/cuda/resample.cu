@@ -59,6 +59,7 @@ bool supports_copy(const PlannedProblem& p) {
 }
 constexpr auto supports_sliding_window =
     on_plan<bool, cuda::can_slide_window, cuda::can_slide_window>;
+constexpr auto supports_sum_windows = on_plan<bool, cuda::can_sum_windows, cuda::can_sum_windows>;
 constexpr auto supports_sum_rows = on_plan<bool, cuda::can_sum_rows, cuda::can_sum_rows>;
 constexpr auto supports_sum_pixels = on_plan<bool, cuda::can_sum_pixels, cuda::can_sum_pixels>;
 
@@ -84,6 +85,10 @@ constexpr Kernel<PlannedProblem> kernels[] = {
      supports_sliding_window,
      prefers_sliding_window,
      on_plan<void, cuda::slide_window, cuda::slide_window>},
+    {"sum_windows",
+     supports_sum_windows,
+     always,
+     on_plan<void, cuda::sum_windows, cuda::sum_windows>},
     {"sum_rows", supports_sum_rows, always, on_plan<void, cuda::sum_rows, cuda::sum_rows>},
     {"sum_pixels", supports_sum_pixels, always, on_plan<void, cuda::sum_pixels, cuda::sum_pixels>},
     {"reference", always, always, run_reference},

@@ -1,67 +1,12 @@
 // The kernels for few taps, and for one that is copied.
 #include "core/dispatch.h"
 #include "resample/cuda/kernels.h"
+#include "resample/cuda/regular_columns.h"
 
 namespace torch_dnnl::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-
-// Two taps of an image whose rows are made twice as long: outputs 2i - 1 and 2i read the elements
-// i - 1 and i. So a vector of outputs reads half a vector, its neighbour before and the one behind;
-// beyond the ends of the row these are the element at the end.
-template <class W, int kVector>
-struct DoubledColumns {
-  static constexpr int kHalf = kVector / 2;
-  int32_t before, first, behind;
-  W weight[kVector][2];
-
-  __device__ __forceinline__ DoubledColumns(const KernelArguments<W>& args, int32_t column)
-      : first(column * kHalf) {
-    before = max(first - 1, 0);
-    behind = min(first + kHalf, args.src_row - 1);
-#pragma unroll
-    for (int v = 0; v < kVector; v++) {
-      const Taps<W> taps = args.tables.row(args.tables.w, column * kVector + v);
-      const bool is_end = taps.count == 1; // both elements are the one at the end
-#pragma unroll
-      for (int k = 0; k < 2; k++) {
-        const W whole = taps.weights[is_end ? taps.first & 1 : (taps.first + k) & 1];
-        weight[v][k] = is_end ? whole / 2 : whole;
-      }
-    }
-  }
-
-  static bool can_read(const HostTable<W>& table) {
-    bool doubles = table.out == 2 * table.in;
-    for (int64_t x = 0; doubles && x < table.out; x++) {
-      const int64_t left = (x + 1) / 2 - 1;
-      const bool is_end = x == 0 || x == table.out - 1;
-      doubles = is_end ? table.count[x] == 1 : table.count[x] == 2 && table.start[x] == left;
-    }
-    return doubles;
-  }
-
-  template <class T>
-  __device__ __forceinline__ void add(const T* line, W scale, W (&sum)[kVector]) const {
-    W x[kHalf + 2];
-    x[0] = static_cast<W>(line[before]);
-    const Vector<T, kHalf> own = load_vector<kHalf>(line + first);
-#pragma unroll
-    for (int i = 0; i < kHalf; i++)
-      x[i + 1] = static_cast<W>(own.at[i]);
-    x[kHalf + 1] = static_cast<W>(line[behind]);
-#pragma unroll
-    for (int v = 0; v < kVector; v++) {
-      const int i = (v + 1) / 2;
-      sum[v] += scale * (weight[v][0] * x[i] + weight[v][1] * x[i + 1]);
-    }
-  }
-
-  __device__ __forceinline__ bool is_empty(int) const {
-    return false;
-  }
-};
 
 // The rows of src that a row of dst reads, weighed along D and W, in registers.
 template <class W, int kTaps, int kVector>
@@ -156,11 +101,10 @@ void slide(const ResamplePlan<W>& plan) {
   const RowImages& m = plan.images;
   if (m.stores(kPixel) && m.loads(kPixel) && m.inner % kPixel == 0)
     return slide<T, kTaps, kPixel, Columns<W, kTaps, kPixel, true>>(plan);
-  if constexpr (kTaps == 2) {
-    using Doubled = DoubledColumns<W, kVector>;
-    if (m.inner == 1 && m.stores(kVector) && m.loads(kVector / 2) &&
-        Doubled::can_read(*plan.tables[2]))
-      return slide<T, kTaps, kVector, Doubled>(plan);
+  if constexpr (kPixel >= kTaps) {
+    using Doubled = RegularColumns<W, 2, 1, kTaps, kPixel>;
+    if (Doubled::can_read(m, *plan.tables[2]))
+      return slide<T, kTaps, kPixel, Doubled>(plan);
   }
   m.stores(kVector) ? slide<T, kTaps, kVector, Columns<W, kTaps, kVector, false>>(plan)
                     : slide<T, kTaps, 1, Columns<W, kTaps, 1, false>>(plan);

@@ -273,12 +273,19 @@ void run(
 
 template <class T, int kSums, class W>
 void run(const ResamplePlan<W>& plan) {
-  constexpr int kOutputs = std::max(kLanes<T> / 2, 1);
+  constexpr int kOutputs = std::max(kLanes<T> / 2, 1), kMoreOutputs = (kLanes<T> * 3 + 3) / 4;
   constexpr int64_t kSlotBytes = SourceColumns<T>::kSlots * SourceColumns<T>::kBytes;
   const int64_t elements = pixels_per_tile(plan, tile_capacity(plan)) * plan.images.inner;
   const int64_t width = plan.tables[2]->width;
   if (width <= kTaps && elements <= kOutputs * threads_of(plan))
     run(plan, sum_rows_kernel<T, kSums, FewTaps<W, kOutputs>>, kSums, kTaps, elements, kSlotBytes);
+  else if (width <= kTaps && elements <= kMoreOutputs * threads_of(plan))
+    run(plan,
+        sum_rows_kernel<T, kSums, FewTaps<W, kMoreOutputs>>,
+        kSums,
+        kTaps,
+        elements,
+        kSlotBytes);
   else
     run(plan, sum_rows_kernel<T, kSums, ManyTaps<W>>, kSums, width, elements, kSlotBytes);
 }

@@ -1,0 +1,118 @@
+// Rows whose length doubles, or becomes a half or a quarter: what neighbouring outputs read lies in
+// one run of src, the same for every vector of outputs.
+#pragma once
+
+#include <bit>
+
+#include "resample/cuda/kernel_arguments.h"
+
+namespace torch_dnnl::cuda {
+
+// For rows of dst that are kUp / kDown times as long as those of src: each output reads a window of
+// kTaps elements, as far as the row has them. So a vector of outputs reads kOwn elements of its own
+// and kBeside on either side; beyond the ends of the row these are 0.
+template <class W, int kUp, int kDown, int kTaps, int kVector>
+struct RegularColumns {
+  static_assert((kUp == 2 && kDown == 1) || (kUp == 1 && (kDown == 2 || kDown == 4)));
+  static constexpr int kOwn = kVector * kDown / kUp;
+  static constexpr int kBeside = kUp == 2 ? kTaps / 2 : (kTaps - kDown) / 2;
+  static constexpr int kHalo = std::bit_ceil(static_cast<unsigned>(kBeside)); // 1 if kBeside is 0
+  static_assert(kHalo <= kOwn && kTaps % 2 == 0);
+
+  int32_t first; // of the own elements
+  bool has_before, has_behind;
+  W weight[kVector][kTaps];
+
+  // Where the window of an output begins, counted from kBeside before that of output 0.
+  TORCH_DNNL_HD static constexpr int64_t begin(int64_t output) {
+    return kUp == 2 ? (output + 1) / 2 : output * kDown;
+  }
+
+  __device__ __forceinline__ RegularColumns(const KernelArguments<W>& args, int32_t column)
+      : first(column * kOwn), has_before(first > 0), has_behind(first + kOwn < args.src_row) {
+#pragma unroll
+    for (int v = 0; v < kVector; v++) {
+      const Taps<W> taps = args.tables.row(args.tables.w, column * kVector + v);
+#pragma unroll
+      for (int k = 0; k < kTaps; k++) {
+        const int32_t index = first - kBeside + static_cast<int32_t>(begin(v)) + k;
+        const bool exists = index >= taps.first && index < taps.end();
+        weight[v][k] = exists ? taps.weights[index & (kTaps - 1)] : W(0);
+      }
+    }
+  }
+
+  static bool can_read(const RowImages& m, const HostTable<W>& table) {
+    const int64_t element = c10::elementSize(m.dtype);
+    if (m.inner != 1 || table.out * kDown != table.in * kUp || !m.stores(kVector) ||
+        !m.loads(std::min<int64_t>(kOwn, kWidestAccess / element)))
+      return false;
+    for (int64_t x = 0; x < table.out; x++) {
+      const int64_t from = begin(x) - kBeside, first = std::max<int64_t>(from, 0);
+      if (table.start[x] != first ||
+          table.count[x] != std::min<int64_t>(from + kTaps, table.in) - first)
+        return false;
+    }
+    return true;
+  }
+
+  // Neighbouring elements, in vectors as wide as can be.
+  template <class T, int n>
+  struct Run {
+    static constexpr int kChunk = std::min<int>(n, kWidestAccess / sizeof(T));
+    Vector<T, kChunk> chunks[n / kChunk];
+
+    __device__ __forceinline__ void load(const T* from) {
+#pragma unroll
+      for (int i = 0; i < n / kChunk; i++)
+        chunks[i] = load_vector<kChunk>(from + i * kChunk);
+    }
+    __device__ __forceinline__ W at(int i) const {
+      return static_cast<W>(chunks[i / kChunk].at[i % kChunk]);
+    }
+  };
+
+  template <class T>
+  struct Elements {
+    Run<T, kHalo> before, behind;
+    Run<T, kOwn> own;
+  };
+
+  template <class T>
+  __device__ __forceinline__ Elements<T> load(const T* line) const {
+    Elements<T> x{};
+    if (kBeside > 0 && has_before)
+      x.before.load(line + first - kHalo);
+    x.own.load(line + first);
+    if (kBeside > 0 && has_behind)
+      x.behind.load(line + first + kOwn);
+    return x;
+  }
+
+  template <class T>
+  __device__ __forceinline__ void add(const Elements<T>& from, W scale, W (&sum)[kVector]) const {
+    W x[kBeside + kOwn + kBeside];
+#pragma unroll
+    for (int i = 0; i < kBeside; i++) {
+      x[i] = from.before.at(kHalo - kBeside + i);
+      x[kBeside + kOwn + i] = from.behind.at(i);
+    }
+#pragma unroll
+    for (int i = 0; i < kOwn; i++)
+      x[kBeside + i] = from.own.at(i);
+#pragma unroll
+    for (int v = 0; v < kVector; v++) {
+      W part = 0;
+#pragma unroll
+      for (int k = 0; k < kTaps; k++)
+        part += weight[v][k] * x[begin(v) + k];
+      sum[v] += scale * part;
+    }
+  }
+
+  __device__ __forceinline__ bool is_empty(int) const {
+    return false;
+  }
+};
+
+} // namespace torch_dnnl::cuda
