@@ -38,6 +38,21 @@ inline at::Tensor empty_image(
   return empty(sizes, like.options().memory_format(format.value_or(like.suggest_memory_format())));
 }
 
+// The format of the result: as torch has it, channels_last if `src` or the weights are.
+inline at::MemoryFormat
+result_format(const ConvArguments& a, const at::Tensor& src, const at::Tensor& weights) {
+  const auto format = src.suggest_memory_format();
+  const bool is_open = format == at::MemoryFormat::Contiguous && !a.is_nxc() && !a.is_xio();
+  return is_open ? weights.suggest_memory_format() : format;
+}
+
+// `src` with its channels where the result has them: a model's channels are not to be moved in each
+// layer after a concatenation that moved them.
+inline at::Tensor
+in_format(const ConvArguments& a, const at::Tensor& src, at::MemoryFormat format) {
+  return a.is_nxc() || src.suggest_memory_format() == format ? src : src.contiguous(format);
+}
+
 // An expanded gradient, such as that of a sum, has no format: it leaves that to weights.
 inline at::Tensor
 empty_data_gradient(const ConvArguments& a, const at::Tensor& grad, const at::Tensor& weights) {

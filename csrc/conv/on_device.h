@@ -26,9 +26,13 @@ struct ConvOnDevice {
       const std::optional<at::Tensor>& bias,
       const ConvOptions& options) {
     const ConvArguments args = forward_arguments(src, weights, bias, options);
-    const at::Tensor dst = conv_detail::empty_image(args, args.dst, src);
-    compute(
-        args, dst, [&] { return conv_problem(args, ConvPass::forward, src, weights, dst, bias); });
+    const auto format = conv_detail::result_format(args, src, weights);
+    const at::Tensor dst = conv_detail::empty_image(args, args.dst, src, format);
+    at::Tensor from; // the problem has its address
+    compute(args, dst, [&] {
+      from = conv_detail::in_format(args, src, format);
+      return conv_problem(args, ConvPass::forward, from, weights, dst, bias);
+    });
     return dst;
   }
 
@@ -41,11 +45,14 @@ struct ConvOnDevice {
       std::optional<std::string_view> activation,
       bool keep_preactivation) {
     const ConvArguments args = forward_arguments(src, weights, bias, options, residual, activation);
-    const auto make = [&] { return conv_detail::empty_image(args, args.dst, src); };
+    const auto format = conv_detail::result_format(args, src, weights);
+    const auto make = [&] { return conv_detail::empty_image(args, args.dst, src, format); };
     const at::Tensor dst = make();
     const at::Tensor preactivation = keep_preactivation ? make() : empty({0}, src.options());
+    at::Tensor from; // the problem has its address
     compute(args, dst, [&] {
-      auto p = conv_problem(args, ConvPass::forward, src, weights, dst, bias);
+      from = conv_detail::in_format(args, src, format);
+      auto p = conv_problem(args, ConvPass::forward, from, weights, dst, bias);
       add_epilogue(p, args, residual, preactivation);
       return p;
     });

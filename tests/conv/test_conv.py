@@ -130,6 +130,23 @@ def test_gradient_of_a_sum_has_the_format_of_weights():
         assert x.grad.is_contiguous(memory_format=memory_format)
 
 
+@pytest.mark.parametrize("of_weights", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("of_src", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("groups", [1, 8])
+def test_result_has_torchs_format(of_src, of_weights, groups):
+    """Of a concatenation, say, the channels of a channels_last model are elsewhere for once."""
+    x = torch.randn(2, 8, 5, 6).to(memory_format=of_src).requires_grad_()
+    w = torch.randn(8, 8 // groups, 3, 3).to(memory_format=of_weights)
+    y, theirs = D.conv2d(x, w, groups=groups), torch.nn.functional.conv2d(x, w, groups=groups)
+    torch.testing.assert_close(y, theirs)
+    assert y.stride() == theirs.stride()
+    assert D.conv2d(x.to("meta"), w.to("meta"), groups=groups).stride() == y.stride()
+    grad = torch.randn_like(y)
+    ours, expected = (torch.autograd.grad(r, x, grad)[0] for r in (y, theirs))
+    torch.testing.assert_close(ours, expected)
+    assert ours.stride() == expected.stride()
+
+
 @pytest.mark.parametrize("activation", [None, "silu"])
 @pytest.mark.parametrize("data_format", ["NCX", "NXC"])
 def test_sizes_that_only_data_decide(data_format, activation):

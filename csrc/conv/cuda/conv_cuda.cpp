@@ -114,7 +114,7 @@ bool float_prefers_cudnn_to_dense(const ConvProblem& p) {
 }
 
 // Where it was the faster one on an H200: products of tensor cores, but for images of few channels
-// and for rows, whose layers are short.
+// and for rows of few channels, whose layers are short.
 bool prefers_cudnn(const ConvProblem& p) {
   const bool is_float = p.dtype == c10::kFloat;
   if (!cuda::has_cudnn() || !(is_half(p) || is_float))
@@ -123,9 +123,10 @@ bool prefers_cudnn(const ConvProblem& p) {
     return is_float ? float_prefers_cudnn_to_depthwise(p) : half_prefers_cudnn_to_depthwise(p);
   if (is_float && !cuda::allows_tf32())
     return float_prefers_cudnn_to_dense(p);
-  constexpr int64_t few = 8;
-  const bool is_image_of_few = p.pass == ConvPass::forward && p.ic < few;
-  return !has_rows_only(p) && !is_image_of_few;
+  constexpr int64_t few = 8, many = 128;
+  if (has_rows_only(p))
+    return p.ic * p.oc >= many * many || !prefers_dense(p);
+  return p.pass != ConvPass::forward || p.ic >= few;
 }
 
 constexpr Kernel<ConvProblem> kernels[] = {

@@ -90,11 +90,11 @@ inline constexpr int kLanes = sizeof(T) == 1 ? 8 : static_cast<int>(kWidestAcces
 template <class W, int kTaps, int kVector, bool kPixels>
 struct Columns {
   static constexpr int kGroups = kPixels ? 1 : kVector;
-  static constexpr bool kHalves = kTaps <= 4;
+  static constexpr bool kHalves = kTaps <= 4 || !kPixels;
   int32_t offset[kGroups][kTaps];
   W weight[kGroups][kTaps];
   uint32_t empty = 0; // a bit for each group that reads nothing
-  int32_t count[kGroups];
+  int32_t count = 0;  // of the last group
 
   __device__ __forceinline__ Columns(const KernelArguments<W>& args, int32_t column) {
 #pragma unroll
@@ -103,7 +103,7 @@ struct Columns {
       const auto channel = static_cast<int32_t>(args.by_inner.split(x));
       const Taps<W> taps = args.tables.row(args.tables.w, static_cast<int32_t>(x));
       empty |= static_cast<uint32_t>(taps.count == 0) << g;
-      count[g] = taps.count;
+      count = taps.count;
       W rest = 0;
 #pragma unroll
       for (int k = 0; k < kTaps; k++) {
@@ -118,42 +118,27 @@ struct Columns {
     }
   }
 
-  // What a row has for the vector.
+  // Adds what the row at `line` gives, times `scale`.
   template <class T>
-  struct Elements {
-    std::conditional_t<kPixels, Vector<T, kVector>, T> at[kGroups][kTaps];
-  };
-
-  template <class T>
-  __device__ __forceinline__ Elements<T> load(const T* line) const {
-    Elements<T> x{};
-#pragma unroll
-    for (int g = 0; g < kGroups; g++) {
+  __device__ __forceinline__ void add(const T* line, W scale, W (&sum)[kVector]) const {
+    W part[kVector] = {};
+    if constexpr (kPixels) {
 #pragma unroll
       for (int k = 0; k < kTaps; k++) {
-        if (!kHalves && k >= count[g])
-          continue;
-        if constexpr (kPixels)
-          x.at[g][k] = load_vector<kVector>(line + offset[g][k]);
-        else
-          x.at[g][k] = line[offset[g][k]];
+        Vector<T, kVector> x{};
+        if (kHalves || k < count)
+          x = load_vector<kVector>(line + offset[0][k]);
+#pragma unroll
+        for (int v = 0; v < kVector; v++)
+          part[v] += weight[0][k] * static_cast<W>(x.at[v]);
       }
-    }
-    return x;
-  }
-
-  // Adds what a row gives, times `scale`.
-  template <class T>
-  __device__ __forceinline__ void add(const Elements<T>& x, W scale, W (&sum)[kVector]) const {
-    W part[kVector] = {};
+    } else {
 #pragma unroll
-    for (int v = 0; v < kVector; v++) {
+      for (int v = 0; v < kVector; v++) {
 #pragma unroll
-      for (int k = 0; k < kTaps; k++)
-        if constexpr (kPixels)
-          part[v] += weight[0][k] * static_cast<W>(x.at[0][k].at[v]);
-        else
-          part[v] += weight[v][k] * static_cast<W>(x.at[v][k]);
+        for (int k = 0; k < kTaps; k++)
+          part[v] += weight[v][k] * static_cast<W>(line[offset[v][k]]);
+      }
     }
 #pragma unroll
     for (int v = 0; v < kVector; v++)
@@ -209,58 +194,6 @@ class RunningSums {
   TapRows<W> rows_, readers_;
 };
 
-// The rows of src that a thread reads, in their order. Where one plane is read, the next row is on
-// its way from memory while a row is computed with.
-template <class T, class W, class Columns>
-class SourceRows {
- public:
-  // `end`: of the rows that are read.
-  __device__ __forceinline__
-  SourceRows(const KernelArguments<W>& args, const Place& at, const Columns& columns, int32_t end)
-      : columns_(columns),
-        planes_(args.tables.loop(args.tables.d, at.d)),
-        src_(static_cast<const T*>(args.src) + at.src + planes_.first * args.src_stride[2]),
-        next_plane_(args.src_stride[2]),
-        next_row_(args.src_stride[3]),
-        end_(end),
-        scale_(planes_.count == 1 ? planes_.weights[planes_.first_slot] : W(0)) {}
-
-  __device__ __forceinline__ bool has_planes() const {
-    return planes_.count > 0;
-  }
-
-  // Adds a row, weighed along D and W.
-  template <int kVector>
-  __device__ __forceinline__ void add(int32_t row, W (&sum)[kVector]) {
-    const T* line = src_ + row * next_row_;
-    if (planes_.count == 1) {
-      if (ahead_ != row)
-        next_ = columns_.load(line);
-      const Elements elements = next_;
-      ahead_ = row + 1;
-      if (ahead_ < end_)
-        next_ = columns_.load(line + next_row_);
-      columns_.add(elements, scale_, sum);
-      return;
-    }
-    planes_.for_each([&](int32_t, W weight) {
-      columns_.add(columns_.load(line), weight, sum);
-      line += next_plane_;
-    });
-  }
-
- private:
-  using Elements = decltype(std::declval<const Columns&>().load(std::declval<const T*>()));
-
-  const Columns& columns_;
-  const TapLoop<W> planes_;
-  const T* src_; // the first plane
-  int64_t next_plane_, next_row_;
-  int32_t end_, ahead_ = -1; // the row that was loaded ahead
-  W scale_;
-  Elements next_;
-};
-
 // The kernel of threads that walk down a column of dst: of the sliding window, and of running sums
 // of pixels and of windows.
 // Columns: what a thread reads in a row of src. Rows: how rows of dst are made of rows of src.
@@ -273,20 +206,26 @@ __global__ void __launch_bounds__(kThreads)
     return;
   const Place at = place(args, worker);
   const Columns columns(args, at.column);
-  const int32_t src_end = args.tables.row(args.tables.h, at.end - 1).end();
-  SourceRows<T, W, Columns> source(args, at, columns, src_end);
+  const TapLoop<W> planes = args.tables.loop(args.tables.d, at.d);
+  const T* src = static_cast<const T*>(args.src) + at.src + planes.first * args.src_stride[2];
   T* dst = static_cast<T*>(args.dst) + at.dst + at.column * kVector;
 
   Rows rows(args, at);
   for (int32_t y = at.begin; y < at.end; y++) {
     W sum[kVector];
-    rows.complete(y, sum, [&](int32_t row, W(&row_sum)[kVector]) { source.add(row, row_sum); });
+    rows.complete(y, sum, [&](int32_t row, W(&row_sum)[kVector]) {
+      const T* line = src + row * args.src_stride[3]; // of the first plane
+      planes.for_each([&](int32_t, W weight) {
+        columns.add(line, weight, row_sum);
+        line += args.src_stride[2];
+      });
+    });
     Vector<T, kVector> out;
 #pragma unroll
     for (int v = 0; v < kVector; v++)
       out.at[v] = result<T>(sum[v]);
     if (args.has_empty_rows) {
-      const bool all = !source.has_planes() || args.tables.row(args.tables.h, y).count == 0;
+      const bool all = planes.count == 0 || args.tables.row(args.tables.h, y).count == 0;
       fill_empty(args, columns, all, out);
     }
     store_vector<kVector>(dst + y * args.dst_stride[3], out);

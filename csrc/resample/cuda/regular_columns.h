@@ -72,34 +72,25 @@ struct RegularColumns {
     }
   };
 
+  // Adds what the row at `line` gives, times `scale`.
   template <class T>
-  struct Elements {
-    Run<T, kHalo> before, behind;
+  __device__ __forceinline__ void add(const T* line, W scale, W (&sum)[kVector]) const {
+    Run<T, kHalo> before{}, behind{};
     Run<T, kOwn> own;
-  };
-
-  template <class T>
-  __device__ __forceinline__ Elements<T> load(const T* line) const {
-    Elements<T> x{};
     if (kBeside > 0 && has_before)
-      x.before.load(line + first - kHalo);
-    x.own.load(line + first);
+      before.load(line + first - kHalo);
+    own.load(line + first);
     if (kBeside > 0 && has_behind)
-      x.behind.load(line + first + kOwn);
-    return x;
-  }
-
-  template <class T>
-  __device__ __forceinline__ void add(const Elements<T>& from, W scale, W (&sum)[kVector]) const {
+      behind.load(line + first + kOwn);
     W x[kBeside + kOwn + kBeside];
 #pragma unroll
     for (int i = 0; i < kBeside; i++) {
-      x[i] = from.before.at(kHalo - kBeside + i);
-      x[kBeside + kOwn + i] = from.behind.at(i);
+      x[i] = before.at(kHalo - kBeside + i);
+      x[kBeside + kOwn + i] = behind.at(i);
     }
 #pragma unroll
     for (int i = 0; i < kOwn; i++)
-      x[kBeside + i] = from.own.at(i);
+      x[kBeside + i] = own.at(i);
 #pragma unroll
     for (int v = 0; v < kVector; v++) {
       W part = 0;

@@ -15,12 +15,6 @@ struct ColumnOfManyTaps {
   __device__ __forceinline__ ColumnOfManyTaps(const KernelArguments<W>& args, int32_t column)
       : ColumnOfManyTaps(args, static_cast<uint32_t>(column * kVector)) {}
 
-  // Too many to be loaded ahead: where the row begins.
-  template <class T>
-  __device__ __forceinline__ const T* load(const T* line) const {
-    return line;
-  }
-
   template <class T>
   __device__ __forceinline__ void add(const T* line, W scale, W (&sum)[kVector]) const {
     W part[kVector] = {};
