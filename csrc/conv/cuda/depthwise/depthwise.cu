@@ -40,12 +40,15 @@ GatherAxis gather_axis(const ConvProblem& p, int a) {
   axis.out = gradient ? src : dst;
   axis.taps = static_cast<int>(p.kernel[a]);
   axis.stride = static_cast<int>(p.stride[a]);
-  axis.dilation = static_cast<int>(p.dilation[a]);
+  axis.dilation = axis.taps == 1 ? 1 : static_cast<int>(p.dilation[a]);
   axis.pad = static_cast<int>(p.pad[a]);
   axis.transposed = gradient && axis.stride > 1;
   axis.tap_step = axis.transposed ? axis.stride / std::gcd(axis.stride, axis.dilation) : 1;
   if (gradient && !axis.transposed)
     axis.pad = (axis.taps - 1) * axis.dilation - axis.pad;
+  axis.by_stride = Divisor(axis.stride);
+  axis.pad_phase = (axis.pad % axis.stride + axis.stride) % axis.stride;
+  axis.dilation_phase = axis.dilation % axis.stride;
   return axis;
 }
 
@@ -79,8 +82,9 @@ DepthwiseGather depthwise_gather(const ConvProblem& p) {
       mirrored * static_cast<int64_t>(c10::elementSize(p.dtype));
   // With an even pad, whether a tap meets an output depends on the two being even alone.
   GatherAxis& row = gather.axis[2];
-  if (row.transposed && row.stride == 2 && row.dilation == 1 && row.pad % 2 == 1) {
+  if (row.transposed && row.stride == 2 && row.dilation == 1 && row.pad % 2 != 0) {
     row.pad++;
+    row.pad_phase = 0;
     row.taps++;
     row.first = 1;
   }
@@ -99,7 +103,7 @@ bool supports_depthwise(const ConvProblem& p) {
   if (p.pass == ConvPass::backward_weights)
     return supports_depthwise_weights(p);
   const DepthwiseGather gather = depthwise_gather(p);
-  return has_channels_innermost(gather) || supports_depthwise_ncx(gather);
+  return has_channels_innermost(gather) || supports_depthwise_ncx(gather, p.dtype);
 }
 
 void run_depthwise(const ConvProblem& p) {

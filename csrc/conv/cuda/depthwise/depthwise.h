@@ -7,6 +7,7 @@
 
 #include "conv/cuda/epilogue.h"
 #include "conv/problem.h"
+#include "core/cuda/divide.h"
 #include "core/dispatch.h"
 #include "core/host_device.h"
 #include "core/math.h"
@@ -18,24 +19,30 @@ namespace torch_dnnl::cuda {
 // taps that meet an output, each is tap_step behind the one before.
 struct GatherAxis {
   int in, out, first, taps, stride, dilation, pad, tap_step;
+  int pad_phase, dilation_phase; // modulo the stride
   bool transposed;
+  Divisor by_stride;
 
   // The input that output y meets with tap k; negative if there is none.
   TORCH_DNNL_HD int input(int y, int k) const {
-    int i = transposed ? y + pad - k * dilation : y * stride + k * dilation - pad;
-    if (transposed) {
-      if (i < 0 || i % stride != 0)
-        return -1;
-      i /= stride;
-    }
-    return i < in ? i : -1;
+    const int i = transposed ? y + pad - k * dilation : y * stride + k * dilation - pad;
+    if (!transposed)
+      return i < in ? i : -1;
+    auto quotient = static_cast<uint32_t>(i);
+    if (i < 0 || by_stride.split(quotient) != 0)
+      return -1;
+    return static_cast<int>(quotient) < in ? static_cast<int>(quotient) : -1;
   }
 
   // The first tap that meets output y, or one that does not exist.
   TORCH_DNNL_HD int first_tap(int y) const {
+    if (!transposed)
+      return 0;
+    auto quotient = static_cast<uint32_t>(y + pad_phase);
+    auto distance = static_cast<int>(by_stride.split(quotient));
     int k = 0;
-    while (transposed && k < tap_step && (y + pad - k * dilation) % stride != 0)
-      k++;
+    for (; distance != 0 && k < tap_step; k++)
+      distance += (distance < dilation_phase ? stride : 0) - dilation_phase;
     return k < tap_step ? k : taps;
   }
 
@@ -45,11 +52,12 @@ struct GatherAxis {
     if (!transposed)
       return y * stride - pad;
     const int i = y + pad - (taps - 1) * dilation;
-    return i >= 0 ? i / stride : -((-i + stride - 1) / stride);
+    return i > 0 ? static_cast<int>(by_stride.divide(i + stride - 1))
+                 : -static_cast<int>(by_stride.divide(-i));
   }
   TORCH_DNNL_HD int inputs(int count) const {
     const int reach = (taps - 1) * dilation;
-    return transposed ? (count - 1 + reach) / stride + 2 : (count - 1) * stride + reach + 1;
+    return transposed ? (count - 1 + reach) / stride + 1 : (count - 1) * stride + reach + 1;
   }
 };
 
@@ -75,15 +83,19 @@ struct DepthwiseGather {
   int64_t weights_stride[3];
   int64_t bias_stride;
 
+  // Of output channel o and input channel i of a group; the tap that exists first along w.
+  template <class T>
+  __device__ const T* kernel_row(int group, int o, int i, int d, int h) const {
+    return static_cast<const T*>(weights) + group * weights_group + o * weights_out +
+        i * weights_in + d * weights_stride[0] + h * weights_stride[1];
+  }
+
   // From input channel i of its group to channel c; w counts from the axis's first tap on.
   template <class T>
   __device__ float weight(int c, int i, int d, int h, int w) const {
     const int group = group_of(c);
-    return static_cast<float>(
-        static_cast<const T*>(weights)
-            [group * weights_group + (c - group * out_channels) * weights_out + i * weights_in +
-             d * weights_stride[0] + h * weights_stride[1] +
-             (w - axis[2].first) * weights_stride[2]]);
+    return static_cast<float>(kernel_row<T>(
+        group, c - group * out_channels, i, d, h)[(w - axis[2].first) * weights_stride[2]]);
   }
 
   template <class T>
@@ -103,10 +115,11 @@ struct DepthwiseGather {
 
 // The taps of a kernel row that are summed together, for outputs that lie next to each other:
 // input i, counted from the first output's first, meets output r with tap(i, r), known when the
-// kernel is compiled. Rows of other lengths are parts of kTaps; in these not all may exist.
-template <int kTaps_, int kStride_, bool kTransposed, bool kPartial_>
+// kernel is compiled. Taps before kFirst do not exist. Rows of other lengths are parts of kTaps; in
+// these not all may exist.
+template <int kTaps_, int kStride_, bool kTransposed_, bool kPartial_, int kFirst = 0>
 struct RowTaps {
-  static constexpr bool kGeneral = false, kPartial = kPartial_;
+  static constexpr bool kGeneral = false, kPartial = kPartial_, kTransposed = kTransposed_;
   static constexpr int kTaps = kTaps_, kStride = kStride_;
   static constexpr int kInputs = kTransposed ? kTaps / kStride : kTaps; // that a part moves on by
 
@@ -118,6 +131,12 @@ struct RowTaps {
   }
   static constexpr int tap(int input, int output) {
     return kTransposed ? output - input * kStride : input - output * kStride;
+  }
+  // Whether the axis has tap k of a part.
+  TORCH_DNNL_HD static bool has(const GatherAxis& a, int part, int k) {
+    if constexpr (kPartial)
+      return part * kTaps + k >= a.first && part * kTaps + k < a.taps;
+    return k >= kFirst && k < kTaps;
   }
   // The input that output y, a multiple of the stride, meets with the first tap of a part.
   TORCH_DNNL_HD static int origin(const GatherAxis& a, int y, int part) {
@@ -131,21 +150,32 @@ struct RowTaps {
 struct GeneralTaps {
   static constexpr bool kGeneral = true, kPartial = true;
   static constexpr int kTaps = 1;
+
+  TORCH_DNNL_HD static bool has(const GatherAxis& a, int tap, int) {
+    return tap >= a.first && tap < a.taps;
+  }
 };
 
 // Calls f(taps) with the taps of rows; `dilates`: whether f spaces its outputs by the dilation.
-template <class F>
+// Rows of more than 7 taps are parts of kLong.
+template <int kLong, class F>
 void with_row_taps(const GatherAxis& a, bool dilates, F&& f) {
   if (!a.transposed && a.stride == 1 && (dilates || a.dilation == 1)) {
-    return with_constant<4, 3, 5, 7>(
-        a.taps, [&](auto kTaps) { f(RowTaps<kTaps, 1, false, kTaps == 4>{}); });
+    const int taps = a.taps > 7 ? kLong : a.taps;
+    return with_constant<4, 3, 5, 7, kLong>(
+        taps, [&](auto kTaps) { f(RowTaps < kTaps, 1, false, kTaps == 4 || kTaps == kLong > {}); });
+  }
+  if (a.stride == 2 && a.dilation == 1 && a.transposed) {
+    // What is left of 3x3 and 5x5 with the usual pads.
+    if (a.taps == 4 && a.first == 1)
+      return f(RowTaps<4, 2, true, false, 1>{});
+    if (a.taps == 5 && a.first == 0)
+      return f(RowTaps<5, 2, true, false>{});
+    return f(RowTaps<4, 2, true, true>{});
   }
   if (a.stride == 2 && a.dilation == 1) {
-    if (a.transposed)
-      return f(RowTaps<4, 2, true, true>{});
-    if (a.taps == 3)
-      return f(RowTaps<3, 2, false, false>{});
-    return f(RowTaps<4, 2, false, true>{});
+    return with_constant<4, 3, 5>(
+        a.taps, [&](auto kTaps) { f(RowTaps<kTaps, 2, false, kTaps == 4>{}); });
   }
   f(GeneralTaps{});
 }
@@ -156,7 +186,7 @@ using DepthwiseTypes = TypeList<float, c10::BFloat16, c10::Half>;
 void depthwise_nxc(const DepthwiseGather& p, c10::ScalarType dtype);
 
 // In every layout, if what a thread's outputs meet fits in shared memory.
-bool supports_depthwise_ncx(const DepthwiseGather& p);
+bool supports_depthwise_ncx(const DepthwiseGather& p, c10::ScalarType dtype);
 void depthwise_ncx(const DepthwiseGather& p, c10::ScalarType dtype);
 
 // ---- The gradient of the weights ----

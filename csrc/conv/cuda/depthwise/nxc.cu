@@ -282,7 +282,7 @@ void depthwise_nxc(const DepthwiseGather& p, c10::ScalarType dtype) {
     const bool halves = row.stride == 2 && row.dilation == 1;
     const bool are_matrices = p.in_channels % kVector == 0 && p.out_channels % kVector == 0;
     if (has_vectors<T>(p) && p.in_channels == 1 && p.out_channels == 1) {
-      with_row_taps(
+      with_row_taps<4>(
           row, /*dilates=*/true, [&](auto taps) { run<T, kVector, false, decltype(taps)>(p); });
     } else if (has_vectors<T>(p) && are_matrices && is_dense) {
       row.taps == 3 ? run<T, kVector, true, RowTaps<3, 1, false, false>>(p)
