@@ -1,10 +1,12 @@
 """Convolution beyond the table: random problems of all three operators, in all four format pairs
 and in every layout and type, to the bit; the same bits from any number of threads."""
 
+import math
 import random
 
 import pytest
 import torch
+from op_db import assert_matches
 from oracles import conv as oracle
 from threads import same_on_threads
 
@@ -128,6 +130,29 @@ def test_gradient_of_a_sum_has_the_format_of_weights():
         w = torch.randn(4, 3, 2, 2).to(memory_format=memory_format)
         D.conv2d(x, w).sum().backward()
         assert x.grad.is_contiguous(memory_format=memory_format)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("apart", [1, 2, 3, 5])
+@pytest.mark.parametrize("stride", [2, 3, 5])
+@pytest.mark.parametrize("ic, oc", [(70, 130), (70, 3), (3, 70)])
+def test_pixels_of_a_row_lie_apart(dtype, apart, stride, ic, oc):
+    """In memory, or as taps meet them; what lies between them is not read as numbers."""
+    wide = torch.randn(2, ic, 11, 37 * apart).to(dtype)
+    x = wide[..., ::apart]
+    exact = x.double().requires_grad_()
+    for between in range(1, apart):
+        wide[..., between::apart] = math.nan
+    x = x.requires_grad_()
+    w = torch.randn(oc, ic, 3, 3).to(dtype)
+    exact_w = w.double().requires_grad_()
+    y = D.conv2d(x, w.requires_grad_(), stride=stride, padding=1)
+    theirs = torch.nn.functional.conv2d(exact, exact_w, stride=stride, padding=1)
+    assert_matches(y, theirs)
+    grad = torch.randn_like(y)
+    expected = torch.autograd.grad(theirs, (exact, exact_w), grad.double())
+    for ours, right in zip(torch.autograd.grad(y, (x, w), grad), expected, strict=True):
+        assert_matches(ours, right)
 
 
 @pytest.mark.parametrize("of_weights", [torch.contiguous_format, torch.channels_last])

@@ -66,16 +66,15 @@ bool half_prefers_cudnn_to_depthwise(const ConvProblem& p) {
     return true;
   if (has_rows_only(p))
     return !shape.nxc;
-  constexpr int64_t many_taps = 7 * 7;
-  if (!shape.is_plane || shape.taps > many_taps)
-    return false;
+  constexpr int64_t some_taps = 5 * 5, many_taps = 7 * 7;
+  const bool is_window = shape.is_plane && shape.taps <= (shape.nxc ? many_taps : some_taps);
   switch (p.pass) {
     case ConvPass::forward:
-      return true;
+      return is_window;
     case ConvPass::backward_data:
       return false;
     case ConvPass::backward_weights:
-      return shape.pixels >= (shape.nxc ? 56 * 56 : 14 * 14);
+      return shape.nxc ? is_window && shape.pixels >= 56 * 56 : shape.pixels >= 14 * 14;
   }
   return false;
 }
@@ -87,8 +86,8 @@ bool float_prefers_cudnn_to_depthwise(const ConvProblem& p) {
     return false;
   switch (p.pass) {
     case ConvPass::forward:
-      return shape.is_plane && shape.taps <= some_taps &&
-          !(shape.nxc && shape.taps <= few_taps && shape.pixels < 28 * 28);
+      return shape.nxc && shape.is_plane && shape.taps <= some_taps &&
+          !(shape.taps <= few_taps && shape.pixels < 28 * 28);
     case ConvPass::backward_data:
       return has_rows_only(p) && !shape.nxc;
     case ConvPass::backward_weights:

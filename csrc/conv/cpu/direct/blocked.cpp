@@ -200,7 +200,7 @@ class Blocked : GatherImages {
     const int64_t operations = sums_of_task() * weights_.steps().block(0) * steps.count();
     parallel_tasks(tasks.count(), operations, [&](int64_t begin, int64_t end) {
       const Scratch<C> own(waiting == nullptr ? sums_of_task() : 0);
-      const Scratch<C> inputs(tiles_.pixels() * kDirectDepth);
+      const Scratch<C> inputs(tiles_.rows * copied_pixels(tiles_.width) * kDirectDepth);
       for (int64_t task = begin; task < end; task++) {
         const Tile tile = tile_of(shape_, tiles_, tasks.begin + task);
         C* sums = waiting == nullptr ? own.data() : waiting + task * sums_of_task();
@@ -213,6 +213,12 @@ class Blocked : GatherImages {
           store(tile, sums);
       }
     });
+  }
+
+  // Of inputs of a row that meet a tap.
+  int64_t copied_pixels(int64_t pixels) const {
+    const int64_t step = backward_data ? 1 : p.stride[2];
+    return torch_dnnl::copied_pixels(pixels, in_stride[1], step * in_stride[4]);
   }
 
   void initialise(const Tile& tile, C* sums, int64_t panel_size) const {
@@ -243,7 +249,7 @@ class Blocked : GatherImages {
       const T* from = input<T>(n, tile.group) + channel * in_stride[1] + sd.in * in_stride[2] +
           sh.in * in_stride[3] + w.in * in_stride[4];
       const ImageRun<const T> run{from, block, w.count, in_stride[1], w.in_step * in_stride[4]};
-      C* to = widened + count * w.count * block;
+      C* to = widened + count * copied_pixels(w.count) * block;
       rows[count++] = {
           tile.panels.count() < kManyPanels ? load_block(run, to) : copy_block(run, to),
           (row * tile.pixels.count() + w.out - tile.pixels.begin) * panels_.width};

@@ -28,6 +28,14 @@ struct Block {
   int64_t pixel_stride, channel_stride;
 };
 
+// Pixels of a line in memory that copies of it have. Where pixels are near each other, vectors
+// widen those between them as well, and products leave these out; others are widened one by one.
+inline int64_t copied_pixels(int64_t pixels, int64_t channel_stride, int64_t pixel_stride) {
+  constexpr int64_t near = 4;
+  const bool are_near = pixels > 0 && channel_stride != 1 && pixel_stride <= near;
+  return are_near ? (pixels - 1) * pixel_stride + 1 : pixels;
+}
+
 // Widens a run into `buffer`, in the order it lies in.
 template <class T, class C = compute_t<T>>
 Block<C> copy_block(const ImageRun<const T>& from, C* buffer) {
@@ -37,16 +45,18 @@ Block<C> copy_block(const ImageRun<const T>& from, C* buffer) {
       widen(data + x * pixel_stride, channels, buffer + x * channels);
     return {buffer, channels, 1};
   }
+  const int64_t copied = copied_pixels(pixels, channel_stride, pixel_stride);
+  const bool is_whole = copied == (pixels - 1) * pixel_stride + 1;
   for (int64_t c = 0; c < channels; c++) {
     const T* line = data + c * channel_stride;
-    C* to = buffer + c * pixels;
-    if (pixel_stride == 1)
-      widen(line, pixels, to);
+    C* to = buffer + c * copied;
+    if (is_whole)
+      widen(line, copied, to);
     else
       for (int64_t x = 0; x < pixels; x++)
         to[x] = static_cast<C>(line[x * pixel_stride]);
   }
-  return {buffer, 1, pixels};
+  return {buffer, is_whole ? pixel_stride : 1, copied};
 }
 
 // The same, but a run stays where it is if it is computed with as it is.

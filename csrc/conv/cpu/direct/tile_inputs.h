@@ -29,13 +29,16 @@ plan_tile_inputs(const ConvProblem& p, const GradientTiles& tiles, int64_t chann
     const int64_t between = (p.kernel[axis] - 1) * p.dilation[axis];
     return std::min((outputs - 1) * p.stride[axis] + between + 1, p.src_size[axis]);
   };
+  const auto row_size = [&](int64_t pixels, int64_t step) {
+    return copied_pixels(pixels, p.src_stride[1], step * p.src_stride[4]) * channels;
+  };
   const int64_t of_tap = tiles.tile_rows * tiles.tile_width;
   const TileInputsPlan kept{
-      true, p.kernel[0], met(1, tiles.tile_rows), met(2, tiles.tile_width) * channels};
+      true, p.kernel[0], met(1, tiles.tile_rows), row_size(met(2, tiles.tile_width), 1)};
   const int64_t size = kept.planes * kept.rows * kept.row_size;
   if (size <= std::min(product(p.kernel) * of_tap * channels, most_kept))
     return kept;
-  return {false, 1, tiles.tile_rows, tiles.tile_width * channels};
+  return {false, 1, tiles.tile_rows, row_size(tiles.tile_width, p.stride[2])};
 }
 
 template <class T>
