@@ -85,6 +85,17 @@ def most_memory(function: Function, device: str = "cpu") -> int:
     return max(itertools.accumulate((size for _, size in changes), initial=0))
 
 
+def kernel_time(function: Function) -> float:
+    """The seconds that a GPU computes in a call, without those in which it waits for the host."""
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        function()
+        torch.cuda.synchronize()
+    of_gpu = torch.autograd.DeviceType.CUDA
+    events = [event for event in profile.key_averages() if event.device_type == of_gpu]
+    return sum(event.self_device_time_total for event in events) / 1e6
+
+
 def rotating(
     make: Callable[[tuple[Tensor, ...]], Function], tensors: tuple[Tensor, ...], size: int
 ) -> Function:

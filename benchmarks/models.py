@@ -13,6 +13,7 @@ other ways is `eager`; peers are always timed.
 
 The models have random weights; one whose library is not installed is left out, and named. A row has
 the median milliseconds of a call, all ways in turn and warm; the peer's time divided by this one;
+on a GPU the milliseconds of its kernels alone, without what waits for the host;
 the most memory of torch's allocator that a call holds, in MB; and the error against the model in
 float64, of the result and after a training step of all gradients: the norm of the difference,
 relative to the norm. A training step is the forward pass, the mean square of the result as its
@@ -30,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from measure import interleaved, most_memory
+from measure import interleaved, kernel_time, most_memory
 from networks import MODELS, Model
 from torch import Tensor, nn
 
@@ -150,6 +151,7 @@ def rows(names: list[str], ways: list[str], args: argparse.Namespace) -> Iterato
                         "way": way,
                         "ms": times[way] * 1e3,
                         "ratio": times[WAYS[way].peer] / times[way],
+                        "kernels": kernel_time(run.call) * 1e3 if x.is_cuda else math.nan,
                         "MB": most_memory(run.call, args.device) / 1e6,
                         "error": errors[way][0],
                         "gradient_error": errors[way][1],
@@ -202,7 +204,8 @@ def main() -> None:
     if args.device == "cuda":
         where = torch.cuda.get_device_name()
     print(f"torch {torch.__version__}, {where}")
-    print(f"{'model':>18} {'':4} {'':9} {'way':10} {'ms':>9} {'ratio':>6} {'MB':>7}", end="")
+    print(f"{'model':>18} {'':4} {'':9} {'way':10} {'ms':>9} {'ratio':>6}", end="")
+    print(f" {'kernels':>8} {'MB':>7}", end="")
     print(f" {'error':>8} {'gradient':>8}")
     done = []
     for row in rows(names, ways, args):
@@ -210,7 +213,7 @@ def main() -> None:
         if args.csv:  # a run that is stopped has the rows before
             write(args.csv, done)
         print(
-            "{model:>18} {layout} {mode:9} {way:10} {ms:9.2f} {ratio:6.2f} {MB:7.1f}"
+            "{model:>18} {layout} {mode:9} {way:10} {ms:9.2f} {ratio:6.2f} {kernels:8.2f} {MB:7.1f}"
             " {error:8.1e} {gradient_error:8.1e}".format(**row),
             flush=True,
         )
