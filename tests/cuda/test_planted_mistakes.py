@@ -59,7 +59,7 @@ MISTAKES = {
     ),
     "resample, sliding window: the column behind the row": (
         Mistake(WINDOW, REGULAR, "first + kOwn < args.src_row", "first + kOwn <= args.src_row"),
-        *(None, WRONG, RESAMPLE_TESTS),
+        *("address", OVERRUN, RESAMPLE_TESTS),
     ),
     "resample, sums of windows: one worker more": (
         one_worker_more(WINDOWS, COLUMNS),
@@ -67,7 +67,7 @@ MISTAKES = {
     ),
     "resample, sums of windows: the column behind the row": (
         Mistake(WINDOWS, REGULAR, "first + kOwn < args.src_row", "first + kOwn <= args.src_row"),
-        *(None, WRONG, RESAMPLE_TESTS),
+        *("address", OVERRUN, RESAMPLE_TESTS),
     ),
     "resample, copy: one worker more": (
         one_worker_more(WINDOW, WINDOW),
@@ -211,14 +211,14 @@ MISTAKES = {
     "convolution, NCX: without the barrier": (
         mistake_in(
             NCX,
-            """channel, d, weights);
-        __syncthreads();""",
-            "channel, d, weights);",
+            """left, planes, tile);
+      __syncthreads();""",
+            "left, planes, tile);",
         ),
         *("thread", RACE + "depthwise/ncx.cu", DEPTHWISE_TESTS),
     ),
     "convolution, NCX: the column behind the row": (
-        mistake_in(NCX, "w < p.axis[2].in\n", "w <= p.axis[2].in\n"),
+        mistake_in(NCX, "w < p.axis[2].in;", "w <= p.axis[2].in;"),
         *(None, WRONG, DEPTHWISE_TESTS),
     ),
     "convolution, weights: without the barrier": (
