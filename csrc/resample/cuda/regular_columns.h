@@ -2,9 +2,10 @@
 // one run of src, the same for every vector of outputs.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 
-#include "resample/cuda/kernel_arguments.h"
+#include "resample/cuda/plan.h"
 
 namespace torch_dnnl::cuda {
 

@@ -50,15 +50,16 @@ void run(const ResamplePlan<compute_t<T>>& plan, int64_t w_slots) {
 
 template <class T, int kSums, class W>
 void run(const ResamplePlan<W>& plan) {
-  constexpr int kVector = kLanes<T>, kTaps = 4, kManyTaps = 8;
+  constexpr int kVector = kLanes<T>, kTaps = 4, kManyTaps = 8, kFewSums = 4;
   const RowImages& m = plan.images;
   const int64_t width = plan.tables[2]->width;
   if (m.inner % kVector != 0 || !m.stores(kVector) || !m.loads(kVector))
     run<T, kSums, 1, ColumnOfManyTaps<W, 1>>(plan, width);
   else if (width > 1 && width <= kTaps)
     run<T, kSums, kVector, Columns<W, kTaps, kVector, true>>(plan, kTaps);
-  else if (kSums <= 4 && width > kTaps && width <= kManyTaps)
-    run<T, std::min(kSums, 4), kVector, Columns<W, kManyTaps, kVector, true>>(plan, kManyTaps);
+  else if (kSums <= kFewSums && width > kTaps && width <= kManyTaps) // of more, registers run out
+    run<T, std::min(kSums, kFewSums), kVector, Columns<W, kManyTaps, kVector, true>>(
+        plan, kManyTaps);
   else
     run<T, kSums, kVector, ColumnOfManyTaps<W, kVector>>(plan, width);
 }

@@ -277,17 +277,12 @@ void run(const ResamplePlan<W>& plan) {
   constexpr int64_t kSlotBytes = SourceColumns<T>::kSlots * SourceColumns<T>::kBytes;
   const int64_t elements = pixels_per_tile(plan, tile_capacity(plan)) * plan.images.inner;
   const int64_t width = plan.tables[2]->width;
-  if (width <= kTaps && elements <= kOutputs * threads_of(plan))
-    run(plan, sum_rows_kernel<T, kSums, FewTaps<W, kOutputs>>, kSums, kTaps, elements, kSlotBytes);
-  else if (width <= kTaps && elements <= kMoreOutputs * threads_of(plan))
-    run(plan,
-        sum_rows_kernel<T, kSums, FewTaps<W, kMoreOutputs>>,
-        kSums,
-        kTaps,
-        elements,
-        kSlotBytes);
-  else
-    run(plan, sum_rows_kernel<T, kSums, ManyTaps<W>>, kSums, width, elements, kSlotBytes);
+  const bool is_few = width <= kTaps && elements <= kMoreOutputs * threads_of(plan);
+  const auto kernel = !is_few ? sum_rows_kernel<T, kSums, ManyTaps<W>>
+      : elements <= kOutputs * threads_of(plan)
+      ? sum_rows_kernel<T, kSums, FewTaps<W, kOutputs>>
+      : sum_rows_kernel<T, kSums, FewTaps<W, kMoreOutputs>>;
+  run(plan, kernel, kSums, is_few ? kTaps : width, elements, kSlotBytes);
 }
 
 } // namespace

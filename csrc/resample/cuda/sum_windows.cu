@@ -1,5 +1,5 @@
 // The kernel of running sums for rows that become a half or a quarter as long; see kernels.h.
-#include <optional>
+#include <algorithm>
 
 #include "core/dispatch.h"
 #include "resample/cuda/kernels.h"
