@@ -84,7 +84,8 @@ def conv2d(
         groups: number of blocks of channels, each of which is convolved by itself.
 
     Returns:
-        [N, O, OH, OW], or [O, OH, OW] for unbatched input, in the input's memory format.
+        [N, O, OH, OW], or [O, OH, OW] for unbatched input; channels_last if the input or the
+        weight is.
 
     Raises:
         RuntimeError: sizes or values that do not fit, as in torch.
