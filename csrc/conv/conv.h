@@ -11,6 +11,7 @@
 #include "conv/arguments.h"
 #include "conv/problem.h"
 #include "core/torch/empty.h"
+#include "core/torch/format.h"
 
 namespace torch_dnnl {
 
@@ -35,30 +36,30 @@ inline at::Tensor empty_image(
     std::optional<at::MemoryFormat> format = std::nullopt) {
   if (a.is_nxc())
     format = at::MemoryFormat::Contiguous;
-  return empty(sizes, like.options().memory_format(format.value_or(like.suggest_memory_format())));
+  return empty(sizes, like.options().memory_format(format.value_or(memory_format(like))));
 }
 
 // The format of the result: as torch has it, channels_last if `src` or the weights are.
 inline at::MemoryFormat
 result_format(const ConvArguments& a, const at::Tensor& src, const at::Tensor& weights) {
-  const auto format = src.suggest_memory_format();
+  const auto format = memory_format(src);
   const bool is_open = format == at::MemoryFormat::Contiguous && !a.is_nxc() && !a.is_xio();
-  return is_open ? weights.suggest_memory_format() : format;
+  return is_open ? memory_format(weights) : format;
 }
 
 // `src` with its channels where the result has them: a model's channels are not to be moved in each
 // layer after a concatenation that moved them.
 inline at::Tensor
 in_format(const ConvArguments& a, const at::Tensor& src, at::MemoryFormat format) {
-  return a.is_nxc() || src.suggest_memory_format() == format ? src : src.contiguous(format);
+  return a.is_nxc() || memory_format(src) == format ? src : src.contiguous(format);
 }
 
 // An expanded gradient, such as that of a sum, has no format: it leaves that to weights.
 inline at::Tensor
 empty_data_gradient(const ConvArguments& a, const at::Tensor& grad, const at::Tensor& weights) {
-  auto format = grad.suggest_memory_format();
+  auto format = memory_format(grad);
   if (!a.is_nxc() && !a.is_xio() && is_expanded(grad))
-    format = weights.suggest_memory_format();
+    format = memory_format(weights);
   return empty_image(a, a.src, grad, format);
 }
 
@@ -66,9 +67,9 @@ inline at::Tensor
 empty_weights_gradient(const ConvArguments& a, const at::Tensor& grad, const at::Tensor& src) {
   auto format = at::MemoryFormat::Contiguous;
   if (!a.is_nxc() && !a.is_xio()) {
-    format = grad.suggest_memory_format();
+    format = memory_format(grad);
     if (format == at::MemoryFormat::Contiguous)
-      format = src.suggest_memory_format();
+      format = memory_format(src);
   }
   return empty(a.weights, grad.options().memory_format(format));
 }

@@ -26,7 +26,7 @@ struct ResampleOnDevice {
     // copy would take longer than the rest.
     const bool may_copy = src.numel() / kCopiedPerFetched <= dst.numel();
     if (call.algorithm != "reference" && may_copy && !Device::has_dense_rows(p)) {
-      image = src.contiguous(call.nxc ? at::MemoryFormat::Contiguous : dst.suggest_memory_format());
+      image = src.contiguous(call.nxc ? at::MemoryFormat::Contiguous : memory_format(dst));
       p = resample_problem(image, dst, call);
     }
     Device::compute(p, call.algorithm);

@@ -5,6 +5,7 @@
 
 #include "core/torch/boxed.h"
 #include "core/torch/empty.h"
+#include "core/torch/format.h"
 #include "resample/arguments.h"
 #include "resample/problem.h"
 
@@ -15,7 +16,7 @@ inline at::Tensor resample_output(const at::Tensor& image, const ResampleArgumen
   c10::SmallVector<c10::SymInt, 5> sizes(image.sym_sizes().begin(), image.sym_sizes().end());
   std::copy(
       call.size.begin(), call.size.end(), sizes.begin() + resample_detail::first_spatial(call.nxc));
-  const auto format = call.nxc ? at::MemoryFormat::Contiguous : image.suggest_memory_format();
+  const auto format = call.nxc ? at::MemoryFormat::Contiguous : memory_format(image);
   return empty(sizes, image.options().dtype(call.dtype).memory_format(format));
 }
 

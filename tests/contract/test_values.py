@@ -5,6 +5,8 @@ import torch
 from layouts import LAYOUTS, channels_last
 from op_db import CASES, FLOATING, assert_matches, by_name
 
+import torch_dnnl.functional as D
+
 PEERS = [case for case in CASES if case.peer is not None]
 
 
@@ -64,6 +66,25 @@ def test_memory_format_follows_input(case):
     result = case.call(channels_last(x), *rest)
     assert result.stride() == channels_last(result).stride()
     assert case.call(x, *rest).is_contiguous()
+
+
+@pytest.mark.parametrize("stride", [0, 1, 10**6])
+def test_stride_of_a_batch_of_one_says_nothing(stride):
+    """Compiled graphs have a 0 there; the channels are where they are all the same."""
+    x = channels_last(torch.randn(1, 6, 5, 4))
+    other = x.as_strided(x.shape, (stride, *x.stride()[1:])) if stride < 2 else x
+    if stride > 1:
+        memory = torch.full([stride + x.numel()], torch.nan)
+        other = memory.as_strided(x.shape, (stride, *x.stride()[1:])).copy_(x)
+    w = torch.randn(8, 6, 3, 3)
+    for function in (
+        lambda x: D.conv2d(x, w.to(x.device)),
+        lambda x: D.interpolate(x, (7, 9), mode="bilinear"),
+    ):
+        expected, result = function(x), function(other)
+        assert torch.equal(result, expected)
+        assert result.stride() == expected.stride() == channels_last(expected).stride()
+        assert function(other.to("meta")).stride() == result.stride()
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.batched], ids=by_name)

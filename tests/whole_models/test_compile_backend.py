@@ -217,6 +217,44 @@ def test_choice():
     assert found.operators["aten::convolution_backward"] == 3
 
 
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_resizes_that_are_joined(mode, layout):
+    """Inductor writes them where they are joined; ours would be copied there."""
+
+    class Model(nn.Module):
+        def forward(self, x):
+            parts = [F.interpolate(x, scale_factor=n, mode=mode) for n in (2, 2)]
+            return torch.cat(parts, 1)
+
+    found = check_inference(Model(), images(2, 8, 7, 9, dtype=torch.float32, layout=layout))
+    is_torchs = mode == "bilinear" and layout == torch.channels_last
+    assert found.operators["torch_dnnl::resample"] == (0 if is_torchs else 2)
+
+
+def test_batch_of_one_is_not_copied():
+    """Inductor gives the only image of a batch any stride; its channels lie where they lay."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(16, 32, bias=False)  # with one, addmm copies it
+            self.conv = nn.Conv2d(32, 32, 3, groups=32)
+
+        def forward(self, tokens):
+            image = self.layer(tokens).transpose(1, 2).reshape(-1, 32, 8, 8)
+            return self.conv(image).relu().flatten(2).transpose(1, 2)
+
+    model, tokens = Model().eval(), torch.randn(1, 64, 16)
+    function = compiled(model)
+    with torch.no_grad():
+        function(tokens)
+        with torch.profiler.profile() as profile:
+            result = function(tokens)
+    assert_close(result, model(tokens), torch.float32)
+    assert "aten::copy_" not in {event.key for event in profile.key_averages()}
+
+
 def test_what_is_left_alone():
     """Scales that depend on the image, what has another type or size, and what is no activation."""
 

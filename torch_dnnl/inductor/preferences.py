@@ -137,19 +137,21 @@ def _has_products(dtype: torch.dtype) -> bool:
     return dtype not in supported or bool(supported[dtype]())
 
 
-def prefers_interpolation(input: Tensor, output: Tensor, mode: str) -> bool:
+def prefers_interpolation(input: Tensor, output: Tensor, mode: str, is_joined: bool) -> bool:
     """Whether ours is the faster `F.interpolate`; Inductor has it as gathers, and scatters back.
 
     Inductor's are the faster only where it reads each pixel where it lies, in vectors: the nearest
-    pixels of channels-last images, and areas of whole pixels.
+    pixels of channels-last images, and areas of whole pixels; and linear interpolation of such
+    images whose result is but a part of another tensor (`is_joined`), where it writes it at once.
     """
     if input.device.type != "cpu":
         return False
     if input.requires_grad and torch.is_grad_enabled():
         return True
+    is_channels_last = input.dim() >= 4 and input.stride(1) == 1
     if mode.startswith("nearest"):
-        return bool(input.dim() < 4 or input.stride(1) != 1)
+        return not is_channels_last
     if mode == "area":
         pairs = zip(input.shape[2:], output.shape[2:], strict=True)
         return not all(type(i) is type(o) is int and i % o == 0 for i, o in pairs)
-    return True
+    return not (mode.endswith("linear") and is_channels_last and is_joined)

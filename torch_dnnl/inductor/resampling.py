@@ -32,7 +32,8 @@ def replace_interpolations(graph: Graph) -> None:
         mode, factors = call.arguments["mode"], call.arguments["scale_factor"]
         if input is None or output is None or not _has_one_rule(output, mode, factors):
             continue
-        if prefers_interpolation(input, output, mode):
+        antialias = call.arguments["antialias"]
+        if prefers_interpolation(input, output, mode, _is_joined(node) and not antialias):
             node.target = _interpolate
     for target, n in _POOLS.items():
         for node in graph.find_nodes(op="call_function", target=target):
@@ -40,13 +41,21 @@ def replace_interpolations(graph: Graph) -> None:
             output = _example(node)
             if input is None or output is None or input.dim() != n + 2:
                 continue
-            if prefers_interpolation(input, output, "area"):
+            if prefers_interpolation(input, output, "area", _is_joined(node)):
                 node.target = _average_pool
 
 
 def _example(node: Any) -> Tensor | None:
     """The fake tensor that Dynamo has computed for a node."""
     return node.meta.get("example_value") if isinstance(node, Node) else None
+
+
+_JOINS = (torch.cat, torch.concat, torch.concatenate)
+
+
+def _is_joined(node: Node) -> bool:
+    """Whether a result is used for nothing but to be concatenated with others."""
+    return all(user.target in _JOINS for user in node.users)
 
 
 def _has_one_rule(output: Tensor, mode: str, factors: Any) -> bool:

@@ -322,7 +322,7 @@ struct Parts {
     auto shape = call.grad.sizes().vec();
     shape[0] = images;
     shape[row_dim] = rows;
-    if (args.is_nxc() || call.value.suggest_memory_format() == at::MemoryFormat::Contiguous)
+    if (args.is_nxc() || memory_format(call.value) == at::MemoryFormat::Contiguous)
       return h_memory.as(shape, c10::contiguous_strides(shape));
     std::rotate(shape.begin() + 1, shape.begin() + 2, shape.end()); // channels last
     return h_memory.as(shape, c10::contiguous_strides(shape)).movedim(-1, 1);

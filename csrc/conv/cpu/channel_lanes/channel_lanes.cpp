@@ -17,6 +17,9 @@ namespace {
 // Limits of what is worth a list of phases and rows in scratch memory: strides and elements.
 constexpr int64_t kMostPhases = 256;
 constexpr double kMostScratch = 1 << 22;
+// Whether an image of T can hold sums until they are completed.
+template <class T>
+constexpr bool kHoldsSums = std::is_same_v<T, compute_t<T>>;
 // Bytes of weights that stay in the second-level cache.
 constexpr int64_t kCachedWeights = 256 * 1024;
 
@@ -28,7 +31,7 @@ bool can_stream(const ChannelLanesPlan& plan) {
   const bool are_lines = std::is_same_v<T, compute_t<T>> &&
       sizeof(Vector<compute_t<T>>) == kCacheLine && plan.channels % n == 0 && is_line(plan.p.out) &&
       (stride[0] | stride[2] | stride[3] | stride[4]) % n == 0;
-  return plan.uses_outputs && are_lines &&
+  return plan.uses_outputs && are_lines && Epilogue<T>(plan.p).is_empty() &&
       output_elements(plan.p) * int64_t(sizeof(T)) >= kStreamedInOrderBytes;
 }
 
@@ -80,12 +83,18 @@ class Gather {
     if constexpr (kStays<T>) {
       if (plan_.uses_outputs) {
         T* const image = static_cast<T*>(plan_.p.out) + plan_.out_offset(unit, worker.channel);
-        return gather(unit, worker.outputs(image), worker);
+        const UnitOutputs<T, n> out = worker.outputs(image);
+        gather(unit, out, worker);
+        if constexpr (kHoldsSums<T>) {
+          if (!epilogue_.is_empty())
+            store(unit, out, plan_.out_stride[4], worker);
+        }
+        return;
       }
     }
     const UnitOutputs<C, n> out = worker.scratch_outputs(unit);
     gather(unit, out, worker);
-    store(unit, out, worker);
+    store(unit, out, n, worker);
   }
 
   template <class P>
@@ -105,22 +114,26 @@ class Gather {
     worker.for_each_block(unit, weights_.data() + first * size, by_pixels, gather);
   }
 
-  // Completes what lies in scratch memory.
-  void store(const Unit& unit, const UnitOutputs<C, n>& out, const UnitWorker<T>& worker) const {
+  // Completes sums, in scratch memory or where the results will be.
+  void store(
+      const Unit& unit,
+      const UnitOutputs<C, n>& out,
+      int64_t pixel_stride,
+      const UnitWorker<T>& worker) const {
     const int64_t rows = epilogue_.has_joined_rows(unit.width) ? unit.rows : 1; // at once
     for (int64_t r = 0; r < unit.rows; r += rows) {
       const int64_t pixels = rows * unit.width;
       epilogue_.store_pixels(
           out.at(0, r),
           out.vector_stride,
-          n,
+          pixel_stride,
           {unit.n, worker.channel, unit.d, unit.h + r, unit.first, worker.channels, pixels});
     }
   }
 
   const ConvProblem& p_;
   const Epilogue<T> epilogue_{p_};
-  const ChannelLanesPlan plan_ = plan_channel_lanes<T>(p_, epilogue_.is_empty());
+  const ChannelLanesPlan plan_ = plan_channel_lanes<T>(p_, kHoldsSums<T> || epilogue_.is_empty());
   const bool is_streamed_ = can_stream<T>(plan_);
   const Scratch<C> weights_{plan_.vectors * plan_.vector_weights};
   const Bias<T> bias_{p_, GatherImages{p_}.out_channels};

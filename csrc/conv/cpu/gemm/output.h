@@ -102,21 +102,20 @@ class GemmOutput {
 
   // Rows of sums are pixels.
   void complete_pixels(const GemmBlock& block, const C* sums, OutputRun run) const {
-    for (int64_t c = 0; c < block.columns.count(); c += kPanel<C>) {
-      run.channel = block.group * out_channels_ + block.columns.begin + c;
-      run.channels = std::min(kPanel<C>, block.columns.count() - c);
-      epilogue_.store_pixels(sums + c * block.rows.count(), kLanes<C>, kPanel<C>, run);
-    }
+    run.channel = block.group * out_channels_ + block.columns.begin;
+    run.channels = block.columns.count();
+    epilogue_.store_panels(sums, block.rows.count() * kPanel<C>, run);
   }
 
   // Rows of sums are channels, columns from `first` on the pixels.
   void complete_lines(const GemmBlock& block, const C* sums, int64_t first, OutputRun run) const {
-    run.channels = 1;
-    for (int64_t i = 0; i < block.rows.count(); i++) {
-      C line[kGemmBlockColumns];
-      store_run(sums + i * kPanel<C>, block.rows.count() * kPanel<C>, first, run.pixels, line);
-      run.channel = block.group * out_channels_ + block.rows.begin + i;
-      epilogue_.store_line(line, run);
+    run.channel = block.group * out_channels_ + block.rows.begin;
+    run.channels = block.rows.count();
+    const int64_t end = first + run.pixels;
+    for (int64_t j = first; j < end; j += run.pixels, run.w += run.pixels) {
+      run.pixels = std::min(end - j, kPanel<C> - j % kPanel<C>);
+      const C* from = sums + j / kPanel<C> * kPanel<C> * run.channels + j % kPanel<C>;
+      epilogue_.store_channels(from, kPanel<C>, run);
     }
   }
 

@@ -14,100 +14,115 @@ namespace {
 constexpr int64_t kLinePixels = 64; // of the lines that pixels are transposed to
 constexpr int64_t kGathered = 256;  // elements of tensors with a stride that are completed at once
 
-// Where outputs are in each tensor. residual and preactivation are null where there is none.
+// Outputs in rows, which follow one another in all tensors. residual and preactivation are null
+// where there is none.
 template <class T>
-struct Places {
+struct Rows {
+  SumVectors<compute_t<T>> sums;
   const T* residual;
+  int64_t residual_step;
   T *preactivation, *out;
+  int64_t out_step;
+  int64_t count, rows; // outputs of a row, and rows
 };
 
-// Completes `count` outputs that follow one another in all tensors, from vectors of sums that are
-// `step` apart. Each output goes through a vector, and so has the same bits wherever it is.
 template <class T>
-using Complete =
-    void (*)(const compute_t<T>* sums, int64_t step, int64_t count, const Places<T>& at);
+using Complete = void (*)(const Rows<T>& rows);
 
-// Flattened, so that activations are computed in registers, without a call.
+// Each output goes through a vector, and so has the same bits wherever it is. Flattened, so that
+// activations are computed in registers, without a call.
 template <class T, Activation activation>
-[[gnu::flatten]] void
-complete(const compute_t<T>* sums, int64_t step, int64_t count, const Places<T>& at) {
+[[gnu::flatten]] void complete(const Rows<T>& all) {
   using C = compute_t<T>;
   constexpr int64_t n = kLanes<C>;
-  const auto [residual, preactivation, out] = at;
-  for (int64_t i = 0; i < count; i += n, sums += step) {
-    const int64_t part = count - i;
-    auto x = load_up_to<C>(sums, part);
-    if (residual != nullptr)
-      x = x + load_up_to<C>(residual + i, part);
-    if (preactivation != nullptr)
-      store_up_to<C>(preactivation + i, x, part);
-    store_up_to<C>(out + i, activate<activation>(x), part);
-  }
-}
-
-template <class T>
-Complete<T> complete_with(Activation activation) {
-  return with_activation(
-      activation, [](auto tag) -> Complete<T> { return complete<T, tag.value>; });
-}
-
-// Outputs along an axis, of channels or of pixels.
-template <class T>
-struct Span : Places<T> {
-  Span(const ConvProblem& p, const int64_t* out_stride, const OutputRun& run, int axis)
-      : Places<T>{
-            at(static_cast<const T*>(p.residual), run, p.residual_stride),
-            at(static_cast<T*>(p.preactivation), run, out_stride),
-            at(static_cast<T*>(p.out), run, out_stride)},
-        residual_step(p.residual_stride[axis]),
-        out_step(out_stride[axis]),
-        p_(p),
-        out_stride_(out_stride) {}
-
-  // To the next span, along another axis.
-  void advance(int axis) {
-    if (this->residual != nullptr)
-      this->residual += p_.residual_stride[axis];
-    if (this->preactivation != nullptr)
-      this->preactivation += out_stride_[axis];
-    this->out += out_stride_[axis];
-  }
-
-  // The same for outputs of any strides: what has a stride goes through dense buffers.
-  void complete(Complete<T> complete, const compute_t<T>* sums, int64_t step, int64_t count) const {
-    const auto& [residual, preactivation, out] = static_cast<const Places<T>&>(*this);
-    if (out_step == 1 && (residual == nullptr || residual_step == 1))
-      return complete(sums, step, count, *this);
-    alignas(64) T residuals[kGathered], preactivations[kGathered], outs[kGathered];
-    const Places<T> dense{
-        residual == nullptr ? nullptr : residuals,
-        preactivation == nullptr ? nullptr : preactivations,
-        outs};
-    for (int64_t i = 0; i < count; i += kGathered) {
-      const int64_t part = std::min(kGathered, count - i);
-      for (int64_t j = 0; j < part && residual != nullptr; j++)
-        residuals[j] = residual[(i + j) * residual_step];
-      complete(sums + i / kLanes<compute_t<T>> * step, step, part, dense);
-      for (int64_t j = 0; j < part; j++)
-        out[(i + j) * out_step] = outs[j];
-      for (int64_t j = 0; j < part && preactivation != nullptr; j++)
-        preactivation[(i + j) * out_step] = preactivations[j];
+  const Rows<T> r = all;
+  const bool is_plain = r.residual == nullptr && r.preactivation == nullptr && r.count % n == 0;
+  for (int64_t row = 0; row < r.rows; row++) {
+    const auto sums = [&](int64_t i) {
+      const int64_t in_panel = i % kPanel<C> / n * r.sums.vector_step;
+      return r.sums.data + row * r.sums.row_step + i / kPanel<C> * r.sums.panel_step + in_panel;
+    };
+    T* const out = r.out + row * r.out_step;
+    if (is_plain) {
+      for (int64_t i = 0; i < r.count; i += n)
+        store_lanes<C>(out + i, activate<activation>(Lanes<C>::loadu(sums(i))));
+      continue;
+    }
+    const T* const residual = r.residual + row * r.residual_step;
+    for (int64_t i = 0; i < r.count; i += n) {
+      const int64_t part = r.count - i;
+      auto x = load_up_to<C>(sums(i), part);
+      if (r.residual != nullptr)
+        x = x + load_up_to<C>(residual + i, part);
+      if (r.preactivation != nullptr)
+        store_up_to<C>(r.preactivation + row * r.out_step + i, x, part);
+      store_up_to<C>(out + i, activate<activation>(x), part);
     }
   }
+}
 
-  int64_t residual_step, out_step;
-
- private:
-  const ConvProblem& p_;
-  const int64_t* out_stride_;
-
-  template <class U>
-  static U* at(U* tensor, const OutputRun& run, const int64_t* stride) {
-    return tensor == nullptr ? nullptr : tensor + run.offset(stride);
+// The same where the outputs of a row are apart: they go through dense buffers.
+template <class T>
+void complete_apart(
+    Complete<T> complete,
+    const Rows<T>& r,
+    int64_t residual_stride,
+    int64_t out_stride) {
+  alignas(64) T residuals[kGathered], preactivations[kGathered], outs[kGathered];
+  Rows<T> dense = r;
+  dense.residual = r.residual == nullptr ? nullptr : residuals;
+  dense.preactivation = r.preactivation == nullptr ? nullptr : preactivations;
+  dense.out = outs;
+  dense.rows = 1;
+  for (int64_t row = 0; row < r.rows; row++) {
+    for (int64_t first = 0; first < r.count; first += kGathered) {
+      dense.count = std::min(kGathered, r.count - first);
+      dense.sums.data =
+          r.sums.data + row * r.sums.row_step + first / kPanel<compute_t<T>> * r.sums.panel_step;
+      const int64_t from = row * r.residual_step + first * residual_stride;
+      const int64_t to = row * r.out_step + first * out_stride;
+      for (int64_t i = 0; i < dense.count && r.residual != nullptr; i++)
+        residuals[i] = r.residual[from + i * residual_stride];
+      complete(dense);
+      for (int64_t i = 0; i < dense.count; i++)
+        r.out[to + i * out_stride] = outs[i];
+      for (int64_t i = 0; i < dense.count && r.preactivation != nullptr; i++)
+        r.preactivation[to + i * out_stride] = preactivations[i];
+    }
   }
-};
+}
 
 } // namespace
+
+// From the first output of a run on, rows along one axis of the tensors and side by side along
+// another.
+template <class T>
+void Epilogue<T>::store_rows(
+    const SumVectors<C>& sums,
+    const OutputRun& run,
+    const Axis& along,
+    const Axis& across) const {
+  const Complete<T> complete = with_activation(
+      p_.activation, [](auto tag) -> Complete<T> { return torch_dnnl::complete<T, tag.value>; });
+  const auto begin = [&](auto* tensor, const int64_t* stride) {
+    return tensor == nullptr ? nullptr : tensor + run.offset(stride);
+  };
+  const int64_t* stride = p_.residual_stride;
+  const Rows<T> rows{
+      sums,
+      begin(static_cast<const T*>(p_.residual), stride),
+      stride[across.index],
+      begin(static_cast<T*>(p_.preactivation), out_stride_),
+      begin(static_cast<T*>(p_.out), out_stride_),
+      out_stride_[across.index],
+      along.size,
+      across.size};
+  const int64_t residual_stride = stride[along.index], out_stride = out_stride_[along.index];
+  if (out_stride == 1 && (p_.residual == nullptr || residual_stride == 1))
+    complete(rows);
+  else
+    complete_apart<T>(complete, rows, residual_stride, out_stride);
+}
 
 template <class T>
 void Epilogue<T>::store_pixels(
@@ -121,12 +136,9 @@ void Epilogue<T>::store_pixels(
         LaneRun<const C>{sums, vector_stride, pixel_stride},
         ImageRun<T>{output(run), run.channels, run.pixels, out_stride_[1], out_stride_[4]});
   }
-  const Complete<T> complete = complete_with<T>(p_.activation);
   if (out_stride_[1] == 1) {
-    Span<T> channels(p_, out_stride_, run, /*axis=*/1);
-    for (int64_t x = 0; x < run.pixels; x++, channels.advance(4))
-      channels.complete(complete, sums + x * pixel_stride, vector_stride, run.channels);
-    return;
+    const SumVectors<C> vectors{sums, vector_stride, kPanel<C> / n * vector_stride, pixel_stride};
+    return store_rows(vectors, run, {kChannels, run.channels}, {kWidth, run.pixels});
   }
   OutputRun part = run;
   alignas(64) C lines[n * kLinePixels];
@@ -140,20 +152,36 @@ void Epilogue<T>::store_pixels(
           LaneRun<const C>{
               sums + c / n * vector_stride + x * pixel_stride, vector_stride, pixel_stride},
           ImageRun<C>{lines, part.channels, part.pixels, kLinePixels, 1});
-      Span<T> line(p_, out_stride_, part, /*axis=*/4);
-      for (int64_t i = 0; i < part.channels; i++, line.advance(1))
-        line.complete(complete, lines + i * kLinePixels, n, part.pixels);
+      store_channels(lines, kLinePixels, part);
     }
   }
 }
 
 template <class T>
+void Epilogue<T>::store_panels(const C* sums, int64_t panel_step, const OutputRun& run) const {
+  if (out_stride_[1] == 1 && !is_empty()) {
+    const SumVectors<C> vectors{sums, kLanes<C>, panel_step, kPanel<C>};
+    return store_rows(vectors, run, {kChannels, run.channels}, {kWidth, run.pixels});
+  }
+  OutputRun part = run;
+  for (int64_t c = 0; c < run.channels; c += kPanel<C>, sums += panel_step) {
+    part.channel = run.channel + c;
+    part.channels = std::min(kPanel<C>, run.channels - c);
+    store_pixels(sums, kLanes<C>, kPanel<C>, part);
+  }
+}
+
+template <class T>
+void Epilogue<T>::store_channels(const C* sums, int64_t pitch, const OutputRun& run) const {
+  const SumVectors<C> vectors{sums, kLanes<C>, kPanel<C>, pitch};
+  store_rows(vectors, run, {kWidth, run.pixels}, {kChannels, run.channels});
+}
+
+template <class T>
 void Epilogue<T>::store_lines(const C* sums, int64_t pitch, int64_t lines, const OutputRun& run)
     const {
-  const Complete<T> complete = complete_with<T>(p_.activation);
-  Span<T> line(p_, out_stride_, run, /*axis=*/4);
-  for (int64_t i = 0; i < lines; i++, line.advance(3))
-    line.complete(complete, sums + i * pitch, kLanes<C>, run.pixels);
+  const SumVectors<C> vectors{sums, kLanes<C>, kPanel<C>, pitch};
+  store_rows(vectors, run, {kWidth, run.pixels}, {kHeight, lines});
 }
 
 template class Epilogue<double>;

@@ -61,6 +61,14 @@ struct OutputRun {
   }
 };
 
+// Rows of sums that lie as vectors, in panels: the steps are those from a vector, from a panel of
+// kPanel sums, and from a row, to the next.
+template <class C>
+struct SumVectors {
+  const C* data;
+  int64_t vector_step, panel_step, row_step;
+};
+
 // The end of sums that a kernel has just completed and that are in the cache: the residual is
 // added, what the activation is applied to is stored if it is wanted, the activation is applied,
 // and the result rounded and stored. One pass over memory.
@@ -96,6 +104,12 @@ class Epilogue {
       int64_t pixel_stride,
       const OutputRun& run) const;
 
+  // The same for vectors in panels that are `panel_step` apart. Rows of a panel are pixels.
+  void store_panels(const C* sums, int64_t panel_step, const OutputRun& run) const;
+
+  // Completes a run whose sums lie as lines of pixels, one for each channel, `pitch` apart.
+  void store_channels(const C* sums, int64_t pitch, const OutputRun& run) const;
+
   // Completes runs of one channel, in rows from `run` on, whose sums lie next to each other, those
   // of the next row `pitch` further.
   void store_lines(const C* sums, int64_t pitch, int64_t lines, const OutputRun& run) const;
@@ -104,6 +118,19 @@ class Epilogue {
   }
 
  private:
+  // Axes of strides.
+  static constexpr int kChannels = 1, kHeight = 3, kWidth = 4;
+  struct Axis {
+    int index;
+    int64_t size; // of the outputs along it
+  };
+
+  void store_rows(
+      const SumVectors<C>& sums,
+      const OutputRun& run,
+      const Axis& along,
+      const Axis& across) const;
+
   const ConvProblem& p_;
   const int64_t* const out_stride_;
 };
