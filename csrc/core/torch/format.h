@@ -7,13 +7,15 @@
 
 namespace torch_dnnl {
 
-// What Tensor::suggest_memory_format says, but for a batch of one image, whose stride says nothing:
-// compiled graphs have a 0 there.
+// What Tensor::suggest_memory_format says, but for a batch of one image of several pixels, whose
+// stride says nothing: compiled graphs have a 0 there.
 inline at::MemoryFormat memory_format(const at::Tensor& image) {
   const auto format = image.suggest_memory_format();
   const bool is_open = format == at::MemoryFormat::Contiguous && image.dim() >= 4 &&
       !image.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
   if (!is_open || image.size(0) != 1 || image.size(1) == 1 || image.stride(1) != 1)
+    return format;
+  if (image.numel() == image.size(1))
     return format;
   const at::IntArrayRef sizes = image.sizes();
   at::DimVector strides(image.strides());
