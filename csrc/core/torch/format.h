@@ -13,9 +13,8 @@ inline at::MemoryFormat memory_format(const at::Tensor& image) {
   const auto format = image.suggest_memory_format();
   const bool is_open = format == at::MemoryFormat::Contiguous && image.dim() >= 4 &&
       !image.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
-  if (!is_open || image.size(0) != 1 || image.size(1) == 1 || image.stride(1) != 1)
-    return format;
-  if (image.numel() == image.size(1))
+  if (!is_open || image.size(0) != 1 || image.size(1) == 1 || image.stride(1) != 1 ||
+      image.numel() == image.size(1))
     return format;
   const at::IntArrayRef sizes = image.sizes();
   at::DimVector strides(image.strides());

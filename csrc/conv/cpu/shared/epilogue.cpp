@@ -48,12 +48,11 @@ template <class T, Activation activation>
         store_lanes<C>(out + i, activate<activation>(Lanes<C>::loadu(sums(i))));
       continue;
     }
-    const T* const residual = r.residual + row * r.residual_step;
     for (int64_t i = 0; i < r.count; i += n) {
       const int64_t part = r.count - i;
       auto x = load_up_to<C>(sums(i), part);
       if (r.residual != nullptr)
-        x = x + load_up_to<C>(residual + i, part);
+        x = x + load_up_to<C>(r.residual + row * r.residual_step + i, part);
       if (r.preactivation != nullptr)
         store_up_to<C>(r.preactivation + row * r.out_step + i, x, part);
       store_up_to<C>(out + i, activate<activation>(x), part);
