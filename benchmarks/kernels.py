@@ -90,7 +90,9 @@ def compare(
         else:
             others[name] = function
     share = budget * (1 + len(others)) / 2  # as much for each function as a row beside torch has
-    chosen_seconds, *times = interleaved(chosen, *others.values(), device=device, budget=share)
+    chosen_seconds, *times = interleaved(
+        chosen, *others.values(), device=device, budget=share, queued=True
+    )
     measured = dict(zip(others, times, strict=True))
     return Comparison(op, case.name, passes, chosen_name, chosen_seconds, {**measured, **slow})
 

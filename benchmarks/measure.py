@@ -3,8 +3,8 @@
 The calls alternate, so that a machine whose speed drifts slows all of them down alike. Each series
 of calls follows one of the same function that is not timed: it may take several calls until the
 last cache holds what the function reads and writes, and not what another one left there. A GPU
-times itself, by events; the series that is not timed also fills its queue, so that no launch is
-waited for.
+times itself, by events. Kernels that take less time than their calls are queued behind a pause, so
+that no launch is waited for.
 """
 
 import itertools
@@ -22,6 +22,7 @@ Function = Callable[[], object]
 GRAPH_CALLS = 32  # in one CUDA graph
 CACHES = 4  # how many times the GPU's last cache the buffers in rotation are
 MAX_COPIES = 32
+GPU_CLOCK = 2e9  # Hz, or less
 
 
 def timed(function: Callable, tensors: tuple[Tensor, ...], what: str) -> Callable[[], object]:
@@ -38,11 +39,16 @@ def timed(function: Callable, tensors: tuple[Tensor, ...], what: str) -> Callabl
     return lambda: torch.autograd.grad(function(*leaves), leaves, grad)
 
 
-def seconds(function: Function, calls: int, device: str) -> float:
-    """The mean seconds of a call, after as many calls that are not timed."""
+def seconds(function: Function, calls: int, device: str, *, queued: bool = False) -> float:
+    """The mean seconds of a call, after as many calls that are not timed; `queued`: of a GPU's
+    alone, which finds all of them in its queue."""
+    begin = time.perf_counter()
     for _ in range(calls):
         function()
     if device == "cuda":
+        if queued:
+            pause = min(0.05, 1.5 * (time.perf_counter() - begin))
+            torch.cuda._sleep(int(pause * GPU_CLOCK))
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         for _ in range(calls):
@@ -57,7 +63,11 @@ def seconds(function: Function, calls: int, device: str) -> float:
 
 
 def interleaved(
-    *functions: Function, device: str = "cpu", rounds: int = 15, budget: float = 3.0
+    *functions: Function,
+    device: str = "cpu",
+    rounds: int = 15,
+    budget: float = 3.0,
+    queued: bool = False,
 ) -> list[float]:
     """The median seconds of a call of each function; about `budget` seconds in all."""
     once = [seconds(function, 1, device) for function in functions]
@@ -65,7 +75,7 @@ def interleaved(
     times: list[list[float]] = [[] for _ in functions]
     for _ in range(rounds):
         for function, n, series in zip(functions, calls, times, strict=True):
-            series.append(seconds(function, n, device))
+            series.append(seconds(function, n, device, queued=queued))
     return [statistics.median(series) for series in times]
 
 

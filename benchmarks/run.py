@@ -80,7 +80,13 @@ def has_fast_matrix_product(dtype: torch.dtype, device: str) -> bool:
 
 
 def row(
-    case: Case, what: str, device: str, seconds: float, matrix_rates: dict[torch.dtype, float]
+    case: Case,
+    what: str,
+    device: str,
+    seconds: float,
+    matrix_rates: dict[torch.dtype, float],
+    *,
+    queued: bool,
 ) -> dict[str, object]:
     dtype = case.tensors[0].dtype
     rate_dtype = dtype if has_fast_matrix_product(dtype, device) else torch.float32
@@ -107,7 +113,8 @@ def row(
         ]
         calls.append(rotating(lambda tensors: tensors[0].clone, (half,), size))
     each = GRAPH_CALLS if case.graph else 1
-    a, b, copy = (t / each for t in interleaved(*calls, device=device, budget=seconds))
+    times = interleaved(*calls, device=device, budget=seconds, queued=queued)
+    a, b, copy = (t / each for t in times)
     rate = 2 * operations / a
     if operations > 0 and rate_dtype not in matrix_rates:
         matrix_rates[rate_dtype] = matrix_rate(rate_dtype, device)
@@ -267,7 +274,11 @@ def main() -> None:
                 try:
                     if what != "forward" and (case.graph or not case.differentiable):
                         continue
-                    values = row(case, what, args.device, args.seconds, matrix_rates)
+                    # Of small calls the host's time is asked for.
+                    values = row(
+                        *(case, what, args.device, args.seconds, matrix_rates),
+                        queued=op != "overhead",
+                    )
                 except RuntimeError as failure:
                     if args.device == "cpu":
                         raise

@@ -230,8 +230,20 @@ MISTAKES = {
         ),
         *("thread", RACE + "depthwise/weights_gradient.cu", DEPTHWISE_TESTS),
     ),
-    "convolution, weights: one output more of a row of NXC": (
-        mistake_in(WEIGHTS, "min(first + kSegment, width);", "min(first + kSegment, width + 1);"),
+    "convolution, weights: tiles are filled while they are read": (
+        mistake_in(WEIGHTS, "    __syncthreads(); // the tiles before are no longer used\n", ""),
+        *("thread", RACE + "depthwise/weights_gradient.cu", DEPTHWISE_TESTS),
+    ),
+    "convolution, weights: one column more of the image": (
+        mistake_in(WEIGHTS, "w >= 0 && w < plane.width)", "w >= 0 && w <= plane.width)"),
+        *(None, WRONG, DEPTHWISE_TESTS),
+    ),
+    "convolution, weights: strips lack their last tap": (
+        mistake_in(
+            WEIGHTS,
+            "k < U::kTaps; k++)\n        sums[k]",
+            "k < U::kTaps - 1; k++)\n        sums[k]",
+        ),
         *(None, WRONG, DEPTHWISE_TESTS),
     ),
     "convolution, weights: one slice more": (

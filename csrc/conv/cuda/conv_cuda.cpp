@@ -62,21 +62,16 @@ struct Shape {
 // Few channels in a group. The rules are those of an H200, for half types and for float32.
 bool half_prefers_cudnn_to_depthwise(const ConvProblem& p) {
   const Shape shape(p);
+  const bool is_data = p.pass == ConvPass::backward_data;
+  const bool is_weights = p.pass == ConvPass::backward_weights;
   if (p.ic * p.oc > 1)
-    return true;
+    return !(is_weights && shape.nxc);
   if (has_rows_only(p))
     return !shape.nxc;
-  constexpr int64_t some_taps = 5 * 5, many_taps = 7 * 7;
-  const bool is_window = shape.is_plane && shape.taps <= (shape.nxc ? many_taps : some_taps);
-  switch (p.pass) {
-    case ConvPass::forward:
-      return is_window;
-    case ConvPass::backward_data:
-      return false;
-    case ConvPass::backward_weights:
-      return shape.nxc ? is_window && shape.pixels >= 56 * 56 : shape.pixels >= 14 * 14;
-  }
-  return false;
+  if (!shape.is_plane || (is_data && !shape.is_dense) || (is_weights && !shape.nxc))
+    return false;
+  constexpr int64_t few_taps = 3 * 3, some_taps = 5 * 5, many_taps = 7 * 7;
+  return shape.taps <= (is_data ? few_taps : shape.nxc ? many_taps : some_taps);
 }
 
 bool float_prefers_cudnn_to_depthwise(const ConvProblem& p) {
@@ -86,12 +81,11 @@ bool float_prefers_cudnn_to_depthwise(const ConvProblem& p) {
     return false;
   switch (p.pass) {
     case ConvPass::forward:
-      return shape.nxc && shape.is_plane && shape.taps <= some_taps &&
-          !(shape.taps <= few_taps && shape.pixels < 28 * 28);
+      return shape.nxc && shape.is_plane && shape.taps <= some_taps;
     case ConvPass::backward_data:
       return has_rows_only(p) && !shape.nxc;
     case ConvPass::backward_weights:
-      return !shape.nxc && shape.pixels >= 14 * 14;
+      return shape.nxc && shape.is_plane && shape.taps <= few_taps;
   }
   return false;
 }

@@ -180,6 +180,17 @@ void with_row_taps(const GatherAxis& a, bool dilates, F&& f) {
   f(GeneralTaps{});
 }
 
+// `size` in as few parts as with `most` in each, of about equal sizes.
+inline int equal_parts(int64_t size, int64_t most) {
+  return static_cast<int>(ceil_div(size, ceil_div(size, most)));
+}
+
+// The floats of a row in shared memory that has at least `floats`: an odd number of vectors of 16
+// bytes, so that threads whose rows are next to each other find what they load in different banks.
+inline int odd_vectors(int64_t floats) {
+  return static_cast<int>(round_up(round_up(floats, 4) - 4, 8)) + 4;
+}
+
 using DepthwiseTypes = TypeList<float, c10::BFloat16, c10::Half>;
 
 // With channels innermost in both images.

@@ -399,8 +399,7 @@ NcxPlan plan_block(const DepthwiseGather& p, int columns, int rows, int planes) 
   t.line_vectors = ceil_div(width + t.vector - 1, t.vector);
   t.lines_at_once = std::max(1, kThreads / t.line_vectors);
   t.in_rows = std::min(p.axis[1].inputs(rows * kRows), p.axis[1].in);
-  // An odd number of vectors: threads of the next row find their inputs in other banks.
-  t.pitch = round_up(t.line_vectors * t.vector - 4, 8) + 4;
+  t.pitch = odd_vectors(t.line_vectors * t.vector);
   t.in_plane = p.in_channels * p.in_stride[1];
   t.weights = p.axis[1].taps * t.parts * kPartPitch<Taps>;
   const int64_t tiles_w = ceil_div(a.out, columns * kOutputs);
@@ -423,11 +422,6 @@ NcxPlan plan_block(const DepthwiseGather& p, int columns, int rows, int planes) 
 
 int64_t shared_floats(const NcxPlan& t) {
   return t.planes * (int64_t(t.in_rows) * t.pitch + t.weights);
-}
-
-// `size` in as few parts as with `most` in each, of about equal sizes.
-int equal_parts(int64_t size, int64_t most) {
-  return ceil_div(size, ceil_div(size, most));
 }
 
 // As much of a plane as there is, then as many planes; halved until the tile fits in shared memory.

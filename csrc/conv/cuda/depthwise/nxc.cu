@@ -20,6 +20,7 @@ constexpr int kOutputs = 8;
 constexpr int kVector =
     4; // channels; more of a narrow type would leave registers for fewer outputs
 constexpr int kWeightsBytes = 24 * 1024;
+constexpr int kLoads = 8; // of weights that are under way
 // A block takes several runs, to load weights for all of them; so many keep a large GPU busy.
 constexpr int64_t kMaxBlocks = 6 * 132;
 
@@ -32,6 +33,7 @@ struct NxcPlan {
   int spacing; // of a run's outputs
   int runs_per_row;
   int64_t runs;
+  Divisor by_parts, by_height, by_depth; // by_height, by_depth: of the kernel
 };
 
 // The first output of a run.
@@ -59,17 +61,27 @@ __device__ void stage_weights(
   // `width` divides kThreads, so that a thread stays with a channel.
   const int thread = threadIdx.y * blockDim.x + threadIdx.x, c = first_channel + thread % width;
   const int count = min(t.capacity, t.steps - first) * Taps::kTaps * kInputs;
-  for (int vector = thread / width; vector < count; vector += kThreads / width) {
-    const int tap = vector / kInputs % Taps::kTaps;
-    int step = vector / (kInputs * Taps::kTaps) + first;
-    const int w = step % t.parts * Taps::kTaps + tap;
-    step /= t.parts;
-    const int h = step % p.axis[1].taps;
-    step /= p.axis[1].taps;
-    const int d = step % p.axis[0].taps;
-    const int input = step / p.axis[0].taps * kInputs + vector % kInputs;
-    const bool exists = c < p.channels && w >= p.axis[2].first && w < p.axis[2].taps;
-    shared[vector * width + thread % width] = exists ? p.weight<T>(c, input, d, h, w) : 0.f;
+  const auto weight = [&](int vector) {
+    auto rest = static_cast<uint32_t>(vector / (kInputs * Taps::kTaps) + first);
+    const auto part = static_cast<int>(t.by_parts.split(rest));
+    const auto h = static_cast<int>(t.by_height.split(rest));
+    const auto d = static_cast<int>(t.by_depth.split(rest));
+    const int input = static_cast<int>(rest) * kInputs + vector % kInputs;
+    const int w = part * Taps::kTaps + vector / kInputs % Taps::kTaps;
+    const bool exists =
+        vector < count && c < p.channels && w >= p.axis[2].first && w < p.axis[2].taps;
+    return exists ? p.weight<T>(c, input, d, h, w) : 0.f;
+  };
+  const int step = kThreads / width;
+  for (int begin = thread / width; begin < count; begin += kLoads * step) {
+    float weights[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; i++)
+      weights[i] = weight(begin + i * step);
+#pragma unroll
+    for (int i = 0; i < kLoads; i++)
+      if (begin + i * step < count)
+        shared[(begin + i * step) * width + thread % width] = weights[i];
   }
 }
 
@@ -247,6 +259,9 @@ NxcPlan plan_nxc(const DepthwiseGather& p, int n, int inputs, int taps, int spac
   t.spacing = spacing;
   t.runs_per_row = ceil_div(p.axis[2].out, int64_t(kOutputs) * spacing) * spacing;
   t.runs = p.n * p.axis[0].out * p.axis[1].out * t.runs_per_row;
+  t.by_parts = Divisor(t.parts);
+  t.by_height = Divisor(p.axis[1].taps);
+  t.by_depth = Divisor(p.axis[0].taps);
   return t;
 }
 

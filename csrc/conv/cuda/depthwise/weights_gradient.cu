@@ -1,32 +1,340 @@
 // The gradient of the weights of a convolution with few channels in a group: for each pair of an
 // output and an input channel and each tap the sum over all outputs, of outputs times the inputs
-// that they meet. The outputs are cut into slices; a block sums one, for some channels and all rows
-// of the kernel, into scratch memory, and then the sums of the slices are added in their order.
-// What is summed where depends on sizes alone.
+// that they meet. The outputs are cut into tiles and these into slices; a block sums a slice, for
+// some rows of the kernel, into scratch memory, and then the sums of the slices are added in their
+// order. What is summed where depends on sizes alone.
 //
-// With channels innermost a thread has a vector of channels and one part of a kernel row, and goes
-// along the rows of its slice. Otherwise the lanes of a warp have neighbouring outputs of one
-// channel and add up what each has found. Threads of one block read the same rows, from the
-// first-level cache all but the first.
+// A block brings each tile of outputs and the inputs that it meets into shared memory, as float and
+// with zeros where the image ends, of one pair or, with channels innermost, of kLanes neighbouring
+// output channels. There a thread has a unit: a part of a kernel row, of one pair. It multiplies it
+// by strips of kOutputs outputs; threads that share a unit take strips in turn, and are added up in
+// the end.
 #include <algorithm>
+#include <optional>
 
 #include "conv/cuda/depthwise/depthwise.h"
 #include "core/cuda/launch.h"
+#include "core/cuda/vector.h"
 
 namespace torch_dnnl::cuda {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kWarp = 32;
-constexpr int kVector = 4;    // channels of a thread
-constexpr int kOutputs = 4;   // of a row, at once
-constexpr int kSegment = 64;  // outputs of a row that are not divided between slices
+constexpr int kThreads = 256;
+constexpr int kMinBlocks = 3; // of a multiprocessor, whose registers they share
+constexpr int kOutputs = 8;   // of a strip
+constexpr int kVector = 4;    // floats of one access to shared memory
+constexpr int kLoads = 8;     // of a thread that are under way
+constexpr int kSharedFloats = 12 * 1024;
 constexpr int kBlocks = 1056; // that keep a large GPU busy: 8 for each of 132 multiprocessors
-constexpr int kAdders = 16;   // threads that add the slices of one weight
+constexpr int kWarp = 32;
+constexpr int kAdders = 16; // threads that add the slices of one weight
 
-struct Slices {
-  int64_t items, length; // of work: of all, and of a slice
+// What a thread sums: kTaps neighbouring taps of rows that move by kStride, or, if that is 0, one
+// tap, with any stride and dilation. kLanes: output channels of a block, which lie next to each
+// other in both images; 1 for any layout.
+template <int kTaps_, int kStride_, int kLanes_>
+struct Unit {
+  static constexpr int kTaps = kTaps_, kStride = kStride_, kLanes = kLanes_;
+  static_assert(kStride > 0 || kTaps == 1);
 };
+
+struct WeightsPlan {
+  int inputs, parts, kernel_rows, units; // of a block: of a group, of a row, and all together
+  int row_chunks, part_chunks;           // that the kernel's rows, and their parts, are cut into
+  int strips;                            // that are summed at once
+  int rows, columns;                     // of a tile of outputs
+  int in_rows, in_columns;               // of the tile of inputs
+  int pitch, in_pitch;                   // of the rows of tiles, in floats
+  int channel_tiles;
+  int64_t tiles_h, tiles_w, tiles, length; // tiles: of all images; length: those of a slice
+  bool is_square;                // whether the tile of inputs has all that its outputs meet
+  bool src_vectors, dst_vectors; // whether these are read in vectors of channels
+  Divisor by_rows, by_columns, by_in_columns;
+
+  int threads(int lanes) const {
+    return units * strips * lanes;
+  }
+  int64_t slices() const {
+    return ceil_div(tiles, length);
+  }
+};
+
+// A part of a plane of an image.
+struct Area {
+  int top, left, rows, columns;
+};
+
+// The strides of a plane, and what it has; around it are zeros.
+struct Plane {
+  int64_t row;
+  int pixel; // a row is not longer than 2^28
+  int height, width;
+
+  __device__ Plane(const int64_t* stride, const int64_t* size)
+      : row(stride[3]),
+        pixel(static_cast<int>(stride[4])),
+        height(static_cast<int>(size[1])),
+        width(static_cast<int>(size[2])) {}
+};
+
+// Copies an area to shared memory, n channels at a time: `from` is the first pixel of the plane, at
+// the thread's channels. A thread's pixels are equal distances apart.
+template <int kLanes, int n, class T>
+__device__ __forceinline__ void stage(
+    const T* from,
+    const Plane& plane,
+    const Area& area,
+    const Divisor& by_columns,
+    int pitch,
+    float* shared) {
+  constexpr int kAcross = kLanes / n;
+  const int slots = blockDim.x / kAcross;
+  auto row = static_cast<uint32_t>(threadIdx.x / kAcross);
+  auto column = static_cast<int>(by_columns.split(row));
+  auto step_rows = static_cast<uint32_t>(slots);
+  const auto step_columns = static_cast<int>(by_columns.split(step_rows));
+  int h = area.top + static_cast<int>(row), w = area.left + column;
+  from += h * plane.row + static_cast<int64_t>(w) * plane.pixel;
+  const int64_t step = step_rows * plane.row + static_cast<int64_t>(step_columns) * plane.pixel;
+  const int64_t next_row = plane.row - static_cast<int64_t>(area.columns) * plane.pixel;
+  int to = static_cast<int>(row) * pitch + column * kLanes + threadIdx.x % kAcross * n;
+  const int step_to = static_cast<int>(step_rows) * pitch + step_columns * kLanes;
+  const int next_row_to = pitch - area.columns * kLanes;
+  const int bottom = area.top + area.rows, right = area.left + area.columns;
+  while (h < bottom) {
+    Vector<T, n> values[kLoads] = {};
+    int at[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; i++) {
+      at[i] = h < bottom ? to : -1;
+      if (h >= 0 && h < min(bottom, plane.height) && w >= 0 && w < plane.width)
+        values[i] = load_vector<n>(from);
+      h += static_cast<int>(step_rows);
+      w += step_columns;
+      from += step;
+      to += step_to;
+      if (w >= right) {
+        h++;
+        w -= area.columns;
+        from += next_row;
+        to += next_row_to;
+      }
+    }
+    asm volatile("" ::: "memory"); // else the compiler waits for each load before the next one
+#pragma unroll
+    for (int i = 0; i < kLoads; i++) {
+      if (at[i] < 0)
+        continue;
+      Vector<float, n> floats;
+#pragma unroll
+      for (int e = 0; e < n; e++)
+        floats.at[e] = static_cast<float>(values[i].at[e]);
+      store_vector(shared + at[i], floats);
+    }
+  }
+}
+
+// The same, with vectors of channels or without.
+template <int kLanes, class T>
+__device__ __forceinline__ void stage(
+    bool vectors,
+    const T* from,
+    const Plane& plane,
+    const Area& area,
+    const Divisor& by_columns,
+    int pitch,
+    float* shared) {
+  if constexpr (kLanes > kVector) {
+    if (vectors)
+      return stage<kLanes, kVector>(from, plane, area, by_columns, pitch, shared);
+  }
+  stage<kLanes, 1>(from, plane, area, by_columns, pitch, shared);
+}
+
+// Neighbouring pixels of a tile.
+template <int kLanes, int n>
+__device__ __forceinline__ void load_pixels(const float* from, float (&to)[n]) {
+  if constexpr (kLanes == 1) {
+    static_assert(n % kVector == 0);
+#pragma unroll
+    for (int i = 0; i < n; i += kVector) {
+      const auto vector = load_vector<kVector>(from + i);
+#pragma unroll
+      for (int e = 0; e < kVector; e++)
+        to[i + e] = vector.at[e];
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < n; i++)
+      to[i] = from[i * kLanes];
+  }
+}
+
+// Adds what a strip gives. `count`: of its outputs that exist, which are all if kWhole.
+template <bool kWhole, class U>
+__device__ __forceinline__ void add_strip(
+    const float* inputs,
+    const float* outputs,
+    int stride,
+    int count,
+    float (&sums)[U::kTaps]) {
+  float y[kOutputs];
+  load_pixels<U::kLanes>(outputs, y);
+  if constexpr (U::kStride == 0) {
+#pragma unroll
+    for (int r = 0; r < kOutputs; r++)
+      if (kWhole || r < count)
+        sums[0] += inputs[r * stride * U::kLanes] * y[r];
+  } else {
+    constexpr int kInputs = (kOutputs - 1) * U::kStride + U::kTaps;
+    constexpr int kStep = U::kLanes == 1 ? kVector : 1;
+    float x[(kInputs + kStep - 1) / kStep * kStep];
+    load_pixels<U::kLanes>(inputs, x);
+#pragma unroll
+    for (int r = 0; r < kOutputs; r++) {
+      if (!kWhole && r >= count)
+        break;
+#pragma unroll
+      for (int k = 0; k < U::kTaps; k++)
+        sums[k] += x[r * U::kStride + k] * y[r];
+    }
+  }
+}
+
+// Adds the sums of `strips` threads that are kLanes apart to those of the first one, which is left
+// with them.
+template <int kLanes, int kTaps>
+__device__ void add_threads(int strip, int strips, float* shared, float (&sums)[kTaps]) {
+  const auto at = [&](int k, int distance) -> float& {
+    return shared[k * blockDim.x + threadIdx.x + distance * kLanes];
+  };
+  for (int rest = strips; rest > 1;) {
+    const int half = (rest + 1) / 2;
+    __syncthreads(); // what lay there before is no longer used
+    if (strip >= half && strip < rest) {
+#pragma unroll
+      for (int k = 0; k < kTaps; k++)
+        at(k, 0) = sums[k];
+    }
+    __syncthreads();
+    if (strip + half < rest) {
+#pragma unroll
+      for (int k = 0; k < kTaps; k++)
+        sums[k] += at(k, half);
+    }
+    rest = half;
+  }
+}
+
+template <class T, class U>
+__global__ void __launch_bounds__(kThreads, kMinBlocks) depthwise_weights_kernel(
+    const __grid_constant__ ConvProblem p,
+    const __grid_constant__ WeightsPlan t,
+    PartialSums sums) {
+  constexpr int kLanes = U::kLanes, kTaps = U::kTaps;
+  float* const inputs = dynamic_shared<float>();
+  float* const outputs = inputs + t.in_rows * t.in_pitch;
+  const int slot = threadIdx.x / kLanes;
+  const int unit = slot / t.strips, first_strip = slot % t.strips;
+
+  // What the block sums, and the thread of it.
+  const auto tile = static_cast<int>(blockIdx.x % t.channel_tiles);
+  const int64_t slice = blockIdx.x / t.channel_tiles;
+  int rest = blockIdx.y;
+  const int first_part = rest % t.part_chunks * t.parts;
+  rest /= t.part_chunks;
+  const int first_row = rest % t.row_chunks * t.kernel_rows;
+  rest /= t.row_chunks;
+  const auto kernel_depth = static_cast<int>(p.kernel[0]), ic = static_cast<int>(p.ic);
+  const int kd = rest % kernel_depth, first_input = rest / kernel_depth * t.inputs;
+  const int own_input = unit % t.inputs, input = first_input + own_input;
+  const int part = unit / t.inputs % t.parts, row = unit / t.inputs / t.parts;
+  const auto channels = static_cast<int>(p.groups * p.oc);
+  const int channel = tile * kLanes + static_cast<int>(threadIdx.x % kLanes);
+  // The output channels that the thread stages; one without channels stages the last ones.
+  const auto staged = [&](bool vectors) {
+    const int n = vectors ? kVector : 1;
+    const int lane = static_cast<int>(threadIdx.x) % (kLanes / n) * n;
+    return static_cast<int64_t>(min(tile * kLanes + lane, channels - n));
+  };
+  const int64_t in_channel =
+      t.is_square ? staged(t.src_vectors) : staged(t.src_vectors) / p.oc * p.ic + first_input;
+  const T* const src = static_cast<const T*>(p.src) + in_channel * p.src_stride[1];
+  const T* const dst = static_cast<const T*>(p.dst) + staged(t.dst_vectors) * p.dst_stride[1];
+  const Plane src_plane(p.src_stride, p.src_size), dst_plane(p.dst_stride, p.dst_size);
+
+  const auto stride_h = static_cast<int>(p.stride[1]), stride_w = static_cast<int>(p.stride[2]);
+  const auto dilation_h = static_cast<int>(p.dilation[1]);
+  const auto dilation_w = static_cast<int>(p.dilation[2]);
+  const int strips = t.rows * (t.columns / kOutputs);
+  const auto lane = static_cast<int>(threadIdx.x % kLanes);
+  const int in_lane = t.is_square ? lane / ic * ic + own_input : lane;
+  const float* const own_inputs =
+      inputs + in_lane + row * dilation_h * t.in_pitch + part * kTaps * dilation_w * kLanes;
+  const float* const own_outputs = outputs + lane;
+
+  float total[kTaps] = {};
+  const int64_t end = min((slice + 1) * t.length, t.tiles);
+  for (int64_t index = slice * t.length; index < end; index++) {
+    Digits digits{index};
+    const int left = static_cast<int>(digits.next(t.tiles_w)) * t.columns;
+    const int top = static_cast<int>(digits.next(t.tiles_h)) * t.rows;
+    const int64_t d = digits.next(p.dst_size[0]), image = digits.rest;
+    const int64_t id = d * p.stride[0] + kd * p.dilation[0] - p.pad[0];
+    if (id < 0 || id >= p.src_size[0])
+      continue;
+    const Area in_area{
+        top * stride_h + first_row * dilation_h - static_cast<int>(p.pad[1]),
+        left * stride_w + first_part * kTaps * dilation_w - static_cast<int>(p.pad[2]),
+        t.in_rows,
+        t.in_columns};
+    __syncthreads(); // the tiles before are no longer used
+    stage<kLanes>(
+        t.src_vectors,
+        src + image * p.src_stride[0] + id * p.src_stride[2],
+        src_plane,
+        in_area,
+        t.by_in_columns,
+        t.in_pitch,
+        inputs);
+    stage<kLanes>(
+        t.dst_vectors,
+        dst + image * p.dst_stride[0] + d * p.dst_stride[2],
+        dst_plane,
+        {top, left, t.rows, t.columns},
+        t.by_columns,
+        t.pitch,
+        outputs);
+    __syncthreads();
+    float found[kTaps] = {}; // in the tile: sums stay short
+    for (int strip = first_strip; strip < strips; strip += t.strips) {
+      auto quotient = static_cast<uint32_t>(strip); // rows run fastest: see odd_vectors
+      const auto h = static_cast<int>(t.by_rows.split(quotient));
+      const int w = static_cast<int>(quotient) * kOutputs;
+      const int count = dst_plane.width - left - w;
+      if (top + h >= dst_plane.height || count <= 0)
+        continue;
+      const float* const x = own_inputs + h * stride_h * t.in_pitch + w * stride_w * kLanes;
+      const float* const y = own_outputs + h * t.pitch + w * kLanes;
+      count >= kOutputs ? add_strip<true, U>(x, y, stride_w, count, found)
+                        : add_strip<false, U>(x, y, stride_w, count, found);
+    }
+#pragma unroll
+    for (int k = 0; k < kTaps; k++)
+      total[k] += found[k];
+  }
+  add_threads<kLanes>(first_strip, t.strips, inputs, total);
+
+  const int kh = first_row + row;
+  if (first_strip != 0 || channel >= channels || kh >= p.kernel[1])
+    return;
+#pragma unroll
+  for (int k = 0; k < kTaps; k++) {
+    const int kw = (first_part + part) * kTaps + k;
+    if (kw < p.kernel[2])
+      sums.at(slice, (kd * p.kernel[1] + kh) * p.kernel[2] + kw)[channel * ic + input] = total[k];
+  }
+}
 
 // weights[o, i, k] = the sum over the slices of what they have at k and (o, i): kAdders threads add
 // each kAdders-th slice, and the first one what they have found, both in order.
@@ -63,286 +371,151 @@ __global__ void __launch_bounds__(kWarp* kAdders)
   }
 }
 
-// An output channel and an input channel of its group.
-struct Pair {
-  int64_t out, in;
-
-  __device__ static Pair at(const ConvProblem& p, int index) {
-    const int64_t out = index / p.ic;
-    return {out, out / p.oc * p.ic + index - out * p.ic};
-  }
-};
-
-int pairs_of(const ConvProblem& p) {
-  return static_cast<int>(p.groups * p.oc * p.ic);
+// Of a row of `columns` pixels.
+int pitch_of(int columns, int lanes) {
+  return lanes == 1 ? odd_vectors(columns) : columns * lanes;
 }
 
-// A part of a row of the kernel: taps [w, w + kTaps) of row (d, h).
-struct KernelPart {
-  int d, h, w;
-
-  __device__ static KernelPart at(const ConvProblem& p, int index, int taps) {
-    const int parts = (static_cast<int>(p.kernel[2]) + taps - 1) / taps;
-    const int row = index / parts, rows = static_cast<int>(p.kernel[1]);
-    return {row / rows, row % rows, index % parts * taps};
-  }
-
-  __device__ int64_t first_tap(const ConvProblem& p) const {
-    return (d * p.kernel[1] + h) * p.kernel[2] + w;
-  }
-};
-
-// Where output x and the first of tap k meet the source, along one axis.
-__device__ __forceinline__ int source(const ConvProblem& p, int axis, int x, int k) {
-  return x * static_cast<int>(p.stride[axis]) + k * static_cast<int>(p.dilation[axis]) -
-      static_cast<int>(p.pad[axis]);
+// Of blocks with the units and the tile in `t`.
+template <class U>
+WeightsPlan plan_block(const ConvProblem& p, WeightsPlan t) {
+  const auto reach = [&](int axis, int outputs, int taps) {
+    return (outputs - 1) * p.stride[axis] + (taps - 1) * p.dilation[axis] + 1;
+  };
+  t.row_chunks = ceil_div(p.kernel[1], t.kernel_rows);
+  t.part_chunks = ceil_div(ceil_div(p.kernel[2], U::kTaps), t.parts);
+  t.units = t.kernel_rows * t.parts * t.inputs;
+  t.strips = std::min(kThreads / U::kLanes / t.units, t.rows * t.columns / kOutputs);
+  constexpr int64_t kMost = kSharedFloats; // more than fits is all the same
+  t.in_rows = static_cast<int>(std::min(kMost, reach(1, t.rows, t.kernel_rows)));
+  t.in_columns = static_cast<int>(std::min(kMost, reach(2, t.columns, t.parts * U::kTaps)));
+  t.pitch = pitch_of(t.columns, U::kLanes);
+  t.in_pitch = pitch_of(t.in_columns, U::kLanes);
+  t.channel_tiles = ceil_div(p.groups * p.oc, U::kLanes);
+  t.tiles_h = ceil_div(p.dst_size[1], t.rows);
+  t.tiles_w = ceil_div(p.dst_size[2], t.columns);
+  t.tiles = p.n * p.dst_size[0] * t.tiles_h * t.tiles_w;
+  t.by_rows = Divisor(t.rows);
+  t.by_columns = Divisor(t.columns);
+  t.by_in_columns = Divisor(t.in_columns);
+  return t;
 }
 
-__device__ __forceinline__ bool inside(const ConvProblem& p, int axis, int position) {
-  return position >= 0 && position < p.src_size[axis];
+dim3 grid_of(const ConvProblem& p, const WeightsPlan& t, int64_t slices) {
+  return {
+      static_cast<unsigned>(slices * t.channel_tiles),
+      static_cast<unsigned>(p.ic / t.inputs * p.kernel[0] * t.row_chunks * t.part_chunks)};
 }
 
-// `parts`: of all rows of the kernel.
-template <class T, int n, int kTaps, int kStride>
-__global__ void __launch_bounds__(kThreads) depthwise_weights_nxc_kernel(
-    const __grid_constant__ ConvProblem p,
-    const __grid_constant__ Slices slices,
-    int parts,
-    PartialSums sums) {
-  const auto pairs = static_cast<int>(sums.pairs);
-  const int first_pair = (blockIdx.y * blockDim.x + threadIdx.x) * n;
-  const int index = blockIdx.z * blockDim.y + threadIdx.y;
-  if (first_pair >= pairs || index >= parts)
-    return;
-  const KernelPart part = KernelPart::at(p, index, kTaps);
-  const Pair pair = Pair::at(p, first_pair); // a vector has one input channel in a group
-  const auto width = static_cast<int>(p.dst_size[2]);
-  const int segments = (width + kSegment - 1) / kSegment;
-  const T* const src = static_cast<const T*>(p.src) + pair.in;
-  const T* const dst = static_cast<const T*>(p.dst) + pair.out;
-  float total[kTaps][n] = {};
-  const int64_t begin = blockIdx.x * slices.length;
-  const int64_t end = min(begin + slices.length, slices.items);
-  for (int64_t item = begin; item < end; item++) {
-    const int64_t row = item / segments, plane = row / p.dst_size[1];
-    const auto h = static_cast<int>(row - plane * p.dst_size[1]);
-    const int64_t image = plane / p.dst_size[0];
-    const auto d = static_cast<int>(plane - image * p.dst_size[0]);
-    const int id = source(p, 0, d, part.d), ih = source(p, 1, h, part.h);
-    if (!inside(p, 0, id) || !inside(p, 1, ih))
-      continue;
-    const T* x = src + image * p.src_stride[0] + id * p.src_stride[2] + ih * p.src_stride[3];
-    const T* y = dst + image * p.dst_stride[0] + d * p.dst_stride[2] + h * p.dst_stride[3];
-    const int first = static_cast<int>(item - row * segments) * kSegment;
-    const int last = min(first + kSegment, width);
-    float segment[kTaps][n] = {};
-    for (int w = first; w < last; w += kOutputs) {
-      Vector<T, n> outputs[kOutputs] = {};
-#pragma unroll
-      for (int r = 0; r < kOutputs; r++)
-        if (w + r < last)
-          outputs[r] = load_vector<n>(y + (w + r) * p.dst_stride[4]);
-      const auto add = [&](const Vector<T, n>& input, int r, int k) {
-#pragma unroll
-        for (int v = 0; v < n; v++)
-          segment[k][v] += static_cast<float>(input.at[v]) * static_cast<float>(outputs[r].at[v]);
-      };
-      const auto load = [&](int position) {
-        return load_vector<n>(x + position * p.src_stride[4]);
-      };
-      if constexpr (kStride == 0) { // any stride and dilation
-#pragma unroll
-        for (int k = 0; k < kTaps; k++) {
-#pragma unroll
-          for (int r = 0; r < kOutputs; r++) {
-            const int position = source(p, 2, w + r, part.w + k);
-            if (w + r < last && inside(p, 2, position))
-              add(load(position), r, k);
-          }
-        }
-      } else {
-        // All loads are under way before the first one is used.
-        constexpr int kInputs = (kOutputs - 1) * kStride + kTaps;
-        const int origin = source(p, 2, w, part.w);
-        const T* const at = x + origin * p.src_stride[4];
-        Vector<T, n> inputs[kInputs] = {};
-#pragma unroll
-        for (int i = 0; i < kInputs; i++)
-          if (inside(p, 2, origin + i))
-            inputs[i] = load_vector<n>(at + i * p.src_stride[4]);
-#pragma unroll
-        for (int r = 0; r < kOutputs; r++) {
-#pragma unroll
-          for (int k = 0; k < kTaps; k++)
-            if (w + r < last)
-              add(inputs[r * kStride + k], r, k);
-        }
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < kTaps; k++) {
-#pragma unroll
-      for (int v = 0; v < n; v++)
-        total[k][v] += segment[k][v];
-    }
-  }
-  float* to = sums.at(blockIdx.x, part.first_tap(p)) + first_pair;
-#pragma unroll
-  for (int k = 0; k < kTaps; k++) {
-    if (part.w + k >= p.kernel[2])
+int64_t shared_floats(const WeightsPlan& t) {
+  return int64_t(t.in_rows) * t.in_pitch + int64_t(t.rows) * t.pitch;
+}
+
+// As much of the kernel as there are threads for, and a large tile; halved until it fits into
+// shared memory, and while that makes more work for blocks which are few. None if the least of both
+// does not fit.
+template <class T, class U>
+std::optional<WeightsPlan> plan_weights(const ConvProblem& p) {
+  constexpr int kEnoughStrips = 4; // for each thread
+  constexpr int kColumns = U::kLanes == 1 ? 64 : 16, kLongRow = 8 * kColumns;
+  const int64_t parts = ceil_div(p.kernel[2], U::kTaps), height = p.dst_size[1];
+  WeightsPlan t{};
+  t.is_square = p.ic == p.oc && U::kLanes % p.ic == 0;
+  t.inputs = t.is_square ? static_cast<int>(p.ic) : 1;
+  const int slots = kThreads / U::kLanes / t.inputs;
+  t.parts = equal_parts(parts, slots);
+  t.kernel_rows = t.parts == parts ? equal_parts(p.kernel[1], slots / t.parts) : 1;
+  t.columns = static_cast<int>(
+      std::min<int64_t>(round_up(p.dst_size[2], kOutputs), height == 1 ? kLongRow : kColumns));
+  t.rows = static_cast<int>(std::min<int64_t>(height, kColumns));
+  const auto halve = [](int& count) { count = (count + 1) / 2; };
+  for (;;) {
+    t = plan_block<U>(p, t);
+    const int64_t tiles = t.tiles * t.channel_tiles * t.row_chunks * t.part_chunks;
+    const bool fits = shared_floats(t) <= kSharedFloats;
+    if (fits &&
+        (t.rows == 1 || tiles >= kBlocks ||
+         t.rows * t.columns <= kEnoughStrips * t.strips * kOutputs))
       break;
-#pragma unroll
-    for (int v = 0; v < n; v++)
-      to[k * pairs + v] = total[k][v];
+    if (t.rows > 1)
+      halve(t.rows);
+    else if (t.columns > kOutputs)
+      t.columns = static_cast<int>(round_up(t.columns / 2, kOutputs));
+    else if (t.kernel_rows > 1)
+      halve(t.kernel_rows);
+    else if (t.parts > 1)
+      halve(t.parts);
+    else
+      return std::nullopt;
   }
+  const dim3 one = grid_of(p, t, 1);
+  constexpr int64_t kMaxGridY = 65535;
+  if (p.ic / t.inputs * p.kernel[0] * t.row_chunks * t.part_chunks > kMaxGridY)
+    return std::nullopt;
+  const int64_t most_slices = ceil_div(kBlocks, int64_t(one.x) * one.y);
+  t.length = ceil_div(t.tiles, most_slices);
+  const auto has_vectors = [&](const void* data, const int64_t* stride) {
+    return U::kLanes > kVector && p.groups * p.oc % kVector == 0 &&
+        can_move_runs<T>(data, stride, kVector, /*axis=*/1);
+  };
+  t.src_vectors = t.is_square && has_vectors(p.src, p.src_stride);
+  t.dst_vectors = has_vectors(p.dst, p.dst_stride);
+  return t;
 }
 
-// A warp's lanes have neighbouring outputs.
-template <class T, int kTaps>
-__global__ void __launch_bounds__(kThreads) depthwise_weights_ncx_kernel(
-    const __grid_constant__ ConvProblem p,
-    const __grid_constant__ Slices slices,
-    int parts,
-    PartialSums sums) {
-  const auto pairs = static_cast<int>(sums.pairs);
-  const int64_t slice = blockIdx.x / pairs;
-  const auto own_pair = static_cast<int>(blockIdx.x - slice * pairs);
-  const int index = blockIdx.y * blockDim.y + threadIdx.y;
-  if (index >= parts)
-    return;
-  const KernelPart part = KernelPart::at(p, index, kTaps);
-  const Pair pair = Pair::at(p, own_pair);
-  const T* const src = static_cast<const T*>(p.src) + pair.in * p.src_stride[1];
-  const T* const dst = static_cast<const T*>(p.dst) + pair.out * p.dst_stride[1];
-  const int64_t pixels = p.dst_size[0] * p.dst_size[1] * p.dst_size[2]; // of an image
-  const auto height = static_cast<unsigned>(p.dst_size[1]);
-  const auto width = static_cast<unsigned>(p.dst_size[2]);
-  float total[kTaps] = {};
-  const int64_t begin = slice * slices.length;
-  const int64_t end = min(begin + slices.length, slices.items);
-  int64_t image = begin / pixels;
-  int64_t pixel = begin - image * pixels + threadIdx.x; // of the image
-  for (int64_t item = begin + threadIdx.x; item < end; item += kWarp, pixel += kWarp) {
-    while (pixel >= pixels) {
-      pixel -= pixels;
-      image++;
-    }
-    const auto row = static_cast<unsigned>(pixel) / width;
-    const auto w = static_cast<int>(static_cast<unsigned>(pixel) - row * width);
-    const auto h = static_cast<int>(row % height), d = static_cast<int>(row / height);
-    const int id = source(p, 0, d, part.d), ih = source(p, 1, h, part.h);
-    if (!inside(p, 0, id) || !inside(p, 1, ih))
-      continue;
-    const T* x = src + image * p.src_stride[0] + id * p.src_stride[2] + ih * p.src_stride[3];
-    const float y = static_cast<float>(
-        dst[image * p.dst_stride[0] + d * p.dst_stride[2] + h * p.dst_stride[3] +
-            w * p.dst_stride[4]]);
-    float inputs[kTaps]; // all loads are under way before the first one is used
-#pragma unroll
-    for (int k = 0; k < kTaps; k++) {
-      const int position = source(p, 2, w, part.w + k);
-      inputs[k] = part.w + k < p.kernel[2] && inside(p, 2, position)
-          ? static_cast<float>(x[position * p.src_stride[4]])
-          : 0.f;
-    }
-#pragma unroll
-    for (int k = 0; k < kTaps; k++)
-      total[k] += inputs[k] * y;
-  }
-#pragma unroll
-  for (int k = 0; k < kTaps; k++) {
-#pragma unroll
-    for (int lanes = kWarp / 2; lanes > 0; lanes /= 2)
-      total[k] += __shfl_xor_sync(~0u, total[k], lanes);
-    if (threadIdx.x == 0 && part.w + k < p.kernel[2])
-      sums.at(slice, part.first_tap(p) + k)[own_pair] = total[k];
-  }
-}
-
-int parts_of(const ConvProblem& p, int taps) {
-  return static_cast<int>(p.kernel[0] * p.kernel[1] * ceil_div(p.kernel[2], taps));
-}
-
-// Runs a kernel that fills the sums of each slice, and adds these. `grid`: the blocks of one slice;
-// there are slices for about kBlocks, none of less than `least` items.
-template <class T>
-void run(
-    const ConvProblem& p,
-    void (*kernel)(ConvProblem, Slices, int, PartialSums),
-    dim3 grid,
-    dim3 block,
-    int parts,
-    int64_t items,
-    int64_t least) {
-  const int64_t most_slices = ceil_div(kBlocks, int64_t(grid.x) * grid.y * grid.z);
-  const Slices slices{items, std::max(least, ceil_div(items, most_slices))};
-  const auto count = static_cast<int>(ceil_div(items, slices.length));
-  PartialSums sums{product(p.kernel), pairs_of(p), nullptr};
-  const Scratch scratch(sums.offset(count, 0) * sizeof(float));
-  sums.data = static_cast<float*>(scratch.data());
-  grid.x *= count;
-  launch(kernel, grid, block, 0, p, slices, parts, sums);
-  constexpr int64_t kMaxGrid = 1 << 16;
-  const dim3 adders(static_cast<unsigned>(std::min(kMaxGrid, ceil_div(sums.elements(), kWarp))));
-  launch(add_slices_kernel<T>, adders, dim3(kWarp, kAdders), 0, p, count, sums);
-}
-
-template <class T, int n, int kTaps, int kStride>
-void run_nxc(const ConvProblem& p) {
-  const int parts = parts_of(p, kTaps);
-  const int64_t vectors = ceil_div(pairs_of(p), n);
-  const int lanes = vectors > 16 ? 32 : vectors > 8 ? 16 : 8;
-  const dim3 block(lanes, std::min(parts, kThreads / lanes));
-  const dim3 grid(1, ceil_div(vectors, lanes), ceil_div(parts, block.y));
-  const int64_t items = p.n * p.dst_size[0] * p.dst_size[1] * ceil_div(p.dst_size[2], kSegment);
-  const auto kernel = depthwise_weights_nxc_kernel<T, n, kTaps, kStride>;
-  run<T>(p, kernel, grid, block, parts, items, /*least=*/1);
-}
-
-template <class T, int kTaps>
-void run_ncx(const ConvProblem& p) {
-  const int parts = parts_of(p, kTaps);
-  const dim3 block(kWarp, std::min(parts, kThreads / kWarp));
-  const dim3 grid(pairs_of(p), ceil_div(parts, block.y));
-  const int64_t items = p.n * product(p.dst_size);
-  run<T>(p, depthwise_weights_ncx_kernel<T, kTaps>, grid, block, parts, items, /*least=*/512);
-}
-
-// With vectors of channels where both images are read in them.
-template <class T>
-void run_nxc(const ConvProblem& p) {
-  const bool has_vectors = p.ic == 1 && p.oc == 1 && p.groups % kVector == 0 &&
-      can_move_runs<T>(p.src, p.src_stride, kVector, /*axis=*/1) &&
-      can_move_runs<T>(p.dst, p.dst_stride, kVector, /*axis=*/1);
+// Calls f(type, unit) for the type and the units of a problem.
+template <class F>
+void with_weights_kernel(const ConvProblem& p, F&& f) {
+  constexpr int kMany = 32, kFew = 8;
   const auto taps = static_cast<int>(p.kernel[2]);
-  const int64_t stride = p.dilation[2] == 1 ? p.stride[2] : 0;
-  if (!has_vectors)
-    return taps == 3 && stride == 1 ? run_nxc<T, 1, 3, 1>(p) : run_nxc<T, 1, 4, 0>(p);
-  if (stride == 1)
-    return with_constant<4, 3, 5, 7>(taps, [&](auto kTaps) { run_nxc<T, kVector, kTaps, 1>(p); });
-  if (stride == 2)
-    return taps == 3 ? run_nxc<T, kVector, 3, 2>(p) : run_nxc<T, kVector, 4, 2>(p);
-  run_nxc<T, kVector, 4, 0>(p);
-}
-
-template <class T>
-void run_ncx(const ConvProblem& p) {
-  with_constant<4, 3, 5, 7>(
-      static_cast<int>(p.kernel[2]), [&](auto kTaps) { run_ncx<T, kTaps>(p); });
+  const int64_t channels = p.groups * p.oc, stride = p.dilation[2] == 1 ? p.stride[2] : 0;
+  const auto with_lanes = [&]<int kLanes>(auto type, std::integral_constant<int, kLanes>) {
+    if (stride == 1)
+      return with_constant<4, 3, 5, 7, 8>(
+          std::min(taps, 8), [&](auto kTaps) { f(type, Unit<kTaps, 1, kLanes>{}); });
+    if (stride == 2)
+      return with_constant<4, 3, 5>(taps, [&](auto kTaps) { f(type, Unit<kTaps, 2, kLanes>{}); });
+    f(type, Unit<1, 0, kLanes>{});
+  };
+  dispatch(DepthwiseTypes{}, p.dtype, [&](auto type) {
+    if (channels == 1 || p.src_stride[1] != 1 || p.dst_stride[1] != 1)
+      return with_lanes(type, std::integral_constant<int, 1>{});
+    if (channels <= kFew)
+      return f(type, Unit<1, 0, kFew>{});
+    with_lanes(type, std::integral_constant<int, kMany>{});
+  });
 }
 
 } // namespace
 
 bool supports_depthwise_weights(const ConvProblem& p) {
-  constexpr int64_t kMaxGridYZ = 65535;
-  return product(p.kernel) <= kMaxGridYZ && product(p.dst_size) >> 31 == 0 &&
-      pairs_of(p) <= kMaxGridYZ * 8;
+  bool fits = false;
+  with_weights_kernel(p, [&]<class T, class U>(std::type_identity<T>, U) {
+    fits = plan_weights<T, U>(p).has_value();
+  });
+  return fits;
 }
 
 void depthwise_weights(const ConvProblem& p) {
-  const bool is_nxc = p.groups * p.oc > 1 && p.src_stride[1] == 1 && p.dst_stride[1] == 1;
-  dispatch(DepthwiseTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
-    is_nxc ? run_nxc<T>(p) : run_ncx<T>(p);
+  with_weights_kernel(p, [&]<class T, class U>(std::type_identity<T>, U) {
+    const WeightsPlan t = plan_weights<T, U>(p).value();
+    const auto slices = static_cast<int>(t.slices());
+    PartialSums sums{product(p.kernel), p.groups * p.oc * p.ic, nullptr};
+    const Scratch scratch(sums.offset(slices, 0) * sizeof(float));
+    sums.data = static_cast<float*>(scratch.data());
+    const int threads = t.threads(U::kLanes);
+    const int64_t floats = std::max(shared_floats(t), int64_t(threads) * U::kTaps);
+    launch(
+        depthwise_weights_kernel<T, U>,
+        grid_of(p, t, slices),
+        dim3(threads),
+        floats * sizeof(float),
+        p,
+        t,
+        sums);
+    constexpr int64_t kMaxGrid = 1 << 16;
+    const dim3 adders(static_cast<unsigned>(std::min(kMaxGrid, ceil_div(sums.elements(), kWarp))));
+    launch(add_slices_kernel<T>, adders, dim3(kWarp, kAdders), 0, p, slices, sums);
   });
 }
 
