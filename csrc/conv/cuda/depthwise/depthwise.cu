@@ -8,6 +8,7 @@
 //   nxc.cu               the kernel for channels innermost
 //   ncx.cu               the kernel for every other layout
 //   weights_gradient.cu  the gradient of the weights
+//   weights_plan.h       how its work is cut into blocks
 #include <algorithm>
 #include <numeric>
 

@@ -10,54 +10,20 @@
 // by strips of kOutputs outputs; threads that share a unit take strips in turn, and are added up in
 // the end.
 #include <algorithm>
-#include <optional>
 
-#include "conv/cuda/depthwise/depthwise.h"
+#include "conv/cuda/depthwise/weights_plan.h"
 #include "core/cuda/launch.h"
 #include "core/cuda/vector.h"
 
 namespace torch_dnnl::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+using namespace depthwise_weights_detail;
+
 constexpr int kMinBlocks = 3; // of a multiprocessor, whose registers they share
-constexpr int kOutputs = 8;   // of a strip
-constexpr int kVector = 4;    // floats of one access to shared memory
 constexpr int kLoads = 8;     // of a thread that are under way
-constexpr int kSharedFloats = 12 * 1024;
-constexpr int kBlocks = 1056; // that keep a large GPU busy: 8 for each of 132 multiprocessors
 constexpr int kWarp = 32;
 constexpr int kAdders = 16; // threads that add the slices of one weight
-
-// What a thread sums: kTaps neighbouring taps of rows that move by kStride, or, if that is 0, one
-// tap, with any stride and dilation. kLanes: output channels of a block, which lie next to each
-// other in both images; 1 for any layout.
-template <int kTaps_, int kStride_, int kLanes_>
-struct Unit {
-  static constexpr int kTaps = kTaps_, kStride = kStride_, kLanes = kLanes_;
-  static_assert(kStride > 0 || kTaps == 1);
-};
-
-struct WeightsPlan {
-  int inputs, parts, kernel_rows, units; // of a block: of a group, of a row, and all together
-  int row_chunks, part_chunks;           // that the kernel's rows, and their parts, are cut into
-  int strips;                            // that are summed at once
-  int rows, columns;                     // of a tile of outputs
-  int in_rows, in_columns;               // of the tile of inputs
-  int pitch, in_pitch;                   // of the rows of tiles, in floats
-  int channel_tiles;
-  int64_t tiles_h, tiles_w, tiles, length; // tiles: of all images; length: those of a slice
-  bool is_square;                // whether the tile of inputs has all that its outputs meet
-  bool src_vectors, dst_vectors; // whether these are read in vectors of channels
-  Divisor by_rows, by_columns, by_in_columns;
-
-  int threads(int lanes) const {
-    return units * strips * lanes;
-  }
-  int64_t slices() const {
-    return ceil_div(tiles, length);
-  }
-};
 
 // A part of a plane of an image.
 struct Area {
@@ -371,98 +337,6 @@ __global__ void __launch_bounds__(kWarp* kAdders)
   }
 }
 
-// Of a row of `columns` pixels.
-int pitch_of(int columns, int lanes) {
-  return lanes == 1 ? odd_vectors(columns) : columns * lanes;
-}
-
-// Of blocks with the units and the tile in `t`.
-template <class U>
-WeightsPlan plan_block(const ConvProblem& p, WeightsPlan t) {
-  const auto reach = [&](int axis, int outputs, int taps) {
-    return (outputs - 1) * p.stride[axis] + (taps - 1) * p.dilation[axis] + 1;
-  };
-  t.row_chunks = ceil_div(p.kernel[1], t.kernel_rows);
-  t.part_chunks = ceil_div(ceil_div(p.kernel[2], U::kTaps), t.parts);
-  t.units = t.kernel_rows * t.parts * t.inputs;
-  t.strips = std::min(kThreads / U::kLanes / t.units, t.rows * t.columns / kOutputs);
-  constexpr int64_t kMost = kSharedFloats; // more than fits is all the same
-  t.in_rows = static_cast<int>(std::min(kMost, reach(1, t.rows, t.kernel_rows)));
-  t.in_columns = static_cast<int>(std::min(kMost, reach(2, t.columns, t.parts * U::kTaps)));
-  t.pitch = pitch_of(t.columns, U::kLanes);
-  t.in_pitch = pitch_of(t.in_columns, U::kLanes);
-  t.channel_tiles = ceil_div(p.groups * p.oc, U::kLanes);
-  t.tiles_h = ceil_div(p.dst_size[1], t.rows);
-  t.tiles_w = ceil_div(p.dst_size[2], t.columns);
-  t.tiles = p.n * p.dst_size[0] * t.tiles_h * t.tiles_w;
-  t.by_rows = Divisor(t.rows);
-  t.by_columns = Divisor(t.columns);
-  t.by_in_columns = Divisor(t.in_columns);
-  return t;
-}
-
-dim3 grid_of(const ConvProblem& p, const WeightsPlan& t, int64_t slices) {
-  return {
-      static_cast<unsigned>(slices * t.channel_tiles),
-      static_cast<unsigned>(p.ic / t.inputs * p.kernel[0] * t.row_chunks * t.part_chunks)};
-}
-
-int64_t shared_floats(const WeightsPlan& t) {
-  return int64_t(t.in_rows) * t.in_pitch + int64_t(t.rows) * t.pitch;
-}
-
-// As much of the kernel as there are threads for, and a large tile; halved until it fits into
-// shared memory, and while that makes more work for blocks which are few. None if the least of both
-// does not fit.
-template <class T, class U>
-std::optional<WeightsPlan> plan_weights(const ConvProblem& p) {
-  constexpr int kEnoughStrips = 4; // for each thread
-  constexpr int kColumns = U::kLanes == 1 ? 64 : 16, kLongRow = 8 * kColumns;
-  const int64_t parts = ceil_div(p.kernel[2], U::kTaps), height = p.dst_size[1];
-  WeightsPlan t{};
-  t.is_square = p.ic == p.oc && U::kLanes % p.ic == 0;
-  t.inputs = t.is_square ? static_cast<int>(p.ic) : 1;
-  const int slots = kThreads / U::kLanes / t.inputs;
-  t.parts = equal_parts(parts, slots);
-  t.kernel_rows = t.parts == parts ? equal_parts(p.kernel[1], slots / t.parts) : 1;
-  t.columns = static_cast<int>(
-      std::min<int64_t>(round_up(p.dst_size[2], kOutputs), height == 1 ? kLongRow : kColumns));
-  t.rows = static_cast<int>(std::min<int64_t>(height, kColumns));
-  const auto halve = [](int& count) { count = (count + 1) / 2; };
-  for (;;) {
-    t = plan_block<U>(p, t);
-    const int64_t tiles = t.tiles * t.channel_tiles * t.row_chunks * t.part_chunks;
-    const bool fits = shared_floats(t) <= kSharedFloats;
-    if (fits &&
-        (t.rows == 1 || tiles >= kBlocks ||
-         t.rows * t.columns <= kEnoughStrips * t.strips * kOutputs))
-      break;
-    if (t.rows > 1)
-      halve(t.rows);
-    else if (t.columns > kOutputs)
-      t.columns = static_cast<int>(round_up(t.columns / 2, kOutputs));
-    else if (t.kernel_rows > 1)
-      halve(t.kernel_rows);
-    else if (t.parts > 1)
-      halve(t.parts);
-    else
-      return std::nullopt;
-  }
-  const dim3 one = grid_of(p, t, 1);
-  constexpr int64_t kMaxGridY = 65535;
-  if (p.ic / t.inputs * p.kernel[0] * t.row_chunks * t.part_chunks > kMaxGridY)
-    return std::nullopt;
-  const int64_t most_slices = ceil_div(kBlocks, int64_t(one.x) * one.y);
-  t.length = ceil_div(t.tiles, most_slices);
-  const auto has_vectors = [&](const void* data, const int64_t* stride) {
-    return U::kLanes > kVector && p.groups * p.oc % kVector == 0 &&
-        can_move_runs<T>(data, stride, kVector, /*axis=*/1);
-  };
-  t.src_vectors = t.is_square && has_vectors(p.src, p.src_stride);
-  t.dst_vectors = has_vectors(p.dst, p.dst_stride);
-  return t;
-}
-
 // Calls f(type, unit) for the type and the units of a problem.
 template <class F>
 void with_weights_kernel(const ConvProblem& p, F&& f) {
@@ -489,6 +363,8 @@ void with_weights_kernel(const ConvProblem& p, F&& f) {
 } // namespace
 
 bool supports_depthwise_weights(const ConvProblem& p) {
+  if (product(p.dst_size) == 0)
+    return false;
   bool fits = false;
   with_weights_kernel(p, [&]<class T, class U>(std::type_identity<T>, U) {
     fits = plan_weights<T, U>(p).has_value();
