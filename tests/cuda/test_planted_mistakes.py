@@ -230,8 +230,8 @@ MISTAKES = {
         ),
         *("thread", RACE + "depthwise/weights_gradient.cu", DEPTHWISE_TESTS),
     ),
-    "convolution, weights: tiles are filled while they are read": (
-        mistake_in(WEIGHTS, "    __syncthreads(); // the tiles before are no longer used\n", ""),
+    "convolution, weights: tiles are read while they are filled": (
+        mistake_in(WEIGHTS, "    __syncthreads();\n    float found", "    float found"),
         *("thread", RACE + "depthwise/weights_gradient.cu", DEPTHWISE_TESTS),
     ),
     "convolution, weights: one column more of the image": (

@@ -1,4 +1,4 @@
-// Products of bfloat16 and float16.
+// Products of bfloat16 and float16, and whether those of float32 are torch's.
 #include <ATen/Context.h>
 
 #include <algorithm>
@@ -109,6 +109,26 @@ template <class T>
 void HalfProducts<T>::release() {
   if (are_native())
     at::native::cpublas::brgemm_release();
+}
+
+bool FloatProducts::are_fast() {
+#if defined(CPU_CAPABILITY_AVX2)
+  const auto can_multiply = [] {
+    constexpr int64_t n = 16;
+    const float a = 2, b[n] = {3};
+    float c[n] = {};
+    try {
+      multiply({1, n, 1, 1, n, &a, b, c, /*adds=*/false});
+    } catch (const std::exception&) {
+      return false; // torch was built without oneDNN
+    }
+    return c[0] == a * b[0];
+  };
+  static const bool can = can_multiply();
+  return can && at::globalContext().userEnabledMkldnn();
+#else
+  return false;
+#endif
 }
 
 template struct HalfProducts<c10::BFloat16>;

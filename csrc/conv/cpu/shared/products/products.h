@@ -105,6 +105,8 @@ struct FloatProducts : ProductTypes<float, float, float, float, 1, 1, 128> {
     at::native::cpublas::brgemm(
         p.m, p.n, p.k, p.a_row, p.n, p.c_row, p.adds, p.a, p.b, p.c, /*is_vnni=*/false);
   }
+  // Whether torch's products take less time than ours: with AVX2, where they are there.
+  static bool are_fast();
 };
 
 // Sums of rows of outputs and of a panel: [row][pixel][kProductColumns].
