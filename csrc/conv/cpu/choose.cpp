@@ -145,14 +145,28 @@ bool prefers_pixel_lanes(const ConvProblem& problem) {
   return pixels >= (is_strided || is_summed ? 0.75 : 0.625);
 }
 
-// On Zen 3 torch's products take 0.85 to 1 of the time of gemm's for planes of pixels, and less
-// where a residual is added; with channels innermost about as long.
+// Where torch's products of float32 take less time than gemm and blocked: on Zen 3 0.85 to 1 of it
+// for single taps and planes of pixels, less with a residual, and 0.7 to 0.9 with strides and for
+// windows that are not Winograd's. Few pixels pay less for weights that are packed, and far taps
+// for pixels that are copied.
 bool prefers_float_products(const ConvProblem& p) {
-  constexpr int64_t many_channels = 64, some_pixels = 49;
-  return p.dtype == c10::kFloat && p.pass == ConvPass::forward && p.groups == 1 &&
-      product(p.kernel) == 1 && product(p.stride) == 1 && p.src_stride[4] == 1 &&
-      p.dst_stride[4] == 1 && std::min(p.ic, p.oc) >= many_channels &&
-      product(p.dst_size) >= some_pixels && FloatProducts::are_fast();
+  constexpr int64_t some_channels = 32, many_channels = 64;
+  constexpr int64_t few_pixels = 7 * 7, some_pixels = 14 * 14, near = 4;
+  const bool is_forward = p.pass == ConvPass::forward, is_strided = product(p.stride) > 1;
+  if (p.dtype != c10::kFloat || p.pass == ConvPass::backward_weights || p.groups > 1 ||
+      !FloatProducts::are_fast())
+    return false;
+  const int64_t channels = std::min(p.ic, p.oc), pixels = product(p.dst_size);
+  if (product(p.kernel) == 1) {
+    const bool are_planes = p.src_stride[4] == 1 && p.dst_stride[4] == 1;
+    if (channels < many_channels || !(is_forward || is_strided))
+      return false;
+    return is_strided ? pixels >= some_pixels && (is_forward || are_planes)
+                      : are_planes && pixels >= few_pixels;
+  }
+  return channels >= some_channels && pixels >= some_pixels && (is_forward || !is_strided) &&
+      std::max({p.dilation[0], p.dilation[1], p.dilation[2]}) <= near &&
+      !(supports_winograd_4x4(p) && prefers_winograd(p));
 }
 
 bool prefers_brgemm(const ConvProblem& p) {
