@@ -147,14 +147,15 @@ bool prefers_pixel_lanes(const ConvProblem& problem) {
 
 // Where torch's products of float32 take less time than gemm and blocked: on Zen 3 0.85 to 1 of it
 // for single taps and planes of pixels, less with a residual, and 0.7 to 0.9 with strides and for
-// windows that are not Winograd's. Few pixels pay less for weights that are packed, and far taps
-// for pixels that are copied.
+// windows that are not Winograd's. Few pixels pay less for weights that are packed, all at
+// once, and far taps for pixels that are copied.
 bool prefers_float_products(const ConvProblem& p) {
   constexpr int64_t some_channels = 32, many_channels = 64;
   constexpr int64_t few_pixels = 7 * 7, some_pixels = 14 * 14, near = 4;
+  constexpr int64_t most_weights = int64_t(1) << 21; // 8 MB
   const bool is_forward = p.pass == ConvPass::forward, is_strided = product(p.stride) > 1;
   if (p.dtype != c10::kFloat || p.pass == ConvPass::backward_weights || p.groups > 1 ||
-      !FloatProducts::are_fast())
+      channel_pairs(p) * product(p.kernel) > most_weights || !FloatProducts::are_fast())
     return false;
   const int64_t channels = std::min(p.ic, p.oc), pixels = product(p.dst_size);
   if (product(p.kernel) == 1) {
