@@ -121,3 +121,26 @@ def test_unknown_names_are_refused_by_every_operator(device):
     for operator, call in calls.items():
         with pytest.raises(ValueError, match=rf"^{operator}: expected algorithm .* got .fft"):
             call()
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(
+    ("ic", "oc", "kernel", "stride", "dilation", "is_taken"),
+    [
+        (32, 40, 3, 2, 1, True),
+        (32, 40, 3, 1, 2, True),
+        (64, 72, 1, 2, 1, True),
+        (31, 40, 3, 2, 1, False),
+        (32, 40, 3, 1, 5, False),
+        (512, 520, 3, 2, 1, False),  # more than 2^21 weights
+    ],
+)
+def test_products_of_float32(memory_format, ic, oc, kernel, stride, dilation, is_taken):
+    """The edges of what torch's are chosen for with AVX2; other libraries make them themselves."""
+    x, w = torch.randn(1, ic, 29, 28), torch.randn(oc, ic, kernel, kernel)
+    x = x.contiguous(memory_format=memory_format)
+    ((_, name),) = names_in_profile(
+        lambda: D.conv2d(x, w, None, stride, kernel // 2 * dilation, dilation)
+    )
+    has_avx2 = torch_dnnl.build_info()["cpu_capability"] == "avx2"
+    assert (name == "brgemm") == (has_avx2 and is_taken)
