@@ -132,7 +132,7 @@ def test_unknown_names_are_refused_by_every_operator(device):
         (64, 72, 1, 2, 1, True),
         (31, 40, 3, 2, 1, False),
         (32, 40, 3, 1, 5, False),
-        (512, 520, 3, 2, 1, False),  # more than 2^21 weights
+        (1024, 520, 3, 2, 1, False),  # more than 2^22 weights
     ],
 )
 def test_products_of_float32(memory_format, ic, oc, kernel, stride, dilation, is_taken):

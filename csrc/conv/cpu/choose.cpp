@@ -152,7 +152,7 @@ bool prefers_pixel_lanes(const ConvProblem& problem) {
 bool prefers_float_products(const ConvProblem& p) {
   constexpr int64_t some_channels = 32, many_channels = 64;
   constexpr int64_t few_pixels = 7 * 7, some_pixels = 14 * 14, near = 4;
-  constexpr int64_t most_weights = int64_t(1) << 21; // 8 MB
+  constexpr int64_t most_weights = int64_t(1) << 22; // 16 MB
   const bool is_forward = p.pass == ConvPass::forward, is_strided = product(p.stride) > 1;
   if (p.dtype != c10::kFloat || p.pass == ConvPass::backward_weights || p.groups > 1 ||
       channel_pairs(p) * product(p.kernel) > most_weights || !FloatProducts::are_fast())
