@@ -40,6 +40,7 @@ PROBLEMS = {
     "direct-merged": (3, 17, 1, (5, 5), (9, 12), "direct"),
     "patches": (18, 37, 1, (2, 3), (19, 92), "auto"),
     "patches-pointwise": (36, 302, 2, (1,), (67,), "auto"),
+    "patches-few-pixels": (150, 210, 1, (1, 1), (5, 7), "auto"),
 }
 # The norm of the error of values and of gradients, relative to the norm.
 BARS = {

@@ -145,13 +145,12 @@ bool prefers_pixel_lanes(const ConvProblem& problem) {
   return pixels >= (is_strided || is_summed ? 0.75 : 0.625);
 }
 
-// Where torch's products of float32 take less time than gemm and blocked: on Zen 3 0.85 to 1 of it
-// for single taps and planes of pixels, less with a residual, and 0.7 to 0.9 with strides and for
-// windows that are not Winograd's. Few pixels pay less for weights that are packed, all at
-// once, and far taps for pixels that are copied.
+// Where torch's products of float32 take less time than gemm and blocked, on Zen 3 0.6 to 0.9 of
+// it: single taps with strides, and windows that are not Winograd's. Few pixels pay less for weights
+// that are packed, all at once, and far taps for pixels that are copied.
 bool prefers_float_products(const ConvProblem& p) {
   constexpr int64_t some_channels = 32, many_channels = 64;
-  constexpr int64_t few_pixels = 7 * 7, some_pixels = 14 * 14, near = 4;
+  constexpr int64_t some_pixels = 14 * 14, near = 4;
   constexpr int64_t most_weights = int64_t(1) << 22; // 16 MB
   const bool is_forward = p.pass == ConvPass::forward, is_strided = product(p.stride) > 1;
   if (p.dtype != c10::kFloat || p.pass == ConvPass::backward_weights || p.groups > 1 ||
@@ -160,10 +159,8 @@ bool prefers_float_products(const ConvProblem& p) {
   const int64_t channels = std::min(p.ic, p.oc), pixels = product(p.dst_size);
   if (product(p.kernel) == 1) {
     const bool are_planes = p.src_stride[4] == 1 && p.dst_stride[4] == 1;
-    if (channels < many_channels || !(is_forward || is_strided))
-      return false;
-    return is_strided ? pixels >= some_pixels && (is_forward || are_planes)
-                      : are_planes && pixels >= few_pixels;
+    return is_strided && channels >= many_channels && pixels >= some_pixels &&
+        (is_forward || are_planes);
   }
   return channels >= some_channels && pixels >= some_pixels && (is_forward || !is_strided) &&
       std::max({p.dilation[0], p.dilation[1], p.dilation[2]}) <= near &&

@@ -5,6 +5,7 @@
 
 #include "conv/cpu/gemm/plan.h"
 #include "conv/cpu/shared/epilogue.h"
+#include "conv/cpu/shared/pixels.h"
 #include "core/cpu/scratch.h"
 
 namespace torch_dnnl {
@@ -58,7 +59,7 @@ class GemmOutput {
 
   // Stores what is_direct() has not.
   void store(const GemmBlock& block, const GemmOffsets& offsets, const C* sums) const {
-    if (!epilogue_.is_empty())
+    if (!epilogue_.is_empty() || are_channels_innermost_)
       return complete(block, sums);
     const int64_t *row = offsets.rows.data(), *column = offsets.columns.data();
     const int64_t rows = block.rows.count(), columns = block.columns.count();
@@ -95,6 +96,8 @@ class GemmOutput {
       run.pixels = std::min(pixels.end - pixel, longest - pixel % longest);
       if (is_transposed)
         complete_pixels(block, sums + (pixel - pixels.begin) * kPanel<C>, run);
+      else if (are_channels_innermost_)
+        transpose_lines(block, sums, pixel - pixels.begin, run);
       else
         complete_lines(block, sums, pixel - pixels.begin, run);
     }
@@ -107,15 +110,33 @@ class GemmOutput {
     epilogue_.store_panels(sums, block.rows.count() * kPanel<C>, run);
   }
 
-  // Rows of sums are channels, columns from `first` on the pixels.
+  // Rows of sums are channels, columns from `first` on the pixels: those of the panel in which they
+  // begin, then all others.
   void complete_lines(const GemmBlock& block, const C* sums, int64_t first, OutputRun run) const {
     run.channel = block.group * out_channels_ + block.rows.begin;
     run.channels = block.rows.count();
-    const int64_t end = first + run.pixels;
+    const int64_t end = first + run.pixels, panel_step = kPanel<C> * run.channels;
+    for (int64_t j = first; j < end; j += run.pixels, run.w += run.pixels) {
+      const int64_t in_panel = j % kPanel<C>;
+      run.pixels = in_panel == 0 ? end - j : std::min(end - j, kPanel<C> - in_panel);
+      const C* from = sums + j / kPanel<C> * panel_step + in_panel;
+      epilogue_.store_channels(from, kPanel<C>, run, panel_step);
+    }
+  }
+
+  // The same where channels lie next to each other in the result.
+  void transpose_lines(const GemmBlock& block, const C* sums, int64_t first, OutputRun run) const {
+    run.channel = block.group * out_channels_ + block.rows.begin;
+    run.channels = block.rows.count();
+    const int64_t end = first + run.pixels, pitch = round_up(run.channels, kLanes<C>);
+    const Scratch<C> lanes(kPanel<C> * pitch);
     for (int64_t j = first; j < end; j += run.pixels, run.w += run.pixels) {
       run.pixels = std::min(end - j, kPanel<C> - j % kPanel<C>);
       const C* from = sums + j / kPanel<C> * kPanel<C> * run.channels + j % kPanel<C>;
-      epilogue_.store_channels(from, kPanel<C>, run);
+      load_pixels<C>(
+          ImageRun<const C>{from, run.channels, run.pixels, kPanel<C>, 1},
+          LaneRun<C>{lanes.data(), kLanes<C>, pitch});
+      epilogue_.store_pixels(lanes.data(), kLanes<C>, pitch, run);
     }
   }
 
@@ -136,6 +157,9 @@ class GemmOutput {
   const Epilogue<T> epilogue_{p_};
   const int64_t out_channels_ = GatherImages{p_}.out_channels;
   const bool are_final_; // sums of one call, without an epilogue
+  // Rows of sums are channels all the same.
+  const bool are_channels_innermost_ = !view_.is_transposed && !view_.sums_pixels() &&
+      view_.out.rows.stride[3] == 1 && view_.out.columns.stride[3] != 1;
 };
 
 } // namespace torch_dnnl

@@ -37,6 +37,10 @@ struct GemmMatrix {
   GemmMatrix transposed() const {
     return {data, group_step, columns, rows, is_weights};
   }
+  // Whether its elements lie in rows, as products read a left matrix of their own type.
+  bool lies_in_rows() const {
+    return rows.step() && columns.step() == 1;
+  }
 };
 
 struct GemmView {
@@ -76,7 +80,13 @@ inline GemmView gemm_view(const ConvProblem& p) {
     view = {weights.transposed(), dst.transposed(), src.transposed()};
   else if (p.pass == ConvPass::backward_weights)
     view = {dst, src.transposed(), weights};
-  view.is_transposed = view.out.columns.stride[3] != 1 && view.out.rows.stride[3] == 1;
+  // Weights of the left are read where they lie. For a few pixels it takes less to bring these, and
+  // the results, from one order to the other than to pack the weights.
+  const int64_t pixels = src.rows.count(), channels = weights.rows.count(),
+                terms = src.columns.count();
+  const bool are_few = p.pass == ConvPass::forward && !c10::isReducedFloatingType(p.dtype) &&
+      weights.lies_in_rows() && pixels * (channels + terms) < channels * terms;
+  view.is_transposed = view.out.columns.stride[3] != 1 && view.out.rows.stride[3] == 1 && !are_few;
   if (view.is_transposed) {
     std::swap(view.left, view.right);
     view.out = view.out.transposed();
@@ -194,8 +204,10 @@ choose_parts(const GemmView& v, int64_t element_size, int64_t threads, GemmBlock
 
 } // namespace blocking_detail
 
-// `element_size`: bytes of a number as it is computed with.
-inline GemmBlocking gemm_blocking(const GemmView& v, int64_t threads, int64_t element_size) {
+// `element_size`: bytes of a number as it is computed with. is_widened: which are more than it has
+// in memory.
+inline GemmBlocking
+gemm_blocking(const GemmView& v, int64_t threads, int64_t element_size, bool is_widened) {
   using namespace blocking_detail;
   const int64_t panel = kPanel<float> * int64_t(sizeof(float)) / element_size;
   GemmBlocking b{.depth = v.depth, .chunks = 1};
@@ -205,7 +217,8 @@ inline GemmBlocking gemm_blocking(const GemmView& v, int64_t threads, int64_t el
         std::min(kTasks / b.blocks(), v.depth / kTaskPixels), 1, ceil_div(v.depth, kGemmDepth));
   }
   fit_to_threads(v, panel, threads, b);
-  b.shares_left = v.left.is_weights || b.column_blocks > kFewReaders;
+  b.shares_left = (is_widened || !v.left.lies_in_rows()) &&
+      (v.left.is_weights || b.column_blocks > kFewReaders);
   b.shares_right = v.right.is_weights || b.row_blocks > kFewReaders;
   choose_parts(v, element_size, threads, b);
   b.keeps_sums = b.chunks > 1 || b.part_depth < v.depth;

@@ -171,8 +171,12 @@ void Epilogue<T>::store_panels(const C* sums, int64_t panel_step, const OutputRu
 }
 
 template <class T>
-void Epilogue<T>::store_channels(const C* sums, int64_t pitch, const OutputRun& run) const {
-  const SumVectors<C> vectors{sums, kLanes<C>, kPanel<C>, pitch};
+void Epilogue<T>::store_channels(
+    const C* sums,
+    int64_t pitch,
+    const OutputRun& run,
+    int64_t panel_step) const {
+  const SumVectors<C> vectors{sums, kLanes<C>, panel_step, pitch};
   store_rows(vectors, run, {kWidth, run.pixels}, {kChannels, run.channels});
 }
 

@@ -107,8 +107,13 @@ class Epilogue {
   // The same for vectors in panels that are `panel_step` apart. Rows of a panel are pixels.
   void store_panels(const C* sums, int64_t panel_step, const OutputRun& run) const;
 
-  // Completes a run whose sums lie as lines of pixels, one for each channel, `pitch` apart.
-  void store_channels(const C* sums, int64_t pitch, const OutputRun& run) const;
+  // Completes a run whose sums lie as lines of pixels, one for each channel, `pitch` apart. Each
+  // kPanel sums of a line are `panel_step` from those before.
+  void store_channels(
+      const C* sums,
+      int64_t pitch,
+      const OutputRun& run,
+      int64_t panel_step = kPanel<C>) const;
 
   // Completes runs of one channel, in rows from `run` on, whose sums lie next to each other, those
   // of the next row `pitch` further.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <span>
 
 #include "core/cpu/simd.h"
@@ -17,6 +18,21 @@ struct Axis {
 
   int64_t count() const {
     return size[0] * size[1] * size[2] * size[3];
+  }
+
+  // From one to the next, if that is one distance; 1 if there are no two.
+  std::optional<int64_t> step() const {
+    int64_t count = 1, first = 1;
+    for (int d = 3; d >= 0; d--) {
+      if (size[d] == 1)
+        continue;
+      if (count == 1)
+        first = stride[d];
+      else if (stride[d] != count * first)
+        return std::nullopt;
+      count *= size[d];
+    }
+    return first;
   }
 
   // Where these lie, written to `to`.
@@ -112,6 +128,20 @@ void pack_part(const T* from, Offsets rows, Offsets columns, C* to) {
   }
 }
 
+// The columns of a panel that fill squares of vectors, which lie in rows; returns how many. With
+// `flatten` ATen's transposes have constant sizes, and are several times as fast.
+template <int64_t width>
+[[gnu::noinline, gnu::flatten]] int64_t
+pack_squares(const float* from, int64_t row_step, int64_t depth, float* to) {
+  constexpr int64_t n = kLanes<float>;
+  const int64_t end = depth / n * n;
+  for (int64_t c = 0; c < end; c += n)
+    for (int64_t r = 0; r < width; r += n)
+      at::vec::transpose_mxn<float, n, n>(
+          from + r * row_step + c, row_step, to + c * width + r, width);
+  return end;
+}
+
 } // namespace matrices_detail
 
 // Panels of `width` rows each, `step` apart: to[c * width + r] = from[rows[r] + columns[c]], and 0
@@ -122,11 +152,22 @@ void pack_panels(const T* from, Offsets rows, Offsets columns, C* to, int64_t st
   if (is_run(rows))
     return matrices_detail::pack_run<width>(from + rows[0], n, columns, to, step);
   constexpr int64_t at_once = 16; // a cache line
+  // Those that ATen transposes in registers.
+  constexpr bool has_squares = std::is_same_v<T, float> && std::is_same_v<C, float> &&
+      sizeof(Register<C>) == sizeof(Vector<C>) && width % kLanes<C> == 0;
+  const bool are_squares = has_squares && is_run(columns) && are_even(rows);
   for (int64_t r = 0; r < n; r += width, to += step) {
     const Offsets some = rows.subspan(r, std::min(width, n - r));
     if (n - r < width)
       std::fill(to, to + depth * width, C(0));
-    for (int64_t c = 0; c < depth; c += at_once) {
+    int64_t c = 0;
+    if constexpr (has_squares) {
+      if (are_squares && n - r >= width) {
+        const T* first = from + some[0] + columns[0];
+        c = matrices_detail::pack_squares<width>(first, some[1] - some[0], depth, to);
+      }
+    }
+    for (; c < depth; c += at_once) {
       const Offsets part = columns.subspan(c, std::min(at_once, depth - c));
       matrices_detail::pack_part<width>(from, some, part, to + c * width);
     }
