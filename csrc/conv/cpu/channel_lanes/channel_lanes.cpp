@@ -23,16 +23,23 @@ constexpr bool kHoldsSums = std::is_same_v<T, compute_t<T>>;
 // Bytes of weights that stay in the second-level cache.
 constexpr int64_t kCachedWeights = 256 * 1024;
 
+// Bytes of results that stay in the second-level caches.
+constexpr int64_t kCachedResults = int64_t(2) << 20;
+
 // Results that exceed the last cache go past it, if vectors are lines.
 template <class T>
-bool can_stream(const ChannelLanesPlan& plan) {
+Stores choose_stores(const ChannelLanesPlan& plan) {
   constexpr int64_t n = kLanes<compute_t<T>>;
   const int64_t* stride = plan.out_stride;
+  const int64_t bytes = output_elements(plan.p) * int64_t(sizeof(T));
   const bool are_lines = std::is_same_v<T, compute_t<T>> &&
       sizeof(Vector<compute_t<T>>) == kCacheLine && plan.channels % n == 0 && is_line(plan.p.out) &&
       (stride[0] | stride[2] | stride[3] | stride[4]) % n == 0;
-  return plan.uses_outputs && are_lines && Epilogue<T>(plan.p).is_empty() &&
-      output_elements(plan.p) * int64_t(sizeof(T)) >= kStreamedInOrderBytes;
+  if (plan.uses_outputs && are_lines && Epilogue<T>(plan.p).is_empty() &&
+      bytes >= kStreamedInOrderBytes)
+    return Stores::streamed;
+  const bool are_apart = plan.uses_outputs && plan.reads_image && bytes >= kCachedResults;
+  return are_apart ? Stores::ahead : Stores::plain;
 }
 
 // packed: [vector][tap][input channel][lane].
@@ -109,7 +116,7 @@ class Gather {
                             int64_t count) {
       const VectorRun vectors{count, size, bias_.channel_step() * n, out.vector_stride};
       const C* bias = bias_.at(0, plan_.first_channel(first + v));
-      gather_taps(block, operands, vectors, bias, out.at(shift, row), is_streamed_);
+      gather_taps(block, operands, vectors, bias, out.at(shift, row), stores_);
     };
     worker.for_each_block(unit, weights_.data() + first * size, by_pixels, gather);
   }
@@ -134,7 +141,7 @@ class Gather {
   const ConvProblem& p_;
   const Epilogue<T> epilogue_{p_};
   const ChannelLanesPlan plan_ = plan_channel_lanes<T>(p_, kHoldsSums<T> || epilogue_.is_empty());
-  const bool is_streamed_ = can_stream<T>(plan_);
+  const Stores stores_ = choose_stores<T>(plan_);
   const Scratch<C> weights_{plan_.vectors * plan_.vector_weights};
   const Bias<T> bias_{p_, GatherImages{p_}.out_channels};
 };

@@ -79,6 +79,11 @@ struct VectorRun {
   int64_t count, weight_step, bias_step, out_step;
 };
 
+// How outputs reach memory. ahead: through the caches, into which the lines of the next block, and
+// the pixels that it meets first, are brought meanwhile. Processors foresee neither well where all
+// channels of some pixels come before the next pixels.
+enum class Stores { plain, ahead, streamed };
+
 namespace tap_kernels_detail {
 
 // The loops over vectors are unrolled completely, as their arrays are registers then.
@@ -100,12 +105,11 @@ template <class C, class P>
     return load_quad<C>(pixel);
 }
 template <class C, class P>
-[[gnu::always_inline]] inline void
-store_pixel(P* pixel, const Register<C>& sums, bool is_streamed) {
+[[gnu::always_inline]] inline void store_pixel(P* pixel, const Register<C>& sums, Stores stores) {
   if constexpr (kAtOnce<C> == kLanes<C>) {
     if constexpr (!std::is_same_v<P, C>)
       store_lanes<C>(pixel, Lanes<C>(sums));
-    else if (is_streamed)
+    else if (stores == Stores::streamed)
       stream_vector(pixel, sums);
     else
       store_vector(pixel, sums);
@@ -174,6 +178,13 @@ template <size_t taps, size_t stride, class C, class P, size_t outputs>
   for_each_product<C, taps, stride, outputs>(pixels, b.pixel_step, inside, add);
 }
 
+template <size_t pixels, class P>
+[[gnu::always_inline]] inline void fetch(const P* first, int64_t step) {
+#pragma GCC unroll kUnrolled
+  for (size_t p = 0; p < pixels; p++)
+    __builtin_prefetch(first + p * step);
+}
+
 template <class P, class C, size_t outputs, size_t stride>
 void gather_taps(
     const PixelBlock& b,
@@ -181,13 +192,23 @@ void gather_taps(
     const VectorRun& vectors,
     const C* bias,
     P* out,
-    bool is_streamed) {
+    Stores stores) {
   TapOperands<C> o = operands;
   out += b.first_out;
   for (int64_t lane = 0; lane < vectors.count * kLanes<C>; lane += kAtOnce<C>) {
     const int64_t vector = lane / kLanes<C>, in_vector = lane % kLanes<C>;
     o.pixel_shift = operands.pixel_shift + lane;
     o.weight_shift = operands.weight_shift + vector * vectors.weight_step + in_vector;
+    P* const to = out + vector * vectors.out_step + in_vector;
+    if (stores == Stores::ahead && lane * sizeof(P) % kCacheLine == 0) {
+      // The last rows are those that the row of outputs before has not met.
+      constexpr int64_t next = outputs * stride;
+      for (int64_t r = std::max<int64_t>(o.count - stride, 0); r < o.count; r++) {
+        const P* const row = static_cast<const P*>(o.rows[r].pixels) + b.first_pixel;
+        fetch<next>(row + o.pixel_shift + next * b.pixel_step, b.pixel_step);
+      }
+      fetch<outputs>(to + outputs * b.out_step, b.out_step);
+    }
     Register<C> sums[outputs];
 #pragma GCC unroll kUnrolled
     for (size_t p = 0; p < outputs; p++)
@@ -195,10 +216,9 @@ void gather_taps(
     for_each_run<P>(b, o, [&](auto taps, auto... run) __attribute__((always_inline)) {
       gather_run<taps(), stride, C>(b, run..., sums);
     });
-    P* const to = out + vector * vectors.out_step + in_vector;
 #pragma GCC unroll kUnrolled
     for (size_t p = 0; p < outputs; p++)
-      store_pixel<C>(to + p * b.out_step, sums[p], is_streamed);
+      store_pixel<C>(to + p * b.out_step, sums[p], stores);
   }
 }
 
@@ -263,7 +283,7 @@ constexpr auto sums = table_of<kMostRunStride>([](auto stride) {
 } // namespace tap_kernels_detail
 
 // out[p] = bias + sum over rows, taps of pixel * weight, for each output p of the block, of each
-// vector. Pixels are of the type of outputs. Streamed outputs are stored past the caches.
+// vector. Pixels are of the type of outputs.
 template <class P, class C>
 void gather_taps(
     const PixelBlock& b,
@@ -271,9 +291,9 @@ void gather_taps(
     const VectorRun& vectors,
     const C* bias,
     P* out,
-    bool is_streamed) {
+    Stores stores) {
   const auto kernel = tap_kernels_detail::gathers<P, C>[b.stride - 1][b.outputs - 1];
-  kernel(b, o, vectors, bias, out, is_streamed);
+  kernel(b, o, vectors, bias, out, stores);
 }
 
 // weight += sum over p of pixel * grad[p], for each tap of all rows.

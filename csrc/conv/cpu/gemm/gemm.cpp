@@ -1,10 +1,10 @@
 // Convolution whose taps never meet in a pixel, on the CPU: 1x1 kernels with any stride, and
 // patches side by side. Each of its three passes is one matrix product, whatever the layouts.
 #include <algorithm>
-#include <vector>
 
 #include "conv/cpu/gemm/output.h"
 #include "conv/cpu/gemm/plan.h"
+#include "conv/cpu/gemm/targets.h"
 #include "conv/cpu/shared/clear.h"
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/kernels.h"
@@ -123,35 +123,16 @@ struct GemmPart {
   Range rows, columns, depth;
 };
 
+// Bytes of panels that are read at the rate of products for each row of the left.
+constexpr int64_t kCachedPanels = 64 * 1024;
+
 // What a thread works with.
 template <class C>
 struct Workspace {
   GemmOffsets offsets;
+  Scratch<GemmTarget<C>> targets; // of the panels of a block
   GemmWorkspace<C> left, right;
   Scratch<C> sums;
-};
-
-// Outputs of backward data are terms, each of which begins with the bias of its channel. `problem`
-// has the terms as channels.
-template <class T>
-struct TermsBias {
-  ConvProblem problem;
-  std::vector<T> values;
-
-  explicit TermsBias(const ConvProblem& p) : problem(p) {
-    const int64_t taps = product(p.kernel);
-    if (p.pass != ConvPass::backward_data || p.bias == nullptr || taps == 1)
-      return;
-    const bool are_channels_fastest = p.src_stride[1] == 1; // as in gemm_view
-    problem.ic = p.ic * taps;
-    values.reserve(p.groups * problem.ic);
-    const T* bias = static_cast<const T*>(p.bias);
-    for (int64_t group = 0; group < p.groups; group++, bias += p.ic * p.bias_stride)
-      for (int64_t term = 0; term < problem.ic; term++)
-        values.push_back(bias[(are_channels_fastest ? term % p.ic : term / taps) * p.bias_stride]);
-    problem.bias = values.data();
-    problem.bias_stride = 1;
-  }
 };
 
 // Runs a blocking of a view. A task computes one block for one chunk of the depth. Sums are made in
@@ -207,6 +188,7 @@ class Gemm {
     parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
       const Workspace<C> own{
           GemmOffsets(b),
+          Scratch<GemmTarget<C>>(ceil_div(b.columns, kPanel<C>)),
           left_.workspace(),
           right_.workspace(),
           Scratch<C>(b.keeps_sums ? 0 : b.block_size())};
@@ -238,33 +220,27 @@ class Gemm {
       const GemmPanels<C> a = left_.panels(block.group, block.rows, step, own.left);
       const GemmPanels<C> b = right_.panels(block.group, block.columns, step, own.right);
       const bool is_first = begins && d == depth.begin, is_last = step.end == depth.end;
-      for (int64_t j = 0; j < columns; j += kPanel<C>) {
-        C *const panel = sums + j * rows, *to = panel;
-        const C* start = panel;
-        int64_t to_row = kPanel<C>, start_row = kPanel<C>, start_vector = kLanes<C>;
-        if (is_last && output_.is_direct(block, j, own.offsets)) {
-          const int64_t *row = own.offsets.rows.data(), *column = own.offsets.columns.data();
-          to = reinterpret_cast<C*>(output_.group(block.group)) + row[0] + column[j];
-          to_row = rows > 1 ? row[1] - row[0] : 0;
-        }
-        if (is_first && view_.is_transposed) {
-          start = bias_.at(block.group, block.columns.begin + j);
-          start_row = 0;
-          start_vector = bias_.channel_step() * kLanes<C>;
-        } else if (is_first) {
-          start = bias_.at(block.group, block.rows.begin);
-          start_row = bias_.channel_step();
-          start_vector = 0;
-        }
-        for (int64_t i = 0; i < rows; i += kGemmRows) {
-          gemm<C>(
-              std::min<int64_t>(kGemmRows, rows - i),
-              ceil_div(std::min(kPanel<C>, columns - j), kLanes<C>),
-              step.count(),
-              {{a.data + i / kGemmRows * a.step, {a.row}, {a.column}},
-               {b.data + j / kPanel<C> * b.step, {kPanel<C>}},
-               {start + i * start_row, start_row, start_vector},
-               {to + i * to_row, to_row}});
+      GemmTarget<C>* const targets = own.targets.data();
+      for (int64_t j = 0; j < columns; j += kPanel<C>)
+        targets[j / kPanel<C>] = targets_.at(block, j, is_first, is_last, own.offsets, sums);
+      // Lines of pixels are far apart: each is written to its end, if the panels stay in a cache.
+      const bool are_lines = !view_.is_transposed && targets[0].data != sums;
+      const bool stay = columns * step.count() * int64_t(sizeof(C)) <= kCachedPanels;
+      const int64_t strip = are_lines && stay ? kGemmRows : rows;
+      for (int64_t first = 0; first < rows; first += strip) {
+        const int64_t end = std::min(first + strip, rows);
+        for (int64_t j = 0; j < columns; j += kPanel<C>) {
+          const GemmTarget<C>& c = targets[j / kPanel<C>];
+          for (int64_t i = first; i < end; i += kGemmRows) {
+            gemm<C>(
+                std::min<int64_t>(kGemmRows, end - i),
+                ceil_div(std::min(kPanel<C>, columns - j), kLanes<C>),
+                step.count(),
+                {{a.data + i / kGemmRows * a.step, {a.row}, {a.column}},
+                 {b.data + j / kPanel<C> * b.step, {kPanel<C>}},
+                 {c.start + i * c.start_row, c.start_row, c.start_vector},
+                 {c.data + i * c.row, c.row}});
+          }
         }
       }
     }
@@ -292,11 +268,7 @@ class Gemm {
   GemmOperand<T, /*kIsLeft=*/true> left_{view_, blocking_};
   GemmOperand<T, /*kIsLeft=*/false> right_{view_, blocking_};
   const GemmOutput<T> output_{p_, view_, blocking_.keeps_sums};
-  const TermsBias<T> of_terms_{p_};
-  const Bias<T> bias_{
-      of_terms_.problem,
-      round_up(GatherImages{of_terms_.problem}.out_channels, kPanel<C>),
-      view_.is_transposed ? 1 : kLanes<C>};
+  const GemmTargets<T> targets_{p_, view_, output_};
   // Sums of [group][block][chunk].
   const Scratch<C> kept_{
       blocking_.keeps_sums ? outputs() * blocking_.chunks * blocking_.block_size() : 0};

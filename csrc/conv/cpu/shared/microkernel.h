@@ -68,6 +68,12 @@ void multiply_tile(
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++)
     a[r] = o.a.data + o.a.rows[first + r];
+  // Lines of c, far from each other, come while the products are made: the processor does not
+  // foresee the stores.
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; r++)
+    for (int64_t i = 0; i < vectors * kLanes<C>; i += kCacheLine / sizeof(C))
+      __builtin_prefetch(c + r * o.c.row + i, /*rw=*/1);
   Vector<C> sum[rows][vectors] = {};
   for (int64_t i = 0; i < k; i++) {
     const int64_t column = o.a.columns[i];
