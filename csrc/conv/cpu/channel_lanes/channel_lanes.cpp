@@ -23,8 +23,9 @@ constexpr bool kHoldsSums = std::is_same_v<T, compute_t<T>>;
 // Bytes of weights that stay in the second-level cache.
 constexpr int64_t kCachedWeights = 256 * 1024;
 
-// Bytes of results that stay in the second-level caches.
-constexpr int64_t kCachedResults = int64_t(2) << 20;
+// Bytes of results that stay in the second-level caches, and of a row of pixels that does until the
+// next row of results meets it.
+constexpr int64_t kCachedResults = int64_t(2) << 20, kCachedRow = 64 * 1024;
 
 // Results that exceed the last cache go past it, if vectors are lines.
 template <class T>
@@ -37,9 +38,12 @@ Stores choose_stores(const ChannelLanesPlan& plan) {
       (stride[0] | stride[2] | stride[3] | stride[4]) % n == 0;
   if (plan.uses_outputs && are_lines && Epilogue<T>(plan.p).is_empty() &&
       bytes >= kStreamedInOrderBytes)
-    return Stores::streamed;
-  const bool are_apart = plan.uses_outputs && plan.reads_image && bytes >= kCachedResults;
-  return are_apart ? Stores::ahead : Stores::plain;
+    return {Stores::streamed};
+  if (!plan.uses_outputs || !plan.reads_image || bytes < kCachedResults)
+    return {Stores::plain};
+  const int64_t rows = plan.backward_data ? 1 : plan.p.stride[1];
+  const bool stays = plan.in_size[2] * plan.channels * int64_t(sizeof(T)) <= kCachedRow;
+  return {Stores::ahead, stays ? rows * plan.in_stride[3] : 0};
 }
 
 // packed: [vector][tap][input channel][lane].

@@ -80,14 +80,20 @@ struct VectorRun {
 };
 
 // How outputs reach memory. ahead: through the caches, into which the lines of the next block, and
-// the pixels that it meets first, are brought meanwhile. Processors foresee neither well where all
-// channels of some pixels come before the next pixels.
-enum class Stores { plain, ahead, streamed };
+// pixels that are met for the first time, are brought meanwhile. Processors foresee neither well
+// where all channels of some pixels come before the next pixels.
+struct Stores {
+  enum { plain, ahead, streamed } how;
+  int64_t pixels_ahead; // from pixels to those that are brought; 0: those of the next block
+};
 
 namespace tap_kernels_detail {
 
 // The loops over vectors are unrolled completely, as their arrays are registers then.
 inline constexpr int kUnrolled = 64;
+
+// Pixels that are brought early come to the second-level cache.
+inline constexpr int kLocality = 2;
 
 // The lanes that are computed at once: as many as a register has, so that sums, weights and a pixel
 // fit the registers.
@@ -109,7 +115,7 @@ template <class C, class P>
   if constexpr (kAtOnce<C> == kLanes<C>) {
     if constexpr (!std::is_same_v<P, C>)
       store_lanes<C>(pixel, Lanes<C>(sums));
-    else if (stores == Stores::streamed)
+    else if (stores.how == Stores::streamed)
       stream_vector(pixel, sums);
     else
       store_vector(pixel, sums);
@@ -178,13 +184,6 @@ template <size_t taps, size_t stride, class C, class P, size_t outputs>
   for_each_product<C, taps, stride, outputs>(pixels, b.pixel_step, inside, add);
 }
 
-template <size_t pixels, class P>
-[[gnu::always_inline]] inline void fetch(const P* first, int64_t step) {
-#pragma GCC unroll kUnrolled
-  for (size_t p = 0; p < pixels; p++)
-    __builtin_prefetch(first + p * step);
-}
-
 template <class P, class C, size_t outputs, size_t stride>
 void gather_taps(
     const PixelBlock& b,
@@ -200,14 +199,19 @@ void gather_taps(
     o.pixel_shift = operands.pixel_shift + lane;
     o.weight_shift = operands.weight_shift + vector * vectors.weight_step + in_vector;
     P* const to = out + vector * vectors.out_step + in_vector;
-    if (stores == Stores::ahead && lane * sizeof(P) % kCacheLine == 0) {
+    if (stores.how == Stores::ahead && lane * sizeof(P) % kCacheLine == 0) {
+      constexpr int64_t pixels = outputs * stride;
+      const int64_t ahead = stores.pixels_ahead != 0 ? stores.pixels_ahead : pixels * b.pixel_step;
       // The last rows are those that the row of outputs before has not met.
-      constexpr int64_t next = outputs * stride;
       for (int64_t r = std::max<int64_t>(o.count - stride, 0); r < o.count; r++) {
         const P* const row = static_cast<const P*>(o.rows[r].pixels) + b.first_pixel;
-        fetch<next>(row + o.pixel_shift + next * b.pixel_step, b.pixel_step);
+#pragma GCC unroll kUnrolled
+        for (int64_t i = 0; i < pixels; i++)
+          __builtin_prefetch(row + o.pixel_shift + ahead + i * b.pixel_step, /*rw=*/0, kLocality);
       }
-      fetch<outputs>(to + outputs * b.out_step, b.out_step);
+#pragma GCC unroll kUnrolled
+      for (size_t p = 0; p < outputs; p++)
+        __builtin_prefetch(to + (outputs + p) * b.out_step, /*rw=*/1);
     }
     Register<C> sums[outputs];
 #pragma GCC unroll kUnrolled
