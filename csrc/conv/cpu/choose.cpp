@@ -146,8 +146,8 @@ bool prefers_pixel_lanes(const ConvProblem& problem) {
 }
 
 // Where torch's products of float32 take less time than gemm and blocked, on Zen 3 0.6 to 0.9 of
-// it: single taps with strides, and windows that are not Winograd's. Few pixels pay less for weights
-// that are packed, all at once, and far taps for pixels that are copied.
+// it: single taps with strides, and windows that are not Winograd's. Few pixels pay less for
+// weights that are packed, all at once, and far taps for pixels that are copied.
 bool prefers_float_products(const ConvProblem& p) {
   constexpr int64_t some_channels = 32, many_channels = 64;
   constexpr int64_t some_pixels = 14 * 14, near = 4;
