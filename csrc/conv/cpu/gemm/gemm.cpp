@@ -312,9 +312,7 @@ void run_gemm(const ConvProblem& p) {
     clear_images(p);
   const GemmView view = gemm_view(p);
   dispatch(FloatingTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
-    using C = compute_t<T>;
-    const bool is_widened = !std::is_same_v<T, C>;
-    const GemmBlocking blocking = gemm_blocking(view, at::get_num_threads(), sizeof(C), is_widened);
+    const GemmBlocking blocking = gemm_blocking(view, at::get_num_threads(), sizeof(compute_t<T>));
     Gemm<T>(p, view, blocking).run();
   });
 }

@@ -49,6 +49,8 @@ struct GemmView {
   // Rows and columns have changed places (and so have left and right), since it is rows of the
   // table above that lie next to each other in memory: those of the result are whole vectors now.
   bool is_transposed;
+  // Products read the left matrix where it lies.
+  bool reads_left;
 
   // Backward weights. The depth, which is pixels, may be long, and out small.
   bool sums_pixels() const {
@@ -84,13 +86,15 @@ inline GemmView gemm_view(const ConvProblem& p) {
   // the results, from one order to the other than to pack the weights.
   const int64_t pixels = src.rows.count(), channels = weights.rows.count(),
                 terms = src.columns.count();
-  const bool are_few = p.pass == ConvPass::forward && !c10::isReducedFloatingType(p.dtype) &&
-      weights.lies_in_rows() && pixels * (channels + terms) < channels * terms;
+  const bool is_widened = c10::isReducedFloatingType(p.dtype);
+  const bool are_few = p.pass == ConvPass::forward && !is_widened && weights.lies_in_rows() &&
+      pixels * (channels + terms) < channels * terms;
   view.is_transposed = view.out.columns.stride[3] != 1 && view.out.rows.stride[3] == 1 && !are_few;
   if (view.is_transposed) {
     std::swap(view.left, view.right);
     view.out = view.out.transposed();
   }
+  view.reads_left = !is_widened && view.left.lies_in_rows();
   view.groups = p.groups;
   view.rows = view.left.rows.count();
   view.columns = view.right.rows.count();
@@ -204,10 +208,8 @@ choose_parts(const GemmView& v, int64_t element_size, int64_t threads, GemmBlock
 
 } // namespace blocking_detail
 
-// `element_size`: bytes of a number as it is computed with. is_widened: which are more than it has
-// in memory.
-inline GemmBlocking
-gemm_blocking(const GemmView& v, int64_t threads, int64_t element_size, bool is_widened) {
+// `element_size`: bytes of a number as it is computed with.
+inline GemmBlocking gemm_blocking(const GemmView& v, int64_t threads, int64_t element_size) {
   using namespace blocking_detail;
   const int64_t panel = kPanel<float> * int64_t(sizeof(float)) / element_size;
   GemmBlocking b{.depth = v.depth, .chunks = 1};
@@ -217,8 +219,7 @@ gemm_blocking(const GemmView& v, int64_t threads, int64_t element_size, bool is_
         std::min(kTasks / b.blocks(), v.depth / kTaskPixels), 1, ceil_div(v.depth, kGemmDepth));
   }
   fit_to_threads(v, panel, threads, b);
-  b.shares_left = (is_widened || !v.left.lies_in_rows()) &&
-      (v.left.is_weights || b.column_blocks > kFewReaders);
+  b.shares_left = !v.reads_left && (v.left.is_weights || b.column_blocks > kFewReaders);
   b.shares_right = v.right.is_weights || b.row_blocks > kFewReaders;
   choose_parts(v, element_size, threads, b);
   b.keeps_sums = b.chunks > 1 || b.part_depth < v.depth;
