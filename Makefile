@@ -7,6 +7,7 @@
 #   make bench-summary  the documents' tables and pictures of speed-ups, from benchmarks/results
 #   make sanitize    the CUDA kernels, run on the CPU under AddressSanitizer and ThreadSanitizer, and
 #                    with planted mistakes
+#   make ecosystem   deployment beyond Python and torch: other runtimes, packages, builds
 #   make clean       remove build products   make help    this text
 #   make gpu         on a machine with a GPU: the tests that need one, timings, which go to
 #                    benchmarks/results, and checked memory accesses. Its parts are gpu-build,
@@ -23,7 +24,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -e -o pipefail -c
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build build-native demo test sanitize lint cuda-build clean help
+.PHONY: build build-native demo test sanitize ecosystem lint cuda-build clean help
 .PHONY: bench bench-choices bench-summary
 .PHONY: gpu gpu-build gpu-test gpu-memcheck gpu-bench
 
@@ -67,6 +68,9 @@ test: $(VENV)/.packages
 
 sanitize: $(VENV)/.packages
 	$(PY) -m pytest -m sanitizer $(ARGS)
+
+ecosystem: $(VENV)/.ecosystem
+	$(PY) -m pytest -m ecosystem $(ARGS)
 
 bench: $(VENV)/.packages
 	$(PY) benchmarks/run.py $(ARGS)
@@ -187,6 +191,10 @@ $(VENV)/.examples: pyproject.toml | build-native
 $(VENV)/.packages: pyproject.toml | build
 	$(PIP) install $(PIP_ARGS) --no-build-isolation -e '.[examples,test]'
 	touch $@ $(VENV)/.examples
+
+$(VENV)/.ecosystem: $(VENV)/.packages
+	$(PIP) install $(PIP_ARGS) --no-build-isolation -e '.[ecosystem]'
+	touch $@
 
 $(VENV)/.lint-tools: $(VENV)/.packages
 	$(PIP) install $(PIP_ARGS) --no-build-isolation -e '.[dev]'
