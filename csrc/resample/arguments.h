@@ -263,8 +263,9 @@ inline ResampleArguments parse_resample(c10::ArrayRef<c10::IValue> args, bool tr
       .roi = args[roi].toDoubleVector(),
       .extrapolation_value = transposed ? 0 : args[extrapolation_value].toDouble(),
       .algorithm = argument(algorithm).toStringView()};
-  for (const c10::IValue& each : args[size].toListRef())
-    call.size.push_back(each.toSymInt());
+  if (!args[size].isNone())
+    for (const c10::IValue& each : args[size].toListRef())
+      call.size.push_back(each.toSymInt());
   check_finite(op, "extrapolation_value", call.extrapolation_value);
   check_algorithm(op, call.algorithm, kResampleAlgorithms);
   call.axis = resample_detail::check_options(op, argument, call.factors, call.roi, spatial);
