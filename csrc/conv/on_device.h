@@ -69,7 +69,13 @@ struct ConvOnDevice {
       bool keep_preactivation,
       at::OptionalSymIntArrayRef dst_size) {
     const ConvArguments args = transpose_arguments(
-        src, weights, bias, options, residual, activation, dst_size.value_or(c10::SymIntArrayRef()));
+        src,
+        weights,
+        bias,
+        options,
+        residual,
+        activation,
+        dst_size.value_or(c10::SymIntArrayRef()));
     const auto make = [&] { return conv_detail::empty_data_gradient(args, src, weights); };
     const at::Tensor dst = make();
     const at::Tensor preactivation = keep_preactivation ? make() : empty({0}, src.options());

@@ -366,7 +366,7 @@ Tensor batch_reorder(const BatchedCall& call) {
 Tensor batch_reorder_backward(const BatchedCall& call) {
   using namespace backward_arg;
   BatchedCall with_sizes = call;
-  with_sizes.args[size] = sizes_of_src(call.args);
+  with_sizes.args[size] = c10::SymIntArrayRef(sizes_of_src(call.args));
   return torch_dnnl::call<"torch_dnnl::reorder_backward">(with_batch_in_front(
       "reorder_backward",
       with_sizes,

@@ -18,7 +18,7 @@ CALLS = {
     "convolution": lambda lists: OPS.convolution(X, W, None, *lists, **NCX),
     "convolution_fused": lambda lists: OPS.convolution_fused(X, W, None, *lists, **NCX)[0],
     "convolution_transpose": lambda lists: OPS.convolution_transpose(
-        X, W.transpose(0, 1), None, *lists, **NCX, dst_size=lists[0]
+        X, W.transpose(0, 1), None, *lists, **NCX, dst_size=[9, 8]
     )[0],
     "convolution_backward_data": lambda lists: OPS.convolution_backward_data(
         torch.ones(2, 4, 5, 4), W, [7, 6], *lists, **NCX

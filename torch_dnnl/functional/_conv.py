@@ -424,11 +424,10 @@ def same_padding(
     for size, kernel, stride, dilation in zip(sizes, kernel_size, strides, dilations, strict=True):
         outputs = (size + stride - 1) // stride
         reach = (outputs - 1) * stride + (kernel - 1) * dilation + 1
-        total: Any = reach - size
-        if isinstance(total, Tensor):  # while torch.jit traces, so that a trace takes any size
-            total = total.clamp(min=0)
-        else:
-            total = torch.sym_max(0, total)  # type: ignore[no-untyped-call]
+        at_least: Any = torch.sym_max
+        if isinstance(size, Tensor):  # while torch.jit traces, so that the trace takes any size
+            at_least = torch.clamp_min
+        total = at_least(reach - size, 0)
         smaller, larger = total // 2, total - total // 2
         pads.append((smaller, larger) if auto_pad == "same_upper" else (larger, smaller))
     return pads

@@ -17,6 +17,7 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 from torch_dnnl.functional import _algorithm
 from torch_dnnl.functional._errors import check_factors, check_types, describe, in_words_of
 from torch_dnnl.functional._quick import quick
+from torch_dnnl.functional._tracing import is_tracing, script_if_tracing
 
 _quick_resample = quick("resample")
 _resample = torch.ops.torch_dnnl.resample.default
@@ -80,7 +81,7 @@ def _scaled(sizes: Sequence[int], factors: Sequence[float]) -> list[int]:
     return [to_int(size * +factor) for size, factor in zip(sizes, factors, strict=True)]
 
 
-@torch.jit.script_if_tracing
+@script_if_tracing
 def _resample_traced(
     src: Tensor,
     factors: list[float],
@@ -90,7 +91,7 @@ def _resample_traced(
     antialias: bool = False,
     cubic_coeff_a: float = -0.75,
     exclude_outside: bool = False,
-    roi: list[float] = [],  # noqa: B006 (TorchScript has no None of this type)
+    roi: list[float] | None = None,
     extrapolation_value: float = 0.0,
     data_format: str = "NCX",
     dtype: int | None = None,
@@ -98,20 +99,21 @@ def _resample_traced(
 ) -> Tensor:
     """The operator at sizes of `factors`, which a trace of torch.jit computes for each input."""
     sizes: list[int] = []
+    no_scales: list[float] = []
     for i, factor in enumerate(factors):
         axis = i + 2 if data_format == "NCX" else i + 1
-        sizes.append(int(math.floor(src.size(axis) * factor)))
+        sizes.append(math.floor(src.size(axis) * factor))
     return torch.ops.torch_dnnl.resample(  # type: ignore[no-any-return]
         src,
         sizes,
-        [],
+        no_scales,
         mode,
         coordinates,
         nearest_mode,
         antialias,
         cubic_coeff_a,
         exclude_outside,
-        roi,
+        no_scales if roi is None else roi,
         extrapolation_value,
         data_format,
         dtype,
@@ -147,7 +149,7 @@ def _nearest_as_aten(
     attributes = _INTERPOLATE[mode, input.dim(), None, False]
     direct = ("nearest", f"{attributes[1]}_direct")
     # A program for every size has one rule.
-    if input.is_cuda or torch.compiler.is_exporting() or torch.jit.is_tracing():
+    if input.is_cuda or torch.compiler.is_exporting() or is_tracing():
         return factors, direct
     spatial = input.shape[2:]
     out = sizes or _scaled(spatial, factors)
@@ -243,9 +245,9 @@ def interpolate(
                 factors = (scale_factor,) * (rank - 2)
             sizes = None  # the operator computes them
             if recompute_scale_factor or align_corners or mode == "area":
-                if torch.jit.is_tracing() and input.dtype != torch.uint8:
+                if is_tracing() and input.dtype != torch.uint8:
                     _scaled(input.shape[2:], factors)  # refuses bad ones
-                    return _resample_traced(  # type: ignore[no-any-return]
+                    return _resample_traced(
                         input, list(map(float, factors)), *attributes, **_chosen.options
                     )
                 sizes, factors = _scaled(input.shape[2:], factors), ()
@@ -505,11 +507,9 @@ def resample(
             dtype,
         )
         options = _chosen.options
-        if size is None and torch.jit.is_tracing():
+        if size is None and is_tracing():
             if recompute_scale_factor:
-                return _resample_traced(  # type: ignore[no-any-return]
-                    src, list(map(float, factors)), *attributes, **options
-                )
+                return _resample_traced(src, list(map(float, factors)), *attributes, **options)
             sizes = None
         return _resample(  # type: ignore[no-any-return]
             src, sizes, () if recompute_scale_factor else factors, *attributes, **options

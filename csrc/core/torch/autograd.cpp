@@ -267,8 +267,8 @@ void run_below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* s
   op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
 }
 
-// An optional list without entries means the same as None, and gets lost in packages of AOTInductor.
-// Every call comes here before it is traced.
+// An optional list without entries means the same as None, and gets lost in packages of
+// AOTInductor. Every call comes here before it is traced.
 void drop_empty_lists(const c10::OperatorHandle& op, Stack& stack) {
   const auto& arguments = op.schema().arguments();
   IValue* value = stack.data() + stack.size() - arguments.size();
