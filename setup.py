@@ -34,8 +34,6 @@ from setuptools import Extension, setup
 
 ROOT = Path(__file__).resolve().parent
 
-URL = "https://github.com/torch-dnnl/torch_dnnl"
-
 # sm_80 code also runs on sm_86 and sm_89, and GPUs newer than Hopper compile its PTX when they load
 # it; sm_90a is Hopper with its own matrix instructions, which no other GPU has.
 DEFAULT_ARCHS = "8.0+PTX;9.0a"
@@ -251,8 +249,11 @@ def torch_requirement() -> str:
 def description() -> str:
     """README.md, whose links to files lead to the repository, as a package index has no files."""
 
+    repository = re.search(r'^Homepage = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M)[1]
+
     def absolute(match: re.Match[str]) -> str:
-        return f"{match[1]}({URL}/{'raw' if match[1].startswith('!') else 'blob'}/main/{match[2]})"
+        kind = "raw" if match[1].startswith("!") else "blob"
+        return f"{match[1]}({repository}/{kind}/main/{match[2]})"
 
     text = (ROOT / "README.md").read_text()
     return re.sub(r"(!?\[[^]]*\])\(((?!\w+:|#)[^)]+)\)", absolute, text)
@@ -349,10 +350,10 @@ class BuildLibraries(BuildExtension):
         )
 
     def get_ext_filename(self, ext_name: str) -> str:
-        package, name = ext_name.split(".")
-        if name in PYTHONS:  # for one version of Python, so it is in the name
-            return os.path.join(package, f"_python{PYTHONS[name][0]}")
-        return os.path.join(package, f"{name}.so")
+        *package, name = ext_name.split(".")
+        # For one version of Python, which the file's name has; or for none.
+        file = f"_python{PYTHONS[name][0]}" if name in PYTHONS else f"{name}.so"
+        return os.path.join(*package, file)
 
     def write_facts(self) -> None:
         """Writes _build.py beside the libraries, be that in the source tree or in a wheel."""

@@ -11,8 +11,8 @@
 //   at::Tensor half = torch_dnnl::resample(image, {}, {.scales = {0.5, 0.5}, .antialias = true});
 #pragma once
 
-#include <torch_dnnl/convolution.h> // IWYU pragma: export
-#include <torch_dnnl/load.h>        // IWYU pragma: export
+#include <torch_dnnl/convolution.h>           // IWYU pragma: export
+#include <torch_dnnl/load.h>                  // IWYU pragma: export
 #include <torch_dnnl/quantized_convolution.h> // IWYU pragma: export
-#include <torch_dnnl/reorder.h>     // IWYU pragma: export
-#include <torch_dnnl/resample.h>    // IWYU pragma: export
+#include <torch_dnnl/reorder.h>               // IWYU pragma: export
+#include <torch_dnnl/resample.h>              // IWYU pragma: export

@@ -1,6 +1,6 @@
-// Calls every function of the headers with its default options, and prints what reaches the operators:
-// a line `operator argument value default` for each argument that has a default in the schema. Errors
-// go to stderr. `calls FOLDER` only loads the libraries of a folder.
+// Calls every function of the headers with its default options, and prints what reaches the
+// operators: a line `operator argument value default` for each argument that has a default in the
+// schema. Errors go to stderr. `calls FOLDER` only loads the libraries of a folder.
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
 #include <torch_dnnl.h>
@@ -68,8 +68,6 @@ int main(int argc, char** argv) {
   attempt([&] { convolution_transpose(image, weights); });
   attempt([&] { convolution_backward_data(grad, weights, {4, 4}); });
   attempt([&] { convolution_backward_weights(grad, image, {3, 3}); });
-  attempt([&] {
-    convolution_fused_backward(grad, grad, "relu", image, weights, {4, 4}, {3, 3});
-  });
+  attempt([&] { convolution_fused_backward(grad, grad, "relu", image, weights, {4, 4}, {3, 3}); });
   attempt([&] { quantized_convolution(image.to(at::kByte), weights.to(at::kChar)); });
 }

@@ -1,5 +1,5 @@
-// How the functions of this folder call operators: argument by argument, checked by name against the
-// schema of the library that is loaded. For these headers alone.
+// How the functions of this folder call operators: argument by argument, checked by name against
+// the schema of the library that is loaded. For these headers alone.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -83,7 +83,9 @@ class Call {
   void check(std::string_view name) const {
     const auto& arguments = schema().arguments();
     const size_t next = stack_.size();
-    const std::string_view expected = next < arguments.size() ? arguments[next].name() : "";
+    std::string_view expected;
+    if (next < arguments.size())
+      expected = arguments[next].name();
     TORCH_CHECK(
         name == expected,
         schema().name(),

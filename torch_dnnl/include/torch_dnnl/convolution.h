@@ -74,8 +74,8 @@ inline std::pair<at::Tensor, at::Tensor> convolution_fused(
 
 // The gradient of data of a convolution as an operator of its own, which ends as convolution_fused
 // does. The attributes and the format of the weights are those of that convolution: weights are
-// [kernel..., channels of the result / groups, channels of src] in XIO. `dst_size`: the spatial sizes
-// of the result; empty: the smallest.
+// [kernel..., channels of the result / groups, channels of src] in XIO. `dst_size`: the spatial
+// sizes of the result; empty: the smallest.
 inline std::pair<at::Tensor, at::Tensor> convolution_transpose(
     const at::Tensor& src,
     const at::Tensor& weights,
@@ -89,7 +89,8 @@ inline std::pair<at::Tensor, at::Tensor> convolution_transpose(
   return call("dst_size", dst_size).tensors();
 }
 
-// The gradient of convolution's src, given that of its result. `src_size`: the spatial sizes of src.
+// The gradient of convolution's src, given that of its result. `src_size`: the spatial sizes of
+// src.
 inline at::Tensor convolution_backward_data(
     const at::Tensor& grad,
     const at::Tensor& weights,
@@ -111,10 +112,10 @@ inline at::Tensor convolution_backward_weights(
   return call("grad", grad)("src", src)("kernel_size", kernel_size).with(attributes).tensor();
 }
 
-// The gradients of convolution_fused's first result: of src if there are `weights`, of the weights if
-// there is `src`, of the bias and of the residual if they are asked for; else tensors of no elements.
-// `value`: that result or, of silu, gelu and hardswish, the second one. `src_size`, `kernel_size`:
-// spatial sizes of the gradients.
+// The gradients of convolution_fused's first result: of src if there are `weights`, of the weights
+// if there is `src`, of the bias and of the residual if they are asked for; else tensors of no
+// elements. `value`: that result or, of silu, gelu and hardswish, the second one. `src_size`,
+// `kernel_size`: spatial sizes of the gradients.
 inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> convolution_fused_backward(
     const at::Tensor& grad,
     const at::Tensor& value,

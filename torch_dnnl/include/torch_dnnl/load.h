@@ -34,7 +34,8 @@ inline std::string recorded(const std::string& file, const std::string& name) {
 
 // The libraries do not link to each other, and what they register stays: none is ever closed.
 inline void load_library(const std::string& file) {
-  TORCH_CHECK(dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr, "torch_dnnl::load: ", dlerror());
+  TORCH_CHECK(
+      dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr, "torch_dnnl::load: ", dlerror());
 }
 
 // The best CPU library of those that are built for what ATen's kernels use. ATen decides, so that
@@ -67,9 +68,9 @@ inline std::string cpu_library(const std::string& libraries) {
 
 } // namespace detail
 
-// Loads the operators, the CPU kernels for this machine and, where they were built and there is a GPU,
-// the CUDA kernels. A second call does nothing. `path`: the folder of the Python package torch_dnnl;
-// empty: the one that CMake found. Throws c10::Error where nothing fits.
+// Loads the operators, the CPU kernels for this machine and, where they were built and there is a
+// GPU, the CUDA kernels. A second call does nothing. `path`: the folder of the Python package
+// torch_dnnl; empty: the one that CMake found. Throws c10::Error where nothing fits.
 inline void load(std::string path = "") {
 #ifdef TORCH_DNNL_LIBRARY_DIR
   if (path.empty())

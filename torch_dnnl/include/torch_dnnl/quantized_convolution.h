@@ -5,8 +5,8 @@
 
 namespace torch_dnnl {
 
-// A scale or a zero point is a tensor of one element, weights_scale also [OC]; without a tensor, it is
-// the number.
+// A scale or a zero point is a tensor of one element, weights_scale also [OC]; without a tensor, it
+// is the number.
 struct QuantizedConvolutionOptions {
   // Is added before the activation: a tensor of the result's shape.
   std::optional<at::Tensor> residual = {};

@@ -1,5 +1,5 @@
-// Layout, type, scale and zero point in one pass: torch_dnnl::reorder, its adjoint, and quantization
-// that gives floating values. docs/reorder.md has the formulas and the format tags.
+// Layout, type, scale and zero point in one pass: torch_dnnl::reorder, its adjoint, and
+// quantization that gives floating values. docs/reorder.md has the formulas and the format tags.
 #pragma once
 
 #include <torch_dnnl/call.h>
@@ -8,11 +8,11 @@
 
 namespace torch_dnnl {
 
-// A scale or a zero point is a tensor, of src's rank, each of whose sizes is 1, src's or a divisor of
-// src's; without a tensor, it is the number.
+// A scale or a zero point is a tensor, of src's rank, each of whose sizes is 1, src's or a divisor
+// of src's; without a tensor, it is the number.
 struct ReorderOptions {
-  // oneDNN's tags, such as nhwc, acdb or aBcd16b. No dst_format: src's layout. A src_format says that
-  // src is the physical tensor of a blocked tag.
+  // oneDNN's tags, such as nhwc, acdb or aBcd16b. No dst_format: src's layout. A src_format says
+  // that src is the physical tensor of a blocked tag.
   std::optional<std::string> dst_format = {};
   std::optional<std::string> src_format = {};
   // The logical sizes of src, where its blocks have padding.
@@ -107,12 +107,10 @@ struct FakeReorderOptions {
   }
 };
 
-// src quantized to `dtype`, an integer or float8 type, and dequantized; and, in bits, which elements
-// did not saturate.
-inline std::pair<at::Tensor, at::Tensor> fake_reorder(
-    const at::Tensor& src,
-    at::ScalarType dtype,
-    const FakeReorderOptions& options = {}) {
+// src quantized to `dtype`, an integer or float8 type, and dequantized; and, in bits, which
+// elements did not saturate.
+inline std::pair<at::Tensor, at::Tensor>
+fake_reorder(const at::Tensor& src, at::ScalarType dtype, const FakeReorderOptions& options = {}) {
   static const auto op = detail::find("fake_reorder");
   return detail::Call(op)("src", src)("dtype", dtype).with(options).tensors();
 }

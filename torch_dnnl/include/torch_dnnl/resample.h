@@ -46,10 +46,8 @@ struct ResampleOptions {
 //
 //   resample(image, {480, 640}, {.mode = "cubic"})
 //   resample(image, {}, {.scales = {0.5, 0.5}})
-inline at::Tensor resample(
-    const at::Tensor& src,
-    const Sizes& size,
-    const ResampleOptions& options = {}) {
+inline at::Tensor
+resample(const at::Tensor& src, const Sizes& size, const ResampleOptions& options = {}) {
   static const auto op = detail::find("resample");
   return detail::Call(op)("src", src)("size", size).with(options).tensor();
 }

@@ -26,6 +26,5 @@ if(NOT TARGET torch_dnnl::torch_dnnl)
   target_compile_definitions(
     torch_dnnl::torch_dnnl INTERFACE "TORCH_DNNL_LIBRARY_DIR=\"${TORCH_DNNL_LIBRARY_DIR}\"")
   target_compile_features(torch_dnnl::torch_dnnl INTERFACE cxx_std_20)
-  target_compile_options(torch_dnnl::torch_dnnl INTERFACE ${TORCH_CXX_FLAGS})
   target_link_libraries(torch_dnnl::torch_dnnl INTERFACE ${TORCH_LIBRARIES} ${CMAKE_DL_LIBS})
 endif()
