@@ -21,6 +21,10 @@ except ImportError:
 
 __version__: str = _build.version
 
+#: For CMAKE_PREFIX_PATH, as `torch.utils.cmake_prefix_path` is: find_package(TorchDnnl) finds the
+#: target `torch_dnnl::torch_dnnl`, by which C++ programs call the operators (docs/cpp.md).
+cmake_prefix_path: str = str(Path(__file__).parent / "share" / "cmake")
+
 _LEVELS = ("default", "avx2", "avx512")  # of instruction sets, each a superset of the one before
 
 
@@ -122,6 +126,7 @@ def build_info() -> dict[str, Any]:
 __all__ = [
     "accelerate",
     "build_info",
+    "cmake_prefix_path",
     "conv_algorithm",
     "convert",
     "functional",
