@@ -1,0 +1,197 @@
+"""A call of an operator with DTensors: how its tensors are laid out, and what each rank computes.
+
+A rule says for one dimension of the mesh where the tensors of a call lie: each sharded along one index
+of the operator, such as the batch or the output channels, or replicated. A call takes for each
+dimension of the mesh the rule for which its tensors have to move the fewest bytes; where rules move
+equally many, the first one. All dimensions of the mesh may have rules of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+from torch.distributed.tensor._redistribute import redistribute_local_tensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+
+Index = str | int  # a name or, of a spatial dimension, its number
+
+
+class Rule(NamedTuple):
+    """Where the tensors of a call lie along one dimension of the mesh.
+
+    Attributes:
+        index: the index of the operator that is cut; None where everything is replicated.
+        inputs: the placement of each tensor argument.
+        outputs: the placement of each output.
+    """
+
+    index: Index | None
+    inputs: Mapping[str, Placement]
+    outputs: Sequence[Placement]
+
+
+@dataclass
+class Call:
+    """A call of an operator.
+
+    Attributes:
+        op: the operator.
+        arguments: every argument by its name, defaults included; tensors are DTensors.
+        mesh: that of the tensors.
+        outputs: meta tensors of the global results.
+        rules: those chosen so far, of the first dimensions of the mesh.
+        local: the tensors of this rank, as the rules say, once all of them are chosen.
+    """
+
+    op: OpOverload
+    arguments: dict[str, Any]
+    mesh: DeviceMesh
+    outputs: list[Tensor]
+    rules: list[Rule] = field(default_factory=list)
+    local: dict[str, Tensor] = field(default_factory=dict)
+
+    @cached_property
+    def tensors(self) -> dict[str, DTensor]:
+        """The tensor arguments."""
+        return {n: value for n, value in self.arguments.items() if isinstance(value, DTensor)}
+
+    def parts(self, *indices: Index) -> list[int]:
+        """The sizes of the dimensions of the mesh that cut one of these indices."""
+        return [self.mesh.size(m) for m, rule in enumerate(self.rules) if rule.index in indices]
+
+    def dims_of(self, *indices: Index) -> list[int]:
+        """The dimensions of the mesh that cut one of these indices."""
+        return [m for m, rule in enumerate(self.rules) if rule.index in indices]
+
+    def local_shape(self, output: int) -> tuple[int, ...]:
+        """The shape of this rank's part of an output."""
+        placements = [rule.outputs[output] for rule in self.rules]
+        shape, _ = compute_local_shape_and_global_offset(
+            self.outputs[output].shape, self.mesh, placements
+        )
+        return tuple(shape)
+
+    def remake_outputs(self, **changes: Any) -> None:
+        """Makes the global results those of the call with these arguments."""
+        self.outputs = _meta_outputs(self.op, {**self.arguments, **changes})
+
+    def run(self, **changes: Any) -> list[Tensor]:
+        """Calls the operator with this rank's tensors and with `changes`."""
+        return outputs_of(self.op(**{**self.arguments, **self.local, **changes}))
+
+
+# What an operator needs: the rules that a call can have along the next dimension of the mesh, given
+# those in call.rules; and the outputs of this rank, given its tensors in call.local. Instead of
+# tensors of this rank, DTensors may be returned.
+Rules = Callable[[Call], list[Rule]]
+Compute = Callable[[Call], list[Tensor]]
+
+
+def outputs_of(result: Any) -> list[Tensor]:
+    """The outputs of an operator that has one or several."""
+    return [result] if isinstance(result, Tensor) else list(result)
+
+
+def handler(rules: Rules, compute: Compute) -> Callable[..., Any]:
+    """The function to which DTensor gives the calls of an operator."""
+
+    def handle(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        call = _bound(op, args, kwargs)
+        for mesh_dim in range(call.mesh.ndim):
+            call.rules.append(
+                min(rules(call), key=lambda rule: _bytes_to_move(call, rule, mesh_dim))
+            )
+        call.local = {name: _placed(call, name) for name in call.tensors}
+        results = compute(call)
+        wrapped = [
+            result if isinstance(result, DTensor) else _wrapped(call, i, result)
+            for i, result in enumerate(results)
+        ]
+        return wrapped[0] if len(op._schema.returns) == 1 else tuple(wrapped)
+
+    return handle
+
+
+def _bound(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    schema = op._schema.arguments
+    arguments = {argument.name: argument.default_value for argument in schema}
+    arguments |= dict(zip(arguments, args, strict=False)) | kwargs
+    name = op._schema.name.split("::")[1]
+    mesh = next(v.device_mesh for v in arguments.values() if isinstance(v, DTensor))
+    for argument, value in arguments.items():
+        if isinstance(value, DTensor):
+            if value.device_mesh != mesh:
+                raise ValueError(
+                    f"{name}: expected {argument} to be on the mesh of the other tensors, {mesh}, "
+                    f"got one on {value.device_mesh}"
+                )
+        elif isinstance(value, Tensor):
+            # As DTensor has it: one number is the same everywhere.
+            if value.numel() != 1 and not DTensor._op_dispatcher._allow_implicit_replication:
+                raise TypeError(
+                    f"{name}: expected {argument} to be a DTensor as other tensors are, got a "
+                    f"Tensor of sizes {list(value.shape)}"
+                )
+            arguments[argument] = DTensor.from_local(
+                value, mesh, [Replicate()] * mesh.ndim, run_check=False
+            )
+    return Call(op, arguments, mesh, _meta_outputs(op, arguments))
+
+
+def _meta_outputs(op: OpOverload, arguments: dict[str, Any]) -> list[Tensor]:
+    """Sizes and strides of the global results; raises the operator's errors for a bad call."""
+    with disable_proxy_modes_tracing():
+        on_meta = {
+            name: torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device="meta")
+            if isinstance(v, DTensor)
+            else v
+            for name, v in arguments.items()
+        }
+        return outputs_of(op(**on_meta))
+
+
+def _bytes_to_move(call: Call, rule: Rule, mesh_dim: int) -> float:
+    """What a rank sends for a rule along one dimension of the mesh, in relation to other rules."""
+    parts = call.mesh.size(mesh_dim)
+    total = 0.0
+    for name, tensor in call.tensors.items():
+        current, wanted = tensor.placements[mesh_dim], rule.inputs[name]
+        if current == wanted or isinstance(current, Replicate):
+            continue
+        share = tensor.numel() * tensor.element_size() * (parts - 1) / parts
+        if isinstance(current, Partial) and isinstance(wanted, Replicate):
+            share *= 2  # to all, of sums that are made first
+        elif not isinstance(current, Partial) and isinstance(wanted, Shard):
+            share /= parts  # of a shard
+        total += share
+    return total
+
+
+def _placed(call: Call, name: str) -> Tensor:
+    """This rank's part of an argument, where the rules want it."""
+    spec, local = call.tensors[name]._spec, call.tensors[name]._local_tensor
+    wanted = DTensorSpec(
+        call.mesh, tuple(rule.inputs[name] for rule in call.rules), tensor_meta=spec.tensor_meta
+    )
+    return local if spec == wanted else redistribute_local_tensor(local, spec, wanted)
+
+
+def _wrapped(call: Call, output: int, result: Tensor) -> DTensor:
+    like = call.outputs[output]
+    spec = DTensorSpec(
+        call.mesh,
+        tuple(rule.outputs[output] for rule in call.rules),
+        tensor_meta=TensorMeta(like.shape, like.stride(), like.dtype),
+    )
+    wrapped: DTensor = DTensor._op_dispatcher.wrap(result, spec)
+    return wrapped
