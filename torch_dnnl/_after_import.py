@@ -11,7 +11,7 @@ from types import ModuleType
 
 
 class _Watch(MetaPathFinder):
-    """Finds one module, by the other finders, and once: it does not stay where modules are found."""
+    """Finds one module, by the other finders, and once: then it is no finder any more."""
 
     def __init__(self, name: str, action: Callable[[], object]) -> None:
         self.name, self.action = name, action

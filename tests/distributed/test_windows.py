@@ -17,7 +17,9 @@ from torch_dnnl.distributed.windows import (
 
 def problems():
     """Sizes, taps, strides, dilations and pads, with the number of results."""
-    for size, taps, stride, dilation in itertools.product((1, 2, 5, 9), (1, 2, 3), (1, 2, 5), (1, 3)):
+    for size, taps, stride, dilation in itertools.product(
+        (1, 2, 5, 9), (1, 2, 3), (1, 2, 5), (1, 3)
+    ):
         reach = (taps - 1) * dilation + 1
         for pads in ((0, 0), (1, 2), (reach + 1, 3)):
             if size + sum(pads) >= reach:
@@ -46,7 +48,7 @@ def test_source_window_is_what_its_rows_read(parts):
             first, last = definition[0][0], definition[-1][0] + reach - 1
             inside = [i for i in range(first, last + 1) if 0 <= i < size]
             assert list(range(*rows)) == inside
-            # As a call of its own: as many results, of the same rows; a row of zeros stands for none.
+            # As a call of its own: as many results, of the same rows; zeros stand for no rows.
             given = max(rows.count, 1)
             assert before >= 0 and after >= 0
             assert (given + before + after - reach) // stride + 1 == dst.count

@@ -1,8 +1,8 @@
 """Calls with DTensors on a mesh of processes, each compared with the same call in one process.
 
-A case is a call, its tensors, and where they lie on the mesh. Values and gradients are compared with
-those of the whole tensors in float64, up to the order of sums; some cases run in float32, with a kernel
-named, and must have the same bits wherever no sum is split.
+A case is a call, its tensors, and where they lie on the mesh. Values and gradients are compared
+with those of the whole tensors in float64, up to the order of sums; some cases run in float32, with
+a kernel named, and must have the same bits wherever no sum is split.
 """
 
 import itertools
@@ -45,8 +45,8 @@ def S(dim: int) -> Shard:
     return Shard(dim)
 
 
-# Source, weights, attributes. Odd sizes, strides beside and above kernels, dilations that reach over
-# several shards, pads that are wider than shards; 5 rows make an empty shard among 4.
+# Source, weights, attributes. Odd sizes, strides beside and above kernels, dilations that reach
+# over several shards, pads that are wider than shards; 5 rows make an empty shard among 4.
 NCX = {"data_format": "NCX", "weights_format": "OIX"}
 NXC = {"data_format": "NXC", "weights_format": "XIO"}
 CONVOLUTIONS = {
@@ -59,7 +59,7 @@ CONVOLUTIONS = {
     "mixed formats": (
         (2, 5, 6, 4),
         (4, 4, 3, 2),
-        dict(dilations=[2, 1], pads_begin=[2, 1], data_format="NXC", weights_format="OIX"),
+        {"dilations": [2, 1], "pads_begin": [2, 1], "data_format": "NXC", "weights_format": "OIX"},
     ),
     "3d": (
         (2, 2, 5, 6, 4),
@@ -79,7 +79,7 @@ FUSED = {
 
 
 def dims(attributes: dict, rank: int) -> tuple[int, int, int, int, int]:
-    """First spatial and channel of an image; output, input channels and first spatial of weights."""
+    """First spatial and channel of an image; output, input, first spatial of weights."""
     first, channel = (1, rank - 1) if attributes["data_format"] == "NXC" else (2, 1)
     xio = attributes["weights_format"] == "XIO"
     return (first, channel, *((rank - 1, rank - 2, 0) if xio else (0, 1, 2)))
@@ -156,14 +156,13 @@ def convolution_cases(mesh_shape: tuple[int, ...]):
 
 
 def transposed_cases(mesh_shape: tuple[int, ...]):
-    # fmt: off
     problems = {
-        "1d": ((2, 4, 5), (4, 3, 3), dict(strides=2, pads_begin=1, output_padding=1)),
-        "2d": ((2, 3, 5, 4), (3, 2, 2, 3), dict(strides=[3, 1], pads_begin=[0, 1], dilations=[1, 2])),
-        "gaps": ((2, 3, 4, 3), (3, 2, 1, 2), dict(strides=[4, 2], output_padding=[2, 1])),
-        "groups": ((2, 4, 5, 3), (4, 1, 3, 3), dict(strides=2, groups=4)),
+        "1d": ((2, 4, 5), (4, 3, 3), {"strides": 2, "pads_begin": 1, "output_padding": 1}),
+        "2d": ((2, 3, 5, 4), (3, 2, 2, 3), {"strides": [3, 1], "pads_begin": [0, 1]}),
+        "dilation": ((2, 3, 7, 4), (3, 2, 3, 1), {"dilations": [3, 2], "pads_begin": [2, 0]}),
+        "gaps": ((2, 3, 4, 3), (3, 2, 1, 2), {"strides": [4, 2], "output_padding": [2, 1]}),
+        "groups": ((2, 4, 5, 3), (4, 1, 3, 3), {"strides": 2, "groups": 4}),
     }
-    # fmt: on
     for (name, (src, weights, attributes)), end in itertools.product(problems.items(), FUSED):
         extra = dict(FUSED[end])
 
@@ -199,25 +198,28 @@ def transposed_cases(mesh_shape: tuple[int, ...]):
 
 
 RESIZES = {
-    "half": ((2, 3, 11, 6), dict(size=(6, 5))),
-    "double": ((2, 3, 5, 7), dict(scale_factor=2.0, recompute_scale_factor=False)),
-    "antialias": ((1, 2, 19, 8), dict(size=(4, 9), mode="cubic", antialias=True)),
-    "lanczos": ((2, 2, 7, 9), dict(size=(13, 3), mode="lanczos3", exclude_outside=True)),
-    "corners": ((2, 9, 5, 3), dict(size=(4, 8), coordinates="align_corners", data_format="NXC")),
-    "nearest": ((2, 3, 13), dict(size=5, mode="nearest")),
-    "area": ((1, 2, 5, 6, 4), dict(size=(3, 4, 8), mode="area")),
+    "half": ((2, 3, 11, 6), {"size": (6, 5)}),
+    "double": ((2, 3, 5, 7), {"scale_factor": 2.0, "recompute_scale_factor": False}),
+    "antialias": ((1, 2, 19, 8), {"size": (4, 9), "mode": "cubic", "antialias": True}),
+    "lanczos": ((2, 2, 7, 9), {"size": (13, 3), "mode": "lanczos3", "exclude_outside": True}),
+    "corners": (
+        (2, 9, 5, 3),
+        {"size": (4, 8), "coordinates": "align_corners", "data_format": "NXC"},
+    ),
+    "nearest": ((2, 3, 13), {"size": 5, "mode": "nearest"}),
+    "area": ((1, 2, 5, 6, 4), {"size": (3, 4, 8), "mode": "area"}),
     "region": (
         (2, 2, 8, 6),
-        dict(
-            size=(9, 5),
-            coordinates="tf_crop_and_resize",
-            roi=[0.9, -0.2, 0.1, 1.3],
-            extrapolation_value=2.5,
-        ),
+        {
+            "size": (9, 5),
+            "coordinates": "tf_crop_and_resize",
+            "roi": [0.9, -0.2, 0.1, 1.3],
+            "extrapolation_value": 2.5,
+        },
     ),
     "region beyond": (
         (1, 2, 6, 4),
-        dict(size=(8, 3), coordinates="tf_crop_and_resize", roi=[0.2, 0.0, 3.0, 1.0]),
+        {"size": (8, 3), "coordinates": "tf_crop_and_resize", "roi": [0.2, 0.0, 3.0, 1.0]},
     ),
 }
 
@@ -319,7 +321,7 @@ def quantized_cases(mesh_shape: tuple[int, ...]):
     bias, scale = torch.randn(6), torch.rand(6) / 100
 
     def call(src, weights, bias, scale):
-        options = dict(src_scale=0.1, src_zero_point=7, dst_scale=0.5, activation="relu")
+        options = {"src_scale": 0.1, "src_zero_point": 7, "dst_scale": 0.5, "activation": "relu"}
         return D.quantized_convolution(
             src, weights, bias, weights_scale=scale, strides=2, pads_begin=4, **options
         )

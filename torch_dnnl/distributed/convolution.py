@@ -1,7 +1,7 @@
 """The rules of convolution, its gradients, transposed, fused and quantized.
 
-All of these are one form, trilinear in a source, weights and a destination, of which an operator gets
-two and computes the third. Its indices, and the dimensions in which the three have them:
+All of these are one form, trilinear in a source, weights and a destination, of which an operator
+gets two and computes the third. Its indices, and the dimensions in which the three have them:
 
     n   the batch             source, destination
     0.. spatial dimensions    source, destination
@@ -238,9 +238,7 @@ def _exchanged(form: _Form) -> dict[str, Any]:
         for mesh_dim in call.dims_of(axis):
             size, reach = form.sizes(read)[axis], (kernel[axis] - 1) * dilations[axis] + 1
             parts = shards(sizes[axis], call.mesh.size(mesh_dim))
-            windows = [
-                window_of(rows, size, strides[axis], pads[axis][0], reach) for rows in parts
-            ]
+            windows = [window_of(rows, size, strides[axis], pads[axis][0], reach) for rows in parts]
             dim, rank = form.dims[read][axis], call.mesh.get_local_rank(mesh_dim)
             call.local[name] = exchange_rows(
                 call.local[name], dim, size, [w.rows for w in windows], call.mesh, mesh_dim

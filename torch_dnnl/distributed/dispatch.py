@@ -1,9 +1,9 @@
 """A call of an operator with DTensors: how its tensors are laid out, and what each rank computes.
 
-A rule says for one dimension of the mesh where the tensors of a call lie: each sharded along one index
-of the operator, such as the batch or the output channels, or replicated. A call takes for each
-dimension of the mesh the rule for which its tensors have to move the fewest bytes; where rules move
-equally many, the first one. All dimensions of the mesh may have rules of their own.
+A rule says for one dimension of the mesh where the tensors of a call lie: each sharded along one
+index of the operator, such as the batch or the output channels, or replicated. A call takes for
+each dimension of the mesh the rule for which its tensors have to move the fewest bytes; where rules
+move equally many, the first one. The dimensions of the mesh may have different rules.
 """
 
 from __future__ import annotations
@@ -111,8 +111,14 @@ def handler(rules: Rules, compute: Compute) -> Callable[..., Any]:
             call.rules.append(
                 min(rules(call), key=lambda rule: _bytes_to_move(call, rule, mesh_dim))
             )
-        call.local = {name: _placed(call, name) for name in call.tensors}
-        results = compute(call)
+        if call.mesh.get_coordinate() is None:  # this process is not in the mesh
+            results = [
+                torch.empty(0, dtype=like.dtype, device=call.mesh.device_type)
+                for like in call.outputs
+            ]
+        else:
+            call.local = {name: _placed(call, name) for name in call.tensors}
+            results = compute(call)
         wrapped = [
             result if isinstance(result, DTensor) else _wrapped(call, i, result)
             for i, result in enumerate(results)

@@ -38,7 +38,9 @@ def exchange_rows(
         return local.narrow(dim, part.begin - own.begin, part.count)
 
     kept = rows_of_own(want)
-    if all(has.overlap(wants).count == wants.count for has, wants in zip(owned, wanted, strict=True)):
+    if all(
+        has.overlap(wants).count == wants.count for has, wants in zip(owned, wanted, strict=True)
+    ):
         return kept
     parts = [rows_of_own(Rows(0, 0) if r == rank else rows) for r, rows in enumerate(wanted)]
     counts = [0 if r == rank else rows.overlap(want).count for r, rows in enumerate(owned)]
@@ -53,7 +55,7 @@ def exchange_rows(
 
 
 def _joined(like: Tensor, dim: int, parts: Sequence[Tensor]) -> Tensor:
-    """Parts that have `dim` in front, one after the other, with the dimensions of `like` in memory."""
+    """Parts that have `dim` in front, one after the other, with `like`'s order of memory."""
     shape = list(like.shape)
     shape[dim] = sum(part.shape[0] for part in parts)
     order = sorted(range(like.dim()), key=like.stride, reverse=True)

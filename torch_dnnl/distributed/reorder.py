@@ -1,7 +1,7 @@
 """The rules of reorder, fake_reorder and their adjoints: all of them go element by element.
 
-Every logical dimension may be sharded that no format cuts into blocks, in whole groups of the elements
-that have a scale or zero point in common.
+Every logical dimension may be sharded that no format cuts into blocks, in whole groups of the
+elements that have a scale or zero point in common.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SCALES = ("scale", "dst_scale", "src_zero_point", "dst_zero_point")
 
 
 def _formats(call: Call) -> tuple[Format | None, Format | None]:
-    """Those of the first tensor and of the result; None or plain: its dimensions are the logical."""
+    """Those of the first tensor and of the result; None or plain: dimensions are the logical."""
     tags = [call.arguments["src_format"], call.arguments["dst_format"]]
     src, dst = (parse(tag) if tag is not None else None for tag in tags)
     if dst is None and src is not None and src.is_blocked:
@@ -126,7 +126,7 @@ def fake_compute(call: Call) -> list[Tensor]:
     if "mask" not in call.tensors:
         order = _order(call)
         kept = [order.index(rule.index) + 1 for rule in call.rules if isinstance(rule.index, int)]
-        changes["batch_dims"] = max(kept + [call.arguments["batch_dims"]])
+        changes["batch_dims"] = max([*kept, call.arguments["batch_dims"]])
         call.remake_outputs(**changes)
     first = next(iter(call.local.values()))
     if first.numel() == 0:

@@ -1,7 +1,7 @@
 """The rules of resample and its adjoint: each image of the batch and each channel is by itself.
 
-A shard in a spatial dimension is a window of the whole resize: its coordinates are those of the whole,
-and it needs the rows of the other image that its filters reach.
+A shard in a spatial dimension is a window of the whole resize: its coordinates are those of the
+whole, and it needs the rows of the other image that its filters reach.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which rows of one image make which rows of another: the arithmetic of spatially sharded images.
 
-Rows are the indices of one spatial dimension, as half-open ranges of the whole image. Output o of a
-convolution reads the rows o * stride - pad + k * dilation, for each tap k of the kernel, of those that
-exist; `reach` is how many rows a kernel covers, (taps - 1) * dilation + 1.
+Rows are the indices of one spatial dimension, as half-open ranges of the whole image. Output o of
+a convolution reads the rows o * stride - pad + k * dilation, for each tap k of the kernel, of those
+that exist; `reach` is how many rows a kernel covers, (taps - 1) * dilation + 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Rows(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The rows that a part of a call needs, and the pads with which the part is a call of its own."""
+    """The rows that a part of a call needs, and the pads with which it is a call of its own."""
 
     rows: Rows
     pads: tuple[int, int]
@@ -42,9 +42,7 @@ def shards(size: int, parts: int) -> list[Rows]:
         [(0, 2), (2, 4), (4, 5), (5, 5)]
     """
     length = -(-size // parts)
-    return [
-        Rows(min(part * length, size), min((part + 1) * length, size)) for part in range(parts)
-    ]
+    return [Rows(min(part * length, size), min((part + 1) * length, size)) for part in range(parts)]
 
 
 def nested_shards(size: int, parts: Sequence[int]) -> list[Rows]:
@@ -67,7 +65,7 @@ def nested_shards(size: int, parts: Sequence[int]) -> list[Rows]:
 def are_in_step(size: int, other: int, parts: Sequence[int]) -> bool:
     """Whether shards of two dimensions are the same shares of them, on every rank.
 
-    `other` divides `size`: of the smaller dimension, an element goes with size / other of the larger.
+    `other` divides `size`: an element of that dimension goes with size / other of the larger one.
     """
     step = size // max(other, 1)
     return all(
@@ -79,10 +77,10 @@ def are_in_step(size: int, other: int, parts: Sequence[int]) -> bool:
 
 
 def source_window(dst: Rows, size: int, stride: int, pad: int, reach: int) -> Window:
-    """The rows of an image of `size` rows that a convolution reads for the rows `dst` of its result.
+    """The rows of an image of `size` rows that a convolution reads for its results `dst`.
 
-    A convolution of these rows with the pads of the window has exactly the rows `dst`. Where all that
-    is read is padding, there are no rows, and the pads are those around one row of zeros.
+    A convolution of these rows with the pads of the window has exactly the rows `dst`. Where all
+    that is read is padding, there are no rows, and the pads are those around one row of zeros.
     """
     if dst.count == 0:
         return Window(Rows(0, 0), (0, 0))
@@ -98,9 +96,9 @@ def gradient_window(src: Rows, size: int, stride: int, pad: int, reach: int) -> 
     """The rows of a convolution's result, of `size` rows, that read the rows `src` of its source.
 
     The gradient of data of these rows, with the pads of the window and `src.count` as its size, is
-    that of the rows `src`. Where a stride above `reach` leaves out rows at the beginning, the window
-    has a row more than these, since pads are not negative. Where nothing reads `src`, there are no
-    rows, and the pads are those of the fewest rows of zeros whose gradient has the size.
+    that of the rows `src`. Where a stride above `reach` leaves out rows at the beginning, the
+    window has a row more than these, since pads are not negative. Where nothing reads `src`, there
+    are no rows, and the pads are those of the fewest rows of zeros whose gradient has the size.
     """
     if src.count == 0:
         return Window(Rows(0, 0), (0, 0))
@@ -113,4 +111,3 @@ def gradient_window(src: Rows, size: int, stride: int, pad: int, reach: int) -> 
         begin, before = begin - 1, before + stride
     covered = (end - begin - 1) * stride + reach
     return Window(Rows(begin, end), (before, max(0, covered - src.count - before)))
-
