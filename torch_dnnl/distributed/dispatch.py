@@ -9,19 +9,21 @@ move equally many, the first one. The dimensions of the mesh may have different 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.distributed._functional_collectives import _are_we_tracing
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._redistribute import redistribute_local_tensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+
+from torch_dnnl.distributed.windows import shards
 
 Index = str | int  # a name or, of a spatial dimension, its number
 
@@ -46,9 +48,10 @@ class Call:
 
     Attributes:
         op: the operator.
-        arguments: every argument by its name, defaults included; tensors are DTensors.
+        arguments: every argument by its name, defaults included.
         mesh: that of the tensors.
-        outputs: meta tensors of the global results.
+        tensors: meta tensors of the whole tensor arguments, by name.
+        outputs: meta tensors of the whole results.
         rules: those chosen so far, of the first dimensions of the mesh.
         local: the tensors of this rank, as the rules say, once all of them are chosen.
     """
@@ -56,34 +59,34 @@ class Call:
     op: OpOverload
     arguments: dict[str, Any]
     mesh: DeviceMesh
+    tensors: dict[str, Tensor]
     outputs: list[Tensor]
     rules: list[Rule] = field(default_factory=list)
     local: dict[str, Tensor] = field(default_factory=dict)
 
-    @cached_property
-    def tensors(self) -> dict[str, DTensor]:
-        """The tensor arguments."""
-        return {n: value for n, value in self.arguments.items() if isinstance(value, DTensor)}
-
     def parts(self, *indices: Index) -> list[int]:
         """The sizes of the dimensions of the mesh that cut one of these indices."""
-        return [self.mesh.size(m) for m, rule in enumerate(self.rules) if rule.index in indices]
+        return [self.mesh.size(m) for m in self.dims_of(*indices)]
 
     def dims_of(self, *indices: Index) -> list[int]:
         """The dimensions of the mesh that cut one of these indices."""
         return [m for m, rule in enumerate(self.rules) if rule.index in indices]
 
-    def local_shape(self, output: int) -> tuple[int, ...]:
+    def local_shape(self, output: int) -> list[int]:
         """The shape of this rank's part of an output."""
-        placements = [rule.outputs[output] for rule in self.rules]
-        shape, _ = compute_local_shape_and_global_offset(
-            self.outputs[output].shape, self.mesh, placements
-        )
-        return tuple(shape)
+        shape = list(self.outputs[output].shape)
+        for mesh_dim, rule in enumerate(self.rules):
+            placement = rule.outputs[output]
+            if isinstance(placement, Shard):
+                parts = shards(shape[placement.dim], self.mesh.size(mesh_dim))
+                shape[placement.dim] = parts[self.mesh.get_local_rank(mesh_dim)].count
+        return shape
 
     def remake_outputs(self, **changes: Any) -> None:
-        """Makes the global results those of the call with these arguments."""
-        self.outputs = _meta_outputs(self.op, {**self.arguments, **changes})
+        """Makes the whole results those of the call with these arguments."""
+        whole = {**self.arguments, **self.tensors, **changes}
+        with disable_proxy_modes_tracing():
+            self.outputs = outputs_of(self.op(**whole))
 
     def run(self, **changes: Any) -> list[Tensor]:
         """Calls the operator with this rank's tensors and with `changes`."""
@@ -104,17 +107,17 @@ def outputs_of(result: Any) -> list[Tensor]:
 
 def handler(rules: Rules, compute: Compute) -> Callable[..., Any]:
     """The function to which DTensor gives the calls of an operator."""
+    plan = partial(_plan, rules)
+    cached_plan = lru_cache(maxsize=4096)(plan)
 
     def handle(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        call = _bound(op, args, kwargs)
-        for mesh_dim in range(call.mesh.ndim):
-            call.rules.append(
-                min(rules(call), key=lambda rule: _bytes_to_move(call, rule, mesh_dim))
-            )
-        if call.mesh.get_coordinate() is None:  # this process is not in the mesh
+        arguments, mesh = _bound(op, args, kwargs)
+        # Plans of traced calls have symbolic sizes.
+        planned = (plan if _are_we_tracing() else cached_plan)(op, mesh, _as_key(arguments))
+        call = replace(planned, arguments=arguments, outputs=list(planned.outputs), local={})
+        if mesh.get_coordinate() is None:  # this process is not in the mesh
             results = [
-                torch.empty(0, dtype=like.dtype, device=call.mesh.device_type)
-                for like in call.outputs
+                torch.empty(0, dtype=like.dtype, device=mesh.device_type) for like in call.outputs
             ]
         else:
             call.local = {name: _placed(call, name) for name in call.tensors}
@@ -128,7 +131,10 @@ def handler(rules: Rules, compute: Compute) -> Callable[..., Any]:
     return handle
 
 
-def _bound(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+def _bound(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[dict[str, Any], DeviceMesh]:
+    """The arguments by name, tensors as DTensors, and their mesh."""
     schema = op._schema.arguments
     arguments = {argument.name: argument.default_value for argument in schema}
     arguments |= dict(zip(arguments, args, strict=False)) | kwargs
@@ -151,27 +157,44 @@ def _bound(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cal
             arguments[argument] = DTensor.from_local(
                 value, mesh, [Replicate()] * mesh.ndim, run_check=False
             )
-    return Call(op, arguments, mesh, _meta_outputs(op, arguments))
+    return arguments, mesh
 
 
-def _meta_outputs(op: OpOverload, arguments: dict[str, Any]) -> list[Tensor]:
-    """Sizes and strides of the global results; raises the operator's errors for a bad call."""
+def _as_key(arguments: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """What a plan depends on: of tensors, what they are and where they lie."""
+    return tuple(
+        (name, value._spec)
+        if isinstance(value, DTensor)
+        else (name, tuple(value) if isinstance(value, (list, tuple)) else value)
+        for name, value in arguments.items()
+    )
+
+
+def _plan(rules: Rules, op: OpOverload, mesh: DeviceMesh, key: tuple[tuple[str, Any], ...]) -> Call:
+    """The call with its rules, without tensors of this rank; raises the operator's errors."""
+    specs = {name: value for name, value in key if isinstance(value, DTensorSpec)}
     with disable_proxy_modes_tracing():
-        on_meta = {
-            name: torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device="meta")
-            if isinstance(v, DTensor)
-            else v
-            for name, v in arguments.items()
+        tensors = {
+            name: torch.empty_strided(
+                spec.shape, spec.stride, dtype=spec.tensor_meta.dtype, device="meta"
+            )
+            for name, spec in specs.items()
         }
-        return outputs_of(op(**on_meta))
+    call = Call(op, {**dict(key), **tensors}, mesh, tensors, [])
+    call.remake_outputs()
+    for mesh_dim in range(mesh.ndim):
+        call.rules.append(
+            min(rules(call), key=lambda rule: _bytes_to_move(call, specs, rule, mesh_dim))
+        )
+    return call
 
 
-def _bytes_to_move(call: Call, rule: Rule, mesh_dim: int) -> float:
+def _bytes_to_move(call: Call, specs: dict[str, DTensorSpec], rule: Rule, mesh_dim: int) -> float:
     """What a rank sends for a rule along one dimension of the mesh, in relation to other rules."""
     parts = call.mesh.size(mesh_dim)
     total = 0.0
     for name, tensor in call.tensors.items():
-        current, wanted = tensor.placements[mesh_dim], rule.inputs[name]
+        current, wanted = specs[name].placements[mesh_dim], rule.inputs[name]
         if current == wanted or isinstance(current, Replicate):
             continue
         share = tensor.numel() * tensor.element_size() * (parts - 1) / parts
@@ -185,7 +208,8 @@ def _bytes_to_move(call: Call, rule: Rule, mesh_dim: int) -> float:
 
 def _placed(call: Call, name: str) -> Tensor:
     """This rank's part of an argument, where the rules want it."""
-    spec, local = call.tensors[name]._spec, call.tensors[name]._local_tensor
+    tensor = call.arguments[name]
+    spec, local = tensor._spec, tensor._local_tensor
     wanted = DTensorSpec(
         call.mesh, tuple(rule.inputs[name] for rule in call.rules), tensor_meta=spec.tensor_meta
     )
