@@ -40,7 +40,7 @@ from torch.distributed.tensor import (
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_dnnl.functional import convolution, resample
+from torch_dnnl.functional import conv_transpose2d, convolution, resample
 from torch_dnnl.nn import Conv2d, Resample
 
 WIDTH = 8  # channels at the full resolution
@@ -207,36 +207,38 @@ def print_bytes(args: argparse.Namespace) -> None:
     mesh = init_device_mesh("cpu", (processes,))
     batch, channels, size = args.batch, WIDTH, args.size
 
-    def layer(kernel: int, stride: int = 1, dilation: int = 1) -> Callable[..., Tensor]:
+    def layer(kernel: int, stride: int, dilation: int = 1) -> Callable[[Tensor], Tensor]:
         weights = torch.rand(channels, channels, kernel, kernel)
         weights = distribute_tensor(weights, mesh, [Replicate()]).requires_grad_()
         formats = {"data_format": "NCX", "weights_format": "OIX", "auto_pad": "same_upper"}
         return lambda x: convolution(x, weights, strides=stride, dilations=dilation, **formats)
 
-    # The layer; and how many rows of the source go over each border between two processes in the
-    # forward pass, and how many of the result's gradient.
-    cases: dict[str, tuple[Callable[[Tensor], Tensor], int, int]] = {}
+    # The layer; and how many rows go over each border between two processes: in the forward pass,
+    # and in the backward pass of the source and of the result's gradient.
+    cases: dict[str, tuple[Callable[[Tensor], Tensor], int, int, int]] = {}
     for kernel, stride, dilation in ((1, 1, 1), (3, 1, 1), (3, 2, 1), (5, 2, 1), (3, 1, 4)):
         name = f"convolution {kernel}x{kernel}, stride {stride}, dilation {dilation}"
-        covered = (kernel - 1) * dilation + 1 - stride
-        cases[name] = (layer(kernel, stride, dilation), covered, -(-covered // stride))
-    cases["resample to twice the size, linear"] = (lambda x: resample(x, scale_factor=2), 2, 2)
+        rows = (kernel - 1) * dilation + 1 - stride
+        cases[name] = (layer(kernel, stride, dilation), rows, rows, -(-rows // stride))
+    weights = distribute_tensor(torch.rand(channels, channels, 4, 4), mesh, [Replicate()])
+    weights.requires_grad_()
+    name = "transposed convolution 4x4, stride 2"
+    cases[name] = (lambda x: conv_transpose2d(x, weights, None, 2, 1), 1, 0, 4)
+    cases["resample to twice the size, linear"] = (lambda x: resample(x, scale_factor=2), 2, 0, 2)
 
     if dist.get_rank() == 0:
         print(f"{'bytes, all processes together':44}{'forward':>9}{'formula':>9}", end="")
         print(f"{'backward':>10}{'formula':>9}")
-    for name, (call, rows, grad_rows) in cases.items():
+    for name, (call, rows, rows_again, grad_rows) in cases.items():
         image = torch.rand(batch, channels, size, size)
         src = distribute_tensor(image, mesh, [Shard(2)], src_data_rank=None).requires_grad_()
         with ExchangedBytes() as forward:
             result = call(src)
         with ExchangedBytes() as backward:
             result.backward(torch.ones_like(result))
-        borders, line = processes - 1, batch * channels * 4
-        expected = borders * rows * line * size
-        expected_backward = borders * grad_rows * line * result.shape[3]
-        if "convolution" in name:
-            expected_backward += expected  # of the weights: rows of the source again
+        per_pixel = (processes - 1) * batch * channels * 4
+        expected = per_pixel * size * rows
+        expected_backward = per_pixel * (size * rows_again + result.shape[3] * grad_rows)
         counted = exchanged_by_all(forward), exchanged_by_all(backward)
         if dist.get_rank() == 0:
             print(f"{name:44}{counted[0]:9}{expected:9}{counted[1]:10}{expected_backward:9}")

@@ -1,10 +1,12 @@
 """Which rows a shard needs, against the definition of convolution, row by row."""
 
+import doctest
 import itertools
 
 import pytest
 import torch
 
+from torch_dnnl.distributed import windows
 from torch_dnnl.distributed.windows import (
     Rows,
     are_in_step,
@@ -106,6 +108,11 @@ def test_nested_shards_and_steps():
     assert are_in_step(10, 5, [1]) and are_in_step(5, 5, [2, 2]) and are_in_step(12, 4, [2, 2])
     assert not are_in_step(10, 5, [2])  # 5 and 5 of the one, 3 and 2 of the other
     assert not are_in_step(12, 4, [3])  # 4, 4, 4 and 2, 2, 0
+
+
+def test_examples():
+    result = doctest.testmod(windows)
+    assert result.attempted == 2 and result.failed == 0
 
 
 def test_overlap():

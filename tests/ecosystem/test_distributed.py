@@ -117,7 +117,7 @@ def test_training_goes_on_after_a_process_died(parallel, tmp_path):
 def test_exchanged_bytes_are_those_of_the_formula():
     output = train(4, "--bytes")
     rows = re.findall(r"^(.*\S) +(\d+) +(\d+) +(\d+) +(\d+)$", output, re.MULTILINE)
-    assert len(rows) == 6
+    assert len(rows) == 7
     for name, forward, expected, backward, expected_backward in rows:
         assert (forward, backward) == (expected, expected_backward), name
         assert (forward == "0") == ("1x1" in name), name
