@@ -18,7 +18,8 @@ TORCH_LIBRARY(torch_dnnl, m) {
   // _direct. `algorithm`: auto, or the name of a kernel of the device.
   // `window`: src and the result are parts of an image and of its resized image. For each spatial
   // dimension the size of that image; then where src begins in it; then the size of the whole resized
-  // image; then where the result begins in it. Coordinates are those of the whole.
+  // image; then where the result begins in it. Coordinates are those of the whole; rows outside of
+  // the parts count as 0.
   m.def("resample(Tensor src, SymInt[] size, float[] scales=[], str mode=\"linear\", "
         "str coordinates=\"half_pixel\", str nearest_mode=\"round_prefer_ceil\", "
         "bool antialias=False, float cubic_coeff_a=-0.75, bool exclude_outside=False, "

@@ -317,7 +317,7 @@ inline ResampleArguments parse_resample(c10::ArrayRef<c10::IValue> args, bool tr
         numbers.size() == 4 * spatial,
         Expected(op) << "window to have four entries per spatial dimension (" << spatial
                      << "), got " << numbers.size() << ": " << numbers);
-    check_within(op, "", "window", numbers, 0);
+    check_within(op, "", "window", numbers, 0, int64_t(1) << 48); // sums do not overflow
     in = resample_detail::check_part(op, "source", numbers, in, /*is_resized=*/false);
     out = resample_detail::check_part(op, "resized image", numbers, out, /*is_resized=*/true);
   }

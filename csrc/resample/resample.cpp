@@ -63,7 +63,7 @@ void resample_rows(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* st
   const size_t count = op.schema().arguments().size();
   const auto args = torch::jit::last(*stack, count);
   const auto argument = [&](resample_arg::Name of_resample) -> const IValue& {
-    return args[rows_arg::scales + of_resample - resample_arg::scales];
+    return args[of_resample + (int{rows_arg::scales} - int{resample_arg::scales})];
   };
   const auto sizes = args[rows_arg::src_size].toIntVector();
   const auto resized = args[rows_arg::dst_size].toIntVector();

@@ -32,7 +32,9 @@ inline Range rows_made(const AxisSpec& axis, const Range& inputs) {
   return inputs.count() > 0 && readers.count() > 0 ? readers : Range{0, 0};
 }
 
-// Makes an axis the part of an axis that the call says; ValueError unless it has all that is needed.
+// Makes an axis the part of an axis that the call says. Rows outside of the parts count as 0, so that
+// the derivatives of a part are those of this call alone. Where they would count as rows outside of a
+// region, they have to be there.
 inline void set_window(AxisSpec& axis, const ResampleArguments& call, int64_t d) {
   const size_t spatial = call.window.size() / 4;
   const auto number = [&](size_t list) { return call.window[list * spatial + d].expect_int(); };
@@ -41,17 +43,15 @@ inline void set_window(AxisSpec& axis, const ResampleArguments& call, int64_t d)
   part.whole_out = number(2), part.out_begin = number(3);
   if (part.whole_in == axis.in && part.whole_out == axis.out)
     return;
-  const Range in{part.in_begin, part.in_begin + axis.in};
-  const Range out{part.out_begin, part.out_begin + axis.out};
-  const Range needed =
-      call.transposed ? rows_made(whole_axis(part), in) : rows_read(whole_axis(part), out);
-  const Range& given = call.transposed ? out : in;
-  TORCH_CHECK_VALUE(
-      needed.count() == 0 || (given.begin <= needed.begin && needed.end <= given.end),
-      Expected(call.transposed ? "resample_backward" : "resample")
-          << "window to have rows " << needed.begin << " to " << needed.end << " of the "
-          << (call.transposed ? "resized image" : "source") << " in spatial dimension " << d
-          << ", got rows " << given.begin << " to " << given.end);
+  if (call.extrapolation_value != 0) {
+    const Range given{part.in_begin, part.in_begin + axis.in};
+    const Range read = rows_read(whole_axis(part), {part.out_begin, part.out_begin + axis.out});
+    TORCH_CHECK_VALUE(
+        read.count() == 0 || (given.begin <= read.begin && read.end <= given.end),
+        Expected("resample") << "window to have rows " << read.begin << " to " << read.end
+                             << " of the source in spatial dimension " << d << ", got rows "
+                             << given.begin << " to " << given.end);
+  }
   axis = part;
 }
 

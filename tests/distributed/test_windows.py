@@ -43,20 +43,20 @@ def test_source_window_is_what_its_rows_read(parts):
             definition = [rows_read(o, taps, stride, dilation, pads[0]) for o in range(*dst)]
             needed = [i for reads in definition for i in reads if 0 <= i < size]
             assert set(needed) <= set(range(*rows))
-            if dst.count == 0:
-                assert rows.count == 0
+            if dst.length == 0:
+                assert rows.length == 0
                 continue
             # Nothing beyond the first and the last row that is covered.
             first, last = definition[0][0], definition[-1][0] + reach - 1
             inside = [i for i in range(first, last + 1) if 0 <= i < size]
             assert list(range(*rows)) == inside
             # As a call of its own: as many results, of the same rows; zeros stand for no rows.
-            given = max(rows.count, 1)
+            given = max(rows.length, 1)
             assert before >= 0 and after >= 0
-            assert (given + before + after - reach) // stride + 1 == dst.count
+            assert (given + before + after - reach) // stride + 1 == dst.length
             for o, reads in enumerate(definition):
                 own = rows_read(o, taps, stride, dilation, before)
-                inside = [i + rows.begin for i in own if 0 <= i < rows.count]
+                inside = [i + rows.begin for i in own if 0 <= i < rows.length]
                 assert inside == [i for i in reads if 0 <= i < size]
             count += 1
     assert count > 150
@@ -71,8 +71,8 @@ def test_gradient_window_is_what_reads_its_rows(parts):
             rows, (before, after) = gradient_window(src, results, stride, pads[0], reach)
             readers = [o for o in range(results) if any(i in range(*src) for i in reads[o])]
             assert set(readers) <= set(range(*rows))
-            if src.count == 0:
-                assert rows.count == 0
+            if src.length == 0:
+                assert rows.length == 0
                 continue
             near = [
                 o
@@ -80,13 +80,13 @@ def test_gradient_window_is_what_reads_its_rows(parts):
                 if o * stride - pads[0] < src.end and o * stride - pads[0] + reach > src.begin
             ]
             spare = 1 if stride > reach else 0  # a row, where pads would be negative
-            assert len(near) <= rows.count <= len(near) + spare
+            assert len(near) <= rows.length <= len(near) + spare
             assert before >= 0 and after >= 0
-            given = (src.count + before + after - reach) // stride + 1
-            assert given == rows.count or (rows.count == 0 and given > 0)
-            for o in range(rows.count):
+            given = (src.length + before + after - reach) // stride + 1
+            assert given == rows.length or (rows.length == 0 and given > 0)
+            for o in range(rows.length):
                 own = rows_read(o, taps, stride, dilation, before)
-                inside = [i + src.begin for i in own if 0 <= i < src.count]
+                inside = [i + src.begin for i in own if 0 <= i < src.length]
                 assert inside == [i for i in reads[rows.begin + o] if i in range(*src)]
             count += 1
     assert count > 150
@@ -117,5 +117,5 @@ def test_examples():
 
 def test_overlap():
     assert Rows(2, 6).overlap(Rows(4, 9)) == Rows(4, 6)
-    assert Rows(2, 6).overlap(Rows(7, 9)).count == Rows(2, 6).overlap(Rows(0, 2)).count == 0
+    assert Rows(2, 6).overlap(Rows(7, 9)).length == Rows(2, 6).overlap(Rows(0, 2)).length == 0
     assert Rows(3, 3).overlap(Rows(0, 9)) == Rows(3, 3)

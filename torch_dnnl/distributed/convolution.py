@@ -130,8 +130,10 @@ class _Form:
         inputs: dict[str, Placement] = {}
         for name, tensor in self.call.tensors.items():
             what = self.operator.inputs.get(name)
-            is_number = what is None or (tensor.numel() == 1 and tensor.dim() < 2)
-            inputs[name] = Replicate() if is_number else self.placement(what, index, False)
+            if what is None or (tensor.numel() == 1 and tensor.dim() < 2):
+                inputs[name] = Replicate()  # a number
+            else:
+                inputs[name] = self.placement(what, index, False)
         outputs = [
             self.placement(what, index, True) if output.shape != (0,) else Replicate()
             for what, output in zip(self.operator.outputs, self.call.outputs, strict=True)
@@ -245,8 +247,8 @@ def _exchanged(form: _Form) -> dict[str, Any]:
             )
             pads[axis] = windows[rank].pads
             if is_gradient:
-                sizes[axis] = parts[rank].count
-            if windows[rank].rows.count == 0 and parts[rank].count > 0:
+                sizes[axis] = parts[rank].length
+            if windows[rank].rows.length == 0 and parts[rank].length > 0:
                 missing = 1
                 if is_gradient:
                     missing += (sizes[axis] + sum(pads[axis]) - reach) // strides[axis]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +28,8 @@ from torch_dnnl.distributed.windows import shards
 Index = str | int  # a name or, of a spatial dimension, its number
 
 
-class Rule(NamedTuple):
+@dataclass(frozen=True)
+class Rule:
     """Where the tensors of a call lie along one dimension of the mesh.
 
     Attributes:
@@ -79,7 +80,7 @@ class Call:
             placement = rule.outputs[output]
             if isinstance(placement, Shard):
                 parts = shards(shape[placement.dim], self.mesh.size(mesh_dim))
-                shape[placement.dim] = parts[self.mesh.get_local_rank(mesh_dim)].count
+                shape[placement.dim] = parts[self.mesh.get_local_rank(mesh_dim)].length
         return shape
 
     def remake_outputs(self, **changes: Any) -> None:
@@ -173,13 +174,13 @@ def _as_key(arguments: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
 def _plan(rules: Rules, op: OpOverload, mesh: DeviceMesh, key: tuple[tuple[str, Any], ...]) -> Call:
     """The call with its rules, without tensors of this rank; raises the operator's errors."""
     specs = {name: value for name, value in key if isinstance(value, DTensorSpec)}
+    tensors = {}
     with disable_proxy_modes_tracing():
-        tensors = {
-            name: torch.empty_strided(
+        for name, spec in specs.items():
+            assert spec.tensor_meta is not None  # of a tensor
+            tensors[name] = torch.empty_strided(
                 spec.shape, spec.stride, dtype=spec.tensor_meta.dtype, device="meta"
             )
-            for name, spec in specs.items()
-        }
     call = Call(op, {**dict(key), **tensors}, mesh, tensors, [])
     call.remake_outputs()
     for mesh_dim in range(mesh.ndim):
@@ -223,5 +224,4 @@ def _wrapped(call: Call, output: int, result: Tensor) -> DTensor:
         tuple(rule.outputs[output] for rule in call.rules),
         tensor_meta=TensorMeta(like.shape, like.stride(), like.dtype),
     )
-    wrapped: DTensor = DTensor._op_dispatcher.wrap(result, spec)
-    return wrapped
+    return DTensor(result, spec, requires_grad=False)  # type: ignore[no-untyped-call]

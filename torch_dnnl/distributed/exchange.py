@@ -35,21 +35,20 @@ def exchange_rows(
 
     def rows_of_own(other: Rows) -> Tensor:
         part = own.overlap(other)
-        return local.narrow(dim, part.begin - own.begin, part.count)
+        return local.narrow(dim, part.begin - own.begin, part.length)
 
     kept = rows_of_own(want)
     if all(
-        has.overlap(wants).count == wants.count for has, wants in zip(owned, wanted, strict=True)
+        has.overlap(wants).length == wants.length for has, wants in zip(owned, wanted, strict=True)
     ):
         return kept
     parts = [rows_of_own(Rows(0, 0) if r == rank else rows) for r, rows in enumerate(wanted)]
-    counts = [0 if r == rank else rows.overlap(want).count for r, rows in enumerate(owned)]
+    counts = [0 if r == rank else rows.overlap(want).length for r, rows in enumerate(owned)]
     sent = torch.cat([part.movedim(dim, 0) for part in parts]).contiguous()
-    received = collectives.wait_tensor(
-        collectives.all_to_all_single(
-            sent, counts, [part.shape[dim] for part in parts], (mesh, mesh_dim)
-        )
+    received = collectives.all_to_all_single(
+        sent, counts, [part.shape[dim] for part in parts], (mesh, mesh_dim)
     )
+    received = collectives.wait_tensor(received)  # type: ignore[no-untyped-call]
     before = sum(counts[:rank])
     return _joined(local, dim, [received[:before], kept.movedim(dim, 0), received[before:]])
 

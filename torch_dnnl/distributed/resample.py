@@ -90,12 +90,12 @@ def _exchanged(call: Call, dims: dict[Index, int], axes: list[int]) -> dict[str,
         ]
         rank, dim = call.mesh.get_local_rank(mesh_dim), dims[axis]
         local = exchange_rows(call.local[name], dim, read[axis], wanted, call.mesh, mesh_dim)
-        if wanted[rank].count == 0:  # the operator takes no image without rows, and reads none
+        if wanted[rank].length == 0:  # the operator takes no image without rows, and reads none
             shape = list(local.shape)
             shape[dim] = 1
             local = local.new_zeros(shape)
         call.local[name] = local
-        size[axis] = parts[rank].count
+        size[axis] = parts[rank].length
         read_from[axis], made_from[axis] = wanted[rank].begin, parts[rank].begin
     src_from, dst_from = (made_from, read_from) if of_source else (read_from, made_from)
     return {

@@ -18,7 +18,7 @@ class Rows(NamedTuple):
     end: int
 
     @property
-    def count(self) -> int:
+    def length(self) -> int:
         return self.end - self.begin
 
     def overlap(self, other: Rows) -> Rows:
@@ -57,7 +57,7 @@ def nested_shards(size: int, parts: Sequence[int]) -> list[Rows]:
         ranges = [
             Rows(outer.begin + inner.begin, outer.begin + inner.end)
             for outer in ranges
-            for inner in shards(outer.count, count)
+            for inner in shards(outer.length, count)
         ]
     return ranges
 
@@ -82,7 +82,7 @@ def source_window(dst: Rows, size: int, stride: int, pad: int, reach: int) -> Wi
     A convolution of these rows with the pads of the window has exactly the rows `dst`. Where all
     that is read is padding, there are no rows, and the pads are those around one row of zeros.
     """
-    if dst.count == 0:
+    if dst.length == 0:
         return Window(Rows(0, 0), (0, 0))
     first = dst.begin * stride - pad
     last = (dst.end - 1) * stride - pad + reach  # before which reading ends
@@ -95,19 +95,19 @@ def source_window(dst: Rows, size: int, stride: int, pad: int, reach: int) -> Wi
 def gradient_window(src: Rows, size: int, stride: int, pad: int, reach: int) -> Window:
     """The rows of a convolution's result, of `size` rows, that read the rows `src` of its source.
 
-    The gradient of data of these rows, with the pads of the window and `src.count` as its size, is
+    The gradient of data of these rows, with the pads of the window and `src.length` as its size, is
     that of the rows `src`. Where a stride above `reach` leaves out rows at the beginning, the
     window has a row more than these, since pads are not negative. Where nothing reads `src`, there
     are no rows, and the pads are those of the fewest rows of zeros whose gradient has the size.
     """
-    if src.count == 0:
+    if src.length == 0:
         return Window(Rows(0, 0), (0, 0))
     begin = max(0, -(-(src.begin + pad - reach + 1) // stride))
     end = min(size, (src.end - 1 + pad) // stride + 1)
     if begin >= end:
-        return Window(Rows(0, 0), (0, max(0, reach - src.count)))
+        return Window(Rows(0, 0), (0, max(0, reach - src.length)))
     before = src.begin + pad - begin * stride
     if before < 0:
         begin, before = begin - 1, before + stride
     covered = (end - begin - 1) * stride + reach
-    return Window(Rows(begin, end), (before, max(0, covered - src.count - before)))
+    return Window(Rows(begin, end), (before, max(0, covered - src.length - before)))
