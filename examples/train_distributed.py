@@ -94,6 +94,7 @@ class Training:
             self.mesh = init_device_mesh(
                 "cpu", (world // rows, rows), mesh_dim_names=("batch", "rows")
             )
+            self.mesh._flatten()  # so that a sum over both dimensions is one sum
             distribute_module(self.network, self.mesh)
             for parameter in self.network.parameters():
                 parameter.register_post_accumulate_grad_hook(complete_sum)

@@ -122,13 +122,14 @@ def convolution_cases(mesh_shape: tuple[int, ...]):
         }
         if grouped or end != "linear":
             del layouts["input channels"]
-        pairs = [list(layouts)]
+        chosen_layouts = [(layout,) for layout in layouts]
         if len(mesh_shape) == 2:
-            spaces = [layout for layout in layouts if layout.startswith("space")]
-            pairs = [["batch", "channels", *spaces], ["batch", "channels", spaces[0]]]
-        for chosen in itertools.product(*pairs):
-            if len(chosen) == 2 and chosen[0] == chosen[1] and chosen[0].startswith("space"):
-                continue  # the second cut of a dimension is undone: see "anything"
+            if end == "activation":
+                continue
+            space, *others = (layout for layout in layouts if layout.startswith("space"))
+            chosen_layouts = [("batch", space), (space, "channels"), ("channels", "batch")]
+            chosen_layouts += [(other, space) for other in others]
+        for chosen in chosen_layouts:
             placements = list(zip(*(layouts[layout] for layout in chosen)))
             yield Case(
                 f"convolution {name} {end} {' x '.join(chosen)}",
@@ -163,8 +164,10 @@ def transposed_cases(mesh_shape: tuple[int, ...]):
         "gaps": ((2, 3, 4, 3), (3, 2, 1, 2), {"strides": [4, 2], "output_padding": [2, 1]}),
         "groups": ((2, 4, 5, 3), (4, 1, 3, 3), {"strides": 2, "groups": 4}),
     }
-    for (name, (src, weights, attributes)), end in itertools.product(problems.items(), FUSED):
-        extra = dict(FUSED[end])
+    for (name, (src, weights, attributes)), end in itertools.product(
+        problems.items(), ("linear", "curved")
+    ):
+        extra = FUSED[end]
 
         def call(src, weights, bias, residual=None, *, attributes=attributes, extra=extra):
             options = {name: value for name, value in extra.items() if name != "residual"}
@@ -227,7 +230,10 @@ RESIZES = {
 def resample_cases(mesh_shape: tuple[int, ...]):
     for name, (shape, options) in RESIZES.items():
         rank = len(shape)
-        for cut in itertools.permutations(range(rank), len(mesh_shape)):
+        cuts = [(d,) for d in range(rank)]
+        if len(mesh_shape) == 2:
+            cuts = [(0, rank - 1), (2, 1), *([(2, 3), (3, 2)] if rank > 3 else [])]
+        for cut in cuts:
             placements = [S(d) for d in cut]
             yield Case(
                 f"resample {name} {cut}",
@@ -323,7 +329,7 @@ def quantized_cases(mesh_shape: tuple[int, ...]):
     def call(src, weights, bias, scale):
         options = {"src_scale": 0.1, "src_zero_point": 7, "dst_scale": 0.5, "activation": "relu"}
         return D.quantized_convolution(
-            src, weights, bias, weights_scale=scale, strides=2, pads_begin=4, **options
+            src, weights, bias, weights_scale=scale, strides=2, pads_begin=8, **options
         )
 
     for name, (p, q, r, s) in {
@@ -371,8 +377,10 @@ FAMILIES = (
 
 
 def cases(mesh_shape: tuple[int, ...]) -> list[Case]:
+    """Of two processes, which differ little from four, some."""
     torch.manual_seed(0)  # the same tensors on every rank
-    return [case for family in FAMILIES for case in family(mesh_shape)]
+    found = [case for family in FAMILIES for case in family(mesh_shape)]
+    return found[::4] if mesh_shape == (2,) else found
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

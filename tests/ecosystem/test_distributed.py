@@ -153,5 +153,5 @@ def test_cases_are_those_of_every_mesh():
     """Names, which the processes report by, are unique."""
     for shape in MESHES:
         names = [case.name for case in cases(shape)]
-        assert len(names) == len(set(names)) > 100
+        assert len(names) == len(set(names)) > 70
     assert not torch.distributed.is_initialized()

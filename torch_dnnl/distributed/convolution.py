@@ -264,12 +264,10 @@ def _rows_of_padding(form: _Form, like: Tensor, dim: int, count: int) -> Tensor:
     shape = list(like.shape)
     shape[dim] = count
     padding = like.new_zeros(shape)
-    if form.name != "quantized_convolution":
-        return padding
-    zero_point = form.call.local.get("src_zero_point")
-    return padding + (
-        form.arguments["src_zero_point_value"] if zero_point is None else zero_point
-    ).to(like.dtype)
+    if form.name == "quantized_convolution":  # the value 0 is the zero point
+        number = form.arguments["src_zero_point_value"]
+        padding.copy_(form.call.local.get("src_zero_point", torch.tensor(number)))
+    return padding
 
 
 def _elementwise(form: _Form) -> list[Tensor]:

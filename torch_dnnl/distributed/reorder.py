@@ -6,6 +6,8 @@ elements that have a scale or zero point in common.
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 from torch.distributed.tensor import Placement, Replicate, Shard
 
@@ -40,7 +42,10 @@ def _scale_placement(call: Call, scale: Tensor, dim: int, size: int) -> Placemen
     if scale.dim() == 0 or scale.shape[dim] == 1:
         return Replicate()
     parts = [*call.parts(dim), call.mesh.size(len(call.rules))]
-    return Shard(dim) if are_in_step(size, int(scale.shape[dim]), parts) else None
+    groups = int(scale.shape[dim])
+    # The gradient of groups is a reshape and a sum, for which DTensor takes even shards alone.
+    is_even = groups == size or groups % math.prod(parts) == 0
+    return Shard(dim) if is_even and are_in_step(size, groups, parts) else None
 
 
 def _replicated(call: Call) -> Rule:
