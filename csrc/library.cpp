@@ -16,17 +16,28 @@ TORCH_LIBRARY(torch_dnnl, m) {
   // of the sizes. `coordinates` also takes ATen's variants: torch_linear,
   // torch_antialias_corners, torch_nearest, torch_nearest_exact, and these two with
   // _direct. `algorithm`: auto, or the name of a kernel of the device.
+  // `window`: src and the result are parts of an image and of its resized image. For each spatial
+  // dimension the size of that image; then where src begins in it; then the size of the whole resized
+  // image; then where the result begins in it. Coordinates are those of the whole; rows outside of
+  // the parts count as 0.
   m.def("resample(Tensor src, SymInt[]? size, float[] scales=[], str mode=\"linear\", "
         "str coordinates=\"half_pixel\", str nearest_mode=\"round_prefer_ceil\", "
         "bool antialias=False, float cubic_coeff_a=-0.75, bool exclude_outside=False, "
         "float[] roi=[], float extrapolation_value=0., str data_format=\"NCX\", "
-        "ScalarType? dtype=None, str algorithm=\"auto\") -> Tensor", tags);
+        "ScalarType? dtype=None, str algorithm=\"auto\", SymInt[]? window=None) -> Tensor", tags);
   // The adjoint: `src_size` are the spatial sizes of the forward's source.
   m.def("resample_backward(Tensor grad, SymInt[] src_size, float[] scales=[], str mode=\"linear\", "
         "str coordinates=\"half_pixel\", str nearest_mode=\"round_prefer_ceil\", "
         "bool antialias=False, float cubic_coeff_a=-0.75, bool exclude_outside=False, "
         "float[] roi=[], str data_format=\"NCX\", ScalarType? dtype=None, "
-        "str algorithm=\"auto\") -> Tensor", tags);
+        "str algorithm=\"auto\", SymInt[]? window=None) -> Tensor", tags);
+  // Which rows of the source, in spatial dimension `axis`, the rows from `begin` to before `end` of
+  // the resized image are made of; or, with `of_source`, which rows of the resized image are made of
+  // these rows of the source. The first such row, and the one after the last. `is_double`: of float64
+  // images, whose nearest rows differ.
+  m.def("resample_rows(int begin, int end, bool of_source, int[] src_size, int[] dst_size, int axis, "
+        "bool is_double, float[] scales, str mode, str coordinates, str nearest_mode, "
+        "bool antialias, float cubic_coeff_a, bool exclude_outside, float[] roi) -> (int, int)", tags);
 
   // A scale or zero point is a tensor or, where that is None, a number. `algorithm`: auto or the
   // name of a kernel, here and below.

@@ -6,6 +6,8 @@ set and, where they were built and torch has CUDA, the CUDA kernels. From then o
 """
 
 import os
+import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,7 @@ _load_libraries()
 
 from torch_dnnl import _flops, functional, nn, quantization  # noqa: E402, F401
 from torch_dnnl._accelerate import accelerate  # noqa: E402
+from torch_dnnl._after_import import after_import  # noqa: E402
 from torch_dnnl.convert import convert, revert  # noqa: E402
 from torch_dnnl.functional import _algorithm  # noqa: E402
 from torch_dnnl.functional._algorithm import (  # noqa: E402
@@ -85,6 +88,21 @@ from torch_dnnl.functional._algorithm import (  # noqa: E402
     reorder_algorithm,
     resample_algorithm,
 )
+
+
+def _register_distributed() -> None:
+    try:
+        import_module("torch_dnnl.distributed")
+    except (AttributeError, ImportError) as error:  # DTensor's registration is not public
+        warnings.warn(
+            f"torch_dnnl: DTensor of torch {torch.__version__} gets no rules for these operators "
+            f"({error})",
+            stacklevel=2,
+        )
+
+
+# DTensor takes seconds to import: for those who use it.
+after_import("torch.distributed.tensor", _register_distributed)
 
 
 def _kernels() -> dict[str, dict[str, list[str]]]:
