@@ -72,7 +72,7 @@ def _load_libraries() -> None:
 
 _load_libraries()
 
-from torch_dnnl import _flops, functional, nn, quantization  # noqa: E402, F401
+from torch_dnnl import _flops, formats, functional, nn, quantization  # noqa: E402, F401
 from torch_dnnl._accelerate import accelerate  # noqa: E402
 from torch_dnnl.convert import convert, revert  # noqa: E402
 from torch_dnnl.functional import _algorithm  # noqa: E402
@@ -124,6 +124,7 @@ __all__ = [
     "build_info",
     "conv_algorithm",
     "convert",
+    "formats",
     "functional",
     "nn",
     "quantization",

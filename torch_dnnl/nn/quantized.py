@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.modules.conv import _ConvNd
 
 from torch_dnnl import functional
+from torch_dnnl._literals import Activation
 from torch_dnnl.functional._conv import AUTO_PAD, Padding, Size
 from torch_dnnl.functional._errors import check_types, describe, in_words_of, is_int
 from torch_dnnl.functional._quantized import Number
@@ -58,7 +59,7 @@ class _QuantizedConv(torch.nn.Module):
         dst_scale: Number = 1.0,
         dst_zero_point: Number = 0,
         dtype: torch.dtype = torch.int8,
-        activation: str | None = None,
+        activation: Activation | None = None,
         residual_scale: Number = 1.0,
         residual_zero_point: Number = 0,
         device: torch.device | str | None = None,
@@ -117,7 +118,7 @@ class _QuantizedConv(torch.nn.Module):
         dst_scale: Number = 1.0,
         dst_zero_point: Number = 0,
         dtype: torch.dtype = torch.int8,
-        activation: str | None = None,
+        activation: Activation | None = None,
         residual_scale: Number = 1.0,
         residual_zero_point: Number = 0,
     ) -> _Layer:
