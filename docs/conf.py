@@ -50,8 +50,6 @@ napoleon_custom_sections = ["Shape"]
 python_maximum_signature_line_length = 80
 viewcode_line_numbers = True
 
-# Plots, whose folder is that of this file.
-plot_basedir = "."
 plot_formats = [("svg", 96)]
 plot_html_show_formats = False
 plot_html_show_source_link = False

@@ -26,7 +26,7 @@ Size = int | Sequence[int]
 Padding = TorchPadding | int | Sequence[int] | Sequence[tuple[int, int]]
 
 # The values that torch's padding argument may have as a str, and auto_pad for each.
-AUTO_PAD: dict[TorchPadding, AutoPad] = {
+AUTO_PAD: dict[str, AutoPad] = {
     "valid": "valid",
     "same": "same_upper",
     "same_upper": "same_upper",

@@ -442,7 +442,8 @@ def fake_reorder(
 def _reorder_for_fake(names: Mapping[str, str], *args: Any, **kwargs: Any) -> Tensor:
     """`reorder`, with errors in the words of `fake_reorder`."""
     try:
-        return reorder(*args, **kwargs)
+        result: Tensor = reorder(*args, **kwargs)
+        return result
     except (ValueError, TypeError, NotImplementedError) as error:
         raise type(error)(in_words_of("fake_reorder", error, names)) from error
 

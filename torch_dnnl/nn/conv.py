@@ -62,19 +62,20 @@ class _PaddedConv(_ConvNd):
         )
         if own:
             n = len(self.kernel_size)
-            if not isinstance(padding, str):
+            pads: Any = padding
+            if not isinstance(pads, str):
                 pairs = [
                     pair
-                    for pair in padding
+                    for pair in pads
                     if isinstance(pair, (list, tuple)) and len(pair) == 2 and all(map(is_int, pair))
                 ]
-                if len(padding) != n or len(pairs) != n:
+                if len(pads) != n or len(pairs) != n:
                     raise ValueError(
                         f"{type(self).__name__}: expected padding to be {n} (begin, end) pairs of "
                         f"ints, got {padding}"
                     )
-                padding = tuple(map(tuple, pairs))
-            self.padding = padding
+                pads = tuple(map(tuple, pairs))
+            self.padding = pads
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         padding: Any = self.padding

@@ -144,12 +144,13 @@ class _QuantizedConv(torch.nn.Module):
             largest = weight.abs().flatten(1).amax(1)
             # All weights of a channel may be 0; any scale is right then.
             weight_scale = torch.where(largest > 0, largest / 127, 1.0)
+        padding: Any = conv.padding
         layer = cls(
             conv.in_channels,
             conv.out_channels,
             conv.kernel_size,
             conv.stride,
-            conv.padding,
+            padding,
             conv.dilation,
             conv.groups,
             conv.bias is not None,
