@@ -35,6 +35,8 @@ extensions = [
     "sphinx_copybutton",
 ]
 
+smartquotes = False  # as names in quotes are copied
+
 # Pages. Indented blocks are formulas and drawings.
 myst_heading_anchors = 4
 highlight_language = "text"

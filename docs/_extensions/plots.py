@@ -40,10 +40,15 @@ def ratio_axis(axis, names: list[str], title: str) -> None:
     axis.grid(alpha=0.3)
 
 
+def with_legend(figure, axis, ncols: int) -> None:
+    """The legend of the axis, above all of them."""
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", ncols=ncols)
+
+
 def of_cases(columns: list[tuple[str, dict[str, tuple[str, str]], str]], height: float) -> None:
     """A panel for each (title, files with their labels and colors, pass), a line for each case."""
     figure, axes = plt.subplots(
-        1, len(columns), figsize=(9, height), layout="constrained", sharey=True, squeeze=False
+        1, len(columns), figsize=(7.2, height), layout="constrained", sharey=True, squeeze=False
     )
     for axis, (title, files, wanted) in zip(axes[0], columns, strict=True):
         names: list[str] = []
@@ -54,7 +59,7 @@ def of_cases(columns: list[tuple[str, dict[str, tuple[str, str]], str]], height:
             names = names or [name for name, _ in points]
             dots(axis, points, names, color=color, label=label)
         ratio_axis(axis, names, title)
-    axes[0, 0].legend(fontsize=8)
+    with_legend(figure, axes[0, 0], ncols=2)
     figure.supxlabel("the other library's time / ours", fontsize=9)
 
 
@@ -81,7 +86,7 @@ def of_layers(files: list[tuple[str, str, str]], kinds: dict[str, str]) -> None:
 
     `files` are (name, label, color), `kinds` the ends of the names of cases and their marks.
     """
-    figure, axes = plt.subplots(1, 2, figsize=(9, 6), layout="constrained", sharey=True)
+    figure, axes = plt.subplots(1, 2, figsize=(7.2, 6.5), layout="constrained", sharey=True)
     for axis, layout in zip(axes, ("ncx", "nxc"), strict=True):
         names: list[str] = []
         for file, label, color in files:
@@ -96,7 +101,7 @@ def of_layers(files: list[tuple[str, str, str]], kinds: dict[str, str]) -> None:
                 of_both = {"color": color, "marker": marker, "label": f"{label}, {kind}"}
                 dots(axis, points, names, alpha=0.7, **of_both)
         ratio_axis(axis, names, layout.upper())
-    axes[1].legend(fontsize=7)
+    with_legend(figure, axes[0], ncols=len(files))
     figure.supxlabel("torch's time / ours", fontsize=9)
 
 

@@ -1,8 +1,9 @@
 """A Sphinx extension: snippets of pages run, and what they print stands below them.
 
 Every block of Python in a page is a program of its own, as in tests/project/test_docs.py. One that
-follows `<!-- peers: name -->` runs where that library is installed. A snippet that fails is a
-warning. `-D snippets_run=0` leaves them alone.
+follows `<!-- peers: name -->` runs where that library is installed, and one that follows
+`<!-- timings -->` does not, as those of the machine that makes the site mean nothing. A snippet
+that fails is a warning. `-D snippets_run=0` leaves all of them alone.
 """
 
 import contextlib
@@ -26,25 +27,26 @@ def printed_by(source: str, name: str) -> str:
     return printed.getvalue().rstrip()
 
 
-def is_without_peer(block: nodes.literal_block) -> bool:
-    """Whether the comment before it names a library that is not here."""
+def is_left_out(block: nodes.literal_block) -> bool:
+    """Whether the comment before it names a library that is not here, or says that it times."""
     before = block.previous_sibling()
-    if not isinstance(before, nodes.comment):
-        return False
-    peer = re.search(r"peers: (\w+)", before.astext())
-    return peer is not None and find_spec(peer[1]) is None
+    comment = re.fullmatch(
+        r"<!-- (?:peers: (\w+)|timings) -->\s*", before.astext() if before is not None else ""
+    )
+    return comment is not None and (comment[1] is None or find_spec(comment[1]) is None)
 
 
 def run_snippets(app, doctree):
     if not app.config.snippets_run:
         return
     for block in list(doctree.findall(nodes.literal_block)):
-        if block.get("language") != "python" or is_without_peer(block):
+        if block.get("language") != "python" or is_left_out(block):
             continue
         try:
             output = printed_by(block.astext(), f"{app.env.docname}.md")
         except Exception as error:
-            logger.warning(f"a snippet raised {error!r}", location=block)
+            what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            logger.warning(f"a snippet raised {what}", location=block)
             continue
         if output:
             box = nodes.container(classes=["output"])
