@@ -10,6 +10,7 @@
 #   make ecosystem   deployment beyond Python and torch: other runtimes, packages, builds
 #   make wheel       dist/: the sources, and a wheel for the torch at hand
 #   make wheel-matrix   the same for several torches, each in an environment of its own, and tried
+#   make docs        the site, in build/docs; make docs-links  whether its links to other sites work
 #   make clean       remove build products   make help    this text
 #   make gpu         on a machine with a GPU: the tests that need one, timings, which go to
 #                    benchmarks/results, and checked memory accesses. Its parts are gpu-build,
@@ -26,7 +27,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -e -o pipefail -c
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build build-native demo test sanitize ecosystem wheel wheel-matrix lint cuda-build clean help
+.PHONY: build build-native demo test sanitize ecosystem docs docs-links wheel wheel-matrix lint
+.PHONY: cuda-build clean help
 .PHONY: bench bench-choices bench-summary
 .PHONY: gpu gpu-build gpu-test gpu-memcheck gpu-bench
 
@@ -81,6 +83,16 @@ wheel: $(VENV)/.wheel-tools
 
 wheel-matrix: $(VENV)/.wheel-tools
 	$(NATIVE) $(PY) tools/packages.py --torch $(WHEEL_TORCHES) --pip-args="$(PIP_ARGS)" $(ARGS)
+
+# The root is the source folder, so that links mean the same on the site and in the repository.
+SPHINX = $(PY) -m sphinx -c docs -d build/docs-trees -W --keep-going -q
+
+docs: $(VENV)/.docs
+	$(SPHINX) . build/docs
+	@echo "The site is build/docs/index.html"
+
+docs-links: $(VENV)/.docs
+	$(SPHINX) -b linkcheck -D snippets_run=0 -d build/docs-links . build/docs-links
 
 bench: $(VENV)/.packages
 	$(PY) benchmarks/run.py $(ARGS)
@@ -208,6 +220,10 @@ $(VENV)/.packages: pyproject.toml | build
 
 $(VENV)/.ecosystem: $(VENV)/.packages
 	$(PIP) install $(PIP_ARGS) --no-build-isolation -e '.[ecosystem]'
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.packages
+	$(PIP) install $(PIP_ARGS) --no-build-isolation -e '.[docs]'
 	touch $@
 
 $(VENV)/.lint-tools: $(VENV)/.packages

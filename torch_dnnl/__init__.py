@@ -78,7 +78,7 @@ def _load_libraries() -> None:
 
 _load_libraries()
 
-from torch_dnnl import _flops, functional, nn, quantization  # noqa: E402, F401
+from torch_dnnl import _flops, formats, functional, nn, quantization  # noqa: E402, F401
 from torch_dnnl._accelerate import accelerate  # noqa: E402
 from torch_dnnl._after_import import after_import  # noqa: E402
 from torch_dnnl.convert import convert, revert  # noqa: E402
@@ -147,6 +147,7 @@ __all__ = [
     "cmake_prefix_path",
     "conv_algorithm",
     "convert",
+    "formats",
     "functional",
     "nn",
     "quantization",

@@ -18,6 +18,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._contextlib import context_decorator
 
+from torch_dnnl._literals import TorchMode
 from torch_dnnl.functional import interpolate
 from torch_dnnl.functional._conv import _conv, conv_quickly
 from torch_dnnl.functional._conv_transpose import _conv_transpose
@@ -99,7 +100,7 @@ def _interpolate(
     input: Tensor,
     size: Any = None,
     scale_factor: Any = None,
-    mode: str = "nearest",
+    mode: TorchMode = "nearest",
     align_corners: bool | None = None,
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,

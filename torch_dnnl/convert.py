@@ -15,10 +15,12 @@ from torch.utils.hooks import RemovableHandle
 
 from torch_dnnl import _classes, fusion
 
-M = TypeVar("M", bound=torch.nn.Module)
+__all__ = ["convert", "revert"]
+
+_M = TypeVar("_M", bound=torch.nn.Module)
 
 
-def convert(module: M, inplace: bool = False, verbose: bool = False, fuse: bool = False) -> M:
+def convert(module: _M, inplace: bool = False, verbose: bool = False, fuse: bool = False) -> _M:
     """Replaces torch's convolution and upsampling layers in a model by ours.
 
     The layers are `torch.nn.Conv1d`, `Conv2d`, `Conv3d`, `ConvTranspose1d`, `ConvTranspose2d`,
@@ -92,7 +94,7 @@ def convert(module: M, inplace: bool = False, verbose: bool = False, fuse: bool 
     return model
 
 
-def revert(module: M, inplace: bool = False) -> M:
+def revert(module: _M, inplace: bool = False) -> _M:
     """Replaces our layers in a model by torch's: the inverse of `convert`.
 
     The layers share the parameters, buffers and hooks of ours. Layers of subclasses get their class
@@ -204,19 +206,19 @@ def _looks_convertible(layer: torch.nn.Module) -> bool:
     return "Conv" in type(layer).__name__ and weight is not None and weight.dim() > 2
 
 
-class _StructuralCopy(Generic[M]):
+class _StructuralCopy(Generic[_M]):
     """Copies the modules of a model and the containers they hold; all else is shared.
 
     Modules that are shared within the model stay shared, and cycles stay cycles. A reference to a
     module of the model, such as a bound method that serves as a hook, becomes one to its copy.
     """
 
-    def __init__(self, model: M) -> None:
+    def __init__(self, model: _M) -> None:
         self._modules = {id(module) for module in model.modules()}
         attributes = (value for module in model.modules() for value in vars(module).values())
         self._dicts = {id(value) for value in attributes if isinstance(value, dict)}
         self._copies: dict[int, Any] = {}
-        self.result: M = self._of(model)
+        self.result: _M = self._of(model)
 
     def _of(self, value: Any) -> Any:
         if id(value) in self._copies:

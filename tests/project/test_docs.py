@@ -7,6 +7,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -18,10 +19,13 @@ import torch_dnnl.functional as D
 
 ROOT = README.parent
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+# A snippet is compared with the library that the comment before it names, where that is installed.
+SNIPPET = re.compile(r"(?:<!-- peers: (\w+) -->\n)?```python\n(.*?)```", re.DOTALL)
 SNIPPETS = [
     pytest.param(snippet, id=f"{page.stem}{i}")
     for page in PAGES
-    for i, snippet in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
+    for i, (peer, snippet) in enumerate(SNIPPET.findall(page.read_text()))
+    if not peer or find_spec(peer)
 ]
 
 

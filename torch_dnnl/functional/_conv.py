@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
+from torch_dnnl._literals import Activation, AutoPad, DataFormat, TorchPadding, WeightsFormat
 from torch_dnnl.functional import _algorithm
 from torch_dnnl.functional._errors import check_types, in_words_of, is_int
 from torch_dnnl.functional._quick import quick
@@ -22,10 +23,10 @@ _convolution = torch.ops.torch_dnnl.convolution.default
 _convolution_fused = torch.ops.torch_dnnl.convolution_fused.default
 
 Size = int | Sequence[int]
-Padding = str | int | Sequence[int] | Sequence[tuple[int, int]]
+Padding = TorchPadding | int | Sequence[int] | Sequence[tuple[int, int]]
 
 # The values that torch's padding argument may have as a str, and auto_pad for each.
-AUTO_PAD = {
+AUTO_PAD: dict[str, AutoPad] = {
     "valid": "valid",
     "same": "same_upper",
     "same_upper": "same_upper",
@@ -311,11 +312,11 @@ def convolution(
     pads_begin: Size = 0,
     pads_end: Size = 0,
     dilations: Size = 1,
-    auto_pad: str = "none",
+    auto_pad: AutoPad = "none",
     groups: int = 1,
-    data_format: str = "NXC",
-    weights_format: str = "XIO",
-    activation: str | None = None,
+    data_format: DataFormat = "NXC",
+    weights_format: WeightsFormat = "XIO",
+    activation: Activation | None = None,
     residual: Tensor | None = None,
     algorithm: str | None = None,
 ) -> Tensor:

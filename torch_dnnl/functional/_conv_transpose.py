@@ -10,13 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 from torch.overrides import has_torch_function_variadic
 
+from torch_dnnl._literals import (
+    Activation,
+    AutoPad,
+    DataFormat,
+    TransposedWeightsFormat,
+    WeightsFormat,
+)
 from torch_dnnl.functional import _algorithm
 from torch_dnnl.functional._conv import (
     Size,
@@ -33,8 +40,10 @@ from torch_dnnl.functional._tracing import is_tracing, script_if_tracing
 _quick_transpose = quick("convolution_transpose")
 _convolution_transpose = torch.ops.torch_dnnl.convolution_transpose.default
 
+_AUTO_PADS = get_args(AutoPad)
+
 # The formats of weights, and what they are to the convolution that is transposed.
-_WEIGHTS_FORMATS = {"XOI": "XIO", "IOX": "OIX"}
+_WEIGHTS_FORMATS: dict[TransposedWeightsFormat, WeightsFormat] = {"XOI": "XIO", "IOX": "OIX"}
 
 
 def conv_transpose1d(
@@ -196,12 +205,12 @@ def convolution_transpose(
     pads_begin: Size = 0,
     pads_end: Size = 0,
     dilations: Size = 1,
-    auto_pad: str = "none",
+    auto_pad: AutoPad = "none",
     output_padding: Size = 0,
     groups: int = 1,
-    data_format: str = "NXC",
-    weights_format: str = "XOI",
-    activation: str | None = None,
+    data_format: DataFormat = "NXC",
+    weights_format: TransposedWeightsFormat = "XOI",
+    activation: Activation | None = None,
     residual: Tensor | None = None,
     algorithm: str | None = None,
 ) -> Tensor:
@@ -255,7 +264,7 @@ def convolution_transpose(
                 'convolution_transpose: expected weights_format to be "XOI" or "IOX", got '
                 f"{weights_format!r}"
             )
-        if auto_pad not in ("none", "same_upper", "same_lower", "valid"):
+        if auto_pad not in _AUTO_PADS:
             raise ValueError(
                 'convolution_transpose: expected auto_pad to be one of "none", "same_upper", '
                 f'"same_lower", "valid", got {auto_pad!r}'
@@ -339,11 +348,11 @@ def _transpose(
     dilations: Sequence[int],
     output_padding: Sequence[int],
     groups: int,
-    data_format: str,
-    weights_format: str,  # of the convolution
+    data_format: DataFormat,
+    weights_format: WeightsFormat,  # of the convolution
     options: dict[str, str],
     residual: Tensor | None = None,
-    activation: str | None = None,
+    activation: Activation | None = None,
     is_same: bool = False,
 ) -> Tensor:
     n = src.dim() - 2

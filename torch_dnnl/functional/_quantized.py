@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_dnnl._literals import Activation, AutoPad, DataFormat, WeightsFormat
 from torch_dnnl.functional import _algorithm
 from torch_dnnl.functional._conv import Size, check_ints, per_dimension
 from torch_dnnl.functional._errors import check_types
@@ -31,15 +32,15 @@ def quantized_convolution(
     residual: Tensor | None = None,
     residual_scale: Number = 1.0,
     residual_zero_point: Number = 0,
-    activation: str | None = None,
+    activation: Activation | None = None,
     strides: Size = 1,
     pads_begin: Size = 0,
     pads_end: Size = 0,
     dilations: Size = 1,
-    auto_pad: str = "none",
+    auto_pad: AutoPad = "none",
     groups: int = 1,
-    data_format: str = "NXC",
-    weights_format: str = "XIO",
+    data_format: DataFormat = "NXC",
+    weights_format: WeightsFormat = "XIO",
     algorithm: str | None = None,
 ) -> Tensor:
     """Convolves integers that stand for real numbers, scale * (integer - zero point):

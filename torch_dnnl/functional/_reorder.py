@@ -11,12 +11,13 @@ import re
 import string
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
+from torch_dnnl._literals import Compensation
 from torch_dnnl.formats import parse
 from torch_dnnl.functional._algorithm import reorder as reorder_choice
 from torch_dnnl.functional._errors import check_types, describe, in_words_of
@@ -47,6 +48,26 @@ _KINDS = {
 _OPERANDS = ("scale", "dst_scale", "src_zero_point", "dst_zero_point")
 
 
+# fmt: off
+@overload
+def reorder(
+    src: Tensor, dst_format: str | None = None, *, src_format: str | None = None,
+    size: Sequence[int] | None = None, dtype: torch.dtype | None = None,
+    scale: Number | None = None, dst_scale: Number | None = None,
+    src_zero_point: Number | None = None, dst_zero_point: Number | None = None,
+    accumulate: Tensor | None = None, beta: float = 1.0, round_before_zero_point: bool = False,
+    compensation: None = None, axis: int | None = None,
+) -> Tensor: ...
+@overload
+def reorder(
+    src: Tensor, dst_format: str | None = None, *, src_format: str | None = None,
+    size: Sequence[int] | None = None, dtype: torch.dtype | None = None,
+    scale: Number | None = None, dst_scale: Number | None = None,
+    src_zero_point: Number | None = None, dst_zero_point: Number | None = None,
+    accumulate: Tensor | None = None, beta: float = 1.0, round_before_zero_point: bool = False,
+    compensation: Compensation, axis: int | None = None,
+) -> tuple[Tensor, Tensor]: ...
+# fmt: on
 def reorder(
     src: Tensor,
     dst_format: str | None = None,
@@ -61,9 +82,9 @@ def reorder(
     accumulate: Tensor | None = None,
     beta: float = 1.0,
     round_before_zero_point: bool = False,
-    compensation: str | None = None,
+    compensation: Compensation | None = None,
     axis: int | None = None,
-) -> Tensor:
+) -> Tensor | tuple[Tensor, Tensor]:
     """Changes layout and type, scales, shifts and accumulates in one pass over memory:
 
         v = scale * (src - src_zero_point) + beta * accumulate     in float32 (float64 for float64)
@@ -179,7 +200,7 @@ def reorder(
         return dst  # type: ignore[no-any-return]
     logical = _logical_size(src, src_format, size)
     sums = _compensation(compensation, dst, dst_format, src_format, logical)
-    return dst, sums  # type: ignore[return-value]
+    return dst, sums
 
 
 def _check_types(function: str, **arguments: object) -> None:
@@ -421,7 +442,8 @@ def fake_reorder(
 def _reorder_for_fake(names: Mapping[str, str], *args: Any, **kwargs: Any) -> Tensor:
     """`reorder`, with errors in the words of `fake_reorder`."""
     try:
-        return reorder(*args, **kwargs)
+        result: Tensor = reorder(*args, **kwargs)
+        return result
     except (ValueError, TypeError, NotImplementedError) as error:
         raise type(error)(in_words_of("fake_reorder", error, names)) from error
 

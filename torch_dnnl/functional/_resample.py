@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
+from torch_dnnl._literals import Coordinates, DataFormat, Mode, NearestMode, TorchMode
 from torch_dnnl.functional import _algorithm
 from torch_dnnl.functional._errors import check_factors, check_types, describe, in_words_of
 from torch_dnnl.functional._quick import quick
@@ -24,7 +25,7 @@ _resample = torch.ops.torch_dnnl.resample.default
 _chosen = _algorithm.resample
 
 _LINEAR = {3: "linear", 4: "bilinear", 5: "trilinear"}
-_MODES = ("nearest", "nearest-exact", "area", *_LINEAR.values(), "bicubic", "lanczos")
+_MODES = get_args(TorchMode)
 
 _Attributes = tuple[str | float | bool, ...]
 
@@ -63,15 +64,7 @@ def _interpolate_attributes() -> dict[tuple[str, int, bool | None, bool], _Attri
 
 _INTERPOLATE = _interpolate_attributes()
 
-_COORDINATES = (  # the operator has some more, for interpolate
-    "half_pixel",
-    "align_corners",
-    "asymmetric",
-    "half_pixel_symmetric",
-    "pytorch_half_pixel",
-    "tf_half_pixel_for_nn",
-    "tf_crop_and_resize",
-)
+_COORDINATES = get_args(Coordinates)  # the operator has some more, for interpolate
 
 
 def _scaled(sizes: Sequence[int], factors: Sequence[float]) -> list[int]:
@@ -169,7 +162,7 @@ def interpolate(
     input: Tensor,
     size: int | Sequence[int] | None = None,
     scale_factor: float | Sequence[float] | None = None,
-    mode: str = "nearest",
+    mode: TorchMode = "nearest",
     align_corners: bool | None = None,
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
@@ -396,16 +389,16 @@ def resample(
     size: int | Sequence[int] | None = None,
     scale_factor: float | Sequence[float] | None = None,
     *,
-    mode: str = "linear",
-    coordinates: str = "half_pixel",
-    nearest_mode: str = "round_prefer_ceil",
+    mode: Mode = "linear",
+    coordinates: Coordinates = "half_pixel",
+    nearest_mode: NearestMode = "round_prefer_ceil",
     antialias: bool = False,
     cubic_coeff_a: float = -0.75,
     exclude_outside: bool = False,
     roi: Sequence[float] | None = None,
     extrapolation_value: float = 0.0,
     recompute_scale_factor: bool = True,
-    data_format: str = "NCX",
+    data_format: DataFormat = "NCX",
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Resizes the spatial dimensions of `src` by any framework's rule. Defaults: oneDNN's.
@@ -423,12 +416,14 @@ def resample(
             is not given.
         mode: "nearest"; "linear"; "cubic"; "lanczos3", "lanczos5"; "area" (the mean, as in
             adaptive average pooling).
-        coordinates:
-            "half_pixel": (o + 0.5) / s - 0.5;
-            "align_corners": o (I - 1) / (s I - 1), 0 when O = 1;
-            "asymmetric": o / s;
-            "half_pixel_symmetric", "pytorch_half_pixel", "tf_half_pixel_for_nn",
-            "tf_crop_and_resize": as ONNX Resize defines them.
+        coordinates: one of
+
+            - "half_pixel": (o + 0.5) / s - 0.5;
+            - "align_corners": o (I - 1) / (s I - 1), 0 when O = 1;
+            - "asymmetric": o / s;
+            - "half_pixel_symmetric", "pytorch_half_pixel", "tf_half_pixel_for_nn",
+              "tf_crop_and_resize": as ONNX Resize defines them.
+
         nearest_mode: how "nearest" rounds x: "round_prefer_ceil", "round_prefer_floor", "floor",
             "ceil".
         antialias: widen the filter by max(1, 1 / s) when shrinking (linear, cubic, lanczos).

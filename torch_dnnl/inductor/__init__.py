@@ -23,6 +23,8 @@ from torch_dnnl.inductor.convolutions import (
 from torch_dnnl.inductor.epilogues import fold_channels, fuse_epilogues
 from torch_dnnl.inductor.resampling import replace_interpolations
 
+__all__ = ["backend"]
+
 
 class _Pass(CustomGraphPass):
     """Passes over a graph. Inductor's cache of compiled graphs tells them by the files here."""

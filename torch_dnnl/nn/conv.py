@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.modules.conv import _ConvNd
 
 from torch_dnnl import functional
-from torch_dnnl.functional._conv import AUTO_PAD, Size, same_padding
+from torch_dnnl._literals import Activation, AutoPad, DataFormat, PaddingMode, WeightsFormat
+from torch_dnnl.functional._conv import AUTO_PAD, Padding, Size, same_padding
 from torch_dnnl.functional._errors import check_types, in_words_of, is_int
 from torch_dnnl.nn._repr import argument_repr
-
-PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 
 
 class _PaddedConv(_ConvNd):
@@ -30,10 +29,10 @@ class _PaddedConv(_ConvNd):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Padding = 0,
+        dilation: Size = 1,
         groups: int = 1,
         bias: bool = True,
         padding_mode: PaddingMode = "zeros",
@@ -63,19 +62,20 @@ class _PaddedConv(_ConvNd):
         )
         if own:
             n = len(self.kernel_size)
-            if not isinstance(padding, str):
+            pads: Any = padding
+            if not isinstance(pads, str):
                 pairs = [
                     pair
-                    for pair in padding
+                    for pair in pads
                     if isinstance(pair, (list, tuple)) and len(pair) == 2 and all(map(is_int, pair))
                 ]
-                if len(padding) != n or len(pairs) != n:
+                if len(pads) != n or len(pairs) != n:
                     raise ValueError(
                         f"{type(self).__name__}: expected padding to be {n} (begin, end) pairs of "
                         f"ints, got {padding}"
                     )
-                padding = tuple(map(tuple, pairs))
-            self.padding = padding
+                pads = tuple(map(tuple, pairs))
+            self.padding = pads
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         padding: Any = self.padding
@@ -207,12 +207,12 @@ class Conv(torch.nn.Module):
         pads_begin: Size = 0,
         pads_end: Size = 0,
         dilations: Size = 1,
-        auto_pad: str = "none",
+        auto_pad: AutoPad = "none",
         groups: int = 1,
         bias: bool = True,
-        data_format: str = "NXC",
-        weights_format: str = "XIO",
-        activation: str | None = None,
+        data_format: DataFormat = "NXC",
+        weights_format: WeightsFormat = "XIO",
+        activation: Activation | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.modules.conv import _ConvNd
 
 from torch_dnnl import functional
+from torch_dnnl._literals import Activation
 from torch_dnnl.functional._conv import AUTO_PAD, Padding, Size
 from torch_dnnl.functional._errors import check_types, describe, in_words_of, is_int
 from torch_dnnl.functional._quantized import Number
@@ -58,7 +59,7 @@ class _QuantizedConv(torch.nn.Module):
         dst_scale: Number = 1.0,
         dst_zero_point: Number = 0,
         dtype: torch.dtype = torch.int8,
-        activation: str | None = None,
+        activation: Activation | None = None,
         residual_scale: Number = 1.0,
         residual_zero_point: Number = 0,
         device: torch.device | str | None = None,
@@ -117,7 +118,7 @@ class _QuantizedConv(torch.nn.Module):
         dst_scale: Number = 1.0,
         dst_zero_point: Number = 0,
         dtype: torch.dtype = torch.int8,
-        activation: str | None = None,
+        activation: Activation | None = None,
         residual_scale: Number = 1.0,
         residual_zero_point: Number = 0,
     ) -> _Layer:
@@ -143,12 +144,13 @@ class _QuantizedConv(torch.nn.Module):
             largest = weight.abs().flatten(1).amax(1)
             # All weights of a channel may be 0; any scale is right then.
             weight_scale = torch.where(largest > 0, largest / 127, 1.0)
+        padding: Any = conv.padding
         layer = cls(
             conv.in_channels,
             conv.out_channels,
             conv.kernel_size,
             conv.stride,
-            conv.padding,
+            padding,
             conv.dilation,
             conv.groups,
             conv.bias is not None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -79,7 +81,9 @@ class Reorder(torch.nn.Module):
             setattr(self, name, value)
 
     def forward(self, src: Tensor, accumulate: Tensor | None = None) -> Tensor:
-        function = functional.fake_reorder if self.fake else functional.reorder
+        function: Callable[..., Tensor] = functional.reorder
+        if self.fake:
+            function = functional.fake_reorder
         return function(
             src,
             self.dst_format,

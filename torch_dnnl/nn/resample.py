@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from torch_dnnl import functional
+from torch_dnnl._literals import Coordinates, DataFormat, Mode, NearestMode, TorchMode
 from torch_dnnl.nn._repr import argument_repr
 
 
@@ -26,6 +27,18 @@ class Upsample(torch.nn.Upsample):
 
     Definition: `torch.nn.Upsample`.
     """
+
+    mode: TorchMode
+
+    def __init__(
+        self,
+        size: int | tuple[int, ...] | None = None,
+        scale_factor: float | tuple[float, ...] | None = None,
+        mode: TorchMode = "nearest",
+        align_corners: bool | None = None,
+        recompute_scale_factor: bool | None = None,
+    ) -> None:
+        super().__init__(size, scale_factor, mode, align_corners, recompute_scale_factor)
 
     def forward(self, input: Tensor) -> Tensor:
         return functional.interpolate(
@@ -60,16 +73,16 @@ class Resample(torch.nn.Module):
         size: int | Sequence[int] | None = None,
         scale_factor: float | Sequence[float] | None = None,
         *,
-        mode: str = "linear",
-        coordinates: str = "half_pixel",
-        nearest_mode: str = "round_prefer_ceil",
+        mode: Mode = "linear",
+        coordinates: Coordinates = "half_pixel",
+        nearest_mode: NearestMode = "round_prefer_ceil",
         antialias: bool = False,
         cubic_coeff_a: float = -0.75,
         exclude_outside: bool = False,
         roi: Sequence[float] | None = None,
         extrapolation_value: float = 0.0,
         recompute_scale_factor: bool = True,
-        data_format: str = "NCX",
+        data_format: DataFormat = "NCX",
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
