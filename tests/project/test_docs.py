@@ -17,9 +17,15 @@ import torch_dnnl
 import torch_dnnl.functional as D
 
 ROOT = README.parent
+# The pages whose snippets need more than the tests' own packages.
+DEPLOYMENT = ("onnx",)
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 SNIPPETS = [
-    pytest.param(snippet, id=f"{page.stem}{i}")
+    pytest.param(
+        snippet,
+        id=f"{page.stem}{i}",
+        marks=[pytest.mark.ecosystem] if page.stem in DEPLOYMENT else [],
+    )
     for page in PAGES
     for i, snippet in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
 ]
