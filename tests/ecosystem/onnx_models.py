@@ -101,11 +101,16 @@ def compared(
     return list(zip(ours, theirs, strict=True)), proto
 
 
-def check(calls: Sequence[Call], by: str = "onnxruntime", **options: Any) -> Any:
+def check(
+    calls: Sequence[Call],
+    by: str = "onnxruntime",
+    tolerance: float | None = None,
+    **options: Any,
+) -> Any:
     """Compares the calls of one model, and returns the model."""
     pairs, proto = compared(calls, by, **options)
     for ours, theirs in pairs:
-        assert_matches(theirs, ours.double(), TOLERANCE[ours.dtype])
+        assert_matches(theirs, ours.double(), tolerance or TOLERANCE[ours.dtype])
     return proto
 
 

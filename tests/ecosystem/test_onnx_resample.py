@@ -38,8 +38,10 @@ CROPS = [(0.125, 0.25, 0.75, 1.0), (-0.25, 0.5, 1.25, 1.5), (0.875, 0.25, 0.125,
 def grid(rule):
     regions = [{"roi": roi, "extrapolation_value": 7.0} for roi in CROPS]
     for filter, target in itertools.product(FILTERS, TARGETS):
-        if rule == "align_corners" and target.get("scale_factor") == (1.75, 0.6875):
-            continue  # not a whole number of pixels: refused
+        if target.get("scale_factor") == (1.75, 0.6875) and (
+            rule == "align_corners" or (rule == "tf_crop_and_resize" and filter.get("antialias"))
+        ):
+            continue  # not a whole number of pixels, and another one than the filter's: refused
         for region in regions if rule == "tf_crop_and_resize" else [{}]:
             yield {"coordinates": rule, **filter, **target, **region}
 

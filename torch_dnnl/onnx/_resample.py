@@ -91,8 +91,9 @@ class Problem:
         scaled = [torch.sym_int(i * f) for i, f in zip(sizes, self.factors, strict=False)]
         if self.factors:
             self.out = self.out or scaled
-            if call.coordinates == "tf_crop_and_resize":
-                self.factors = []  # coordinates there are those of the sizes
+            # The coordinates are those of the sizes there, the stretch of a filter is the factor's.
+            if call.coordinates == "tf_crop_and_resize" and not call.antialias:
+                self.factors = []
             elif not all(is_known(a == b) for a, b in zip(self.out, scaled, strict=True)):
                 refuse(
                     "resample",
@@ -202,6 +203,8 @@ class Problem:
             roi = constant([0.0, 0.0, *call.roi[:n], 1.0, 1.0, *call.roi[n:]], FLOAT)
         scales = self.scales()
         if scales is not None:
+            if rule == "tf_crop_and_resize":  # whose result would be that of the region alone
+                refuse("resample", f'size alone with antialias and coordinates="{rule}"', scales)
             return op.Resize(image, roi, constant([1.0, 1.0, *scales], FLOAT), **attributes)
         sizes = call.size or self.out
         if not all(isinstance(size, (int, ir.Value)) for size in sizes):
