@@ -13,8 +13,11 @@ no graph, still has the same results.
 
 from __future__ import annotations
 
-from collections import Counter
+import types
+from collections import Counter, deque
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -120,9 +123,26 @@ class _Code:
                 yield from self._above(owner, [name, *path], {*seen, id(owner)})
 
 
-def _modules_in(value: Any, depth: int = 4) -> Iterator[torch.nn.Module]:
-    if isinstance(value, torch.nn.Module):
-        yield value
-    elif isinstance(value, (list, tuple, set, dict)) and depth > 0:
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _modules_in(item, depth - 1)
+def _modules_in(value: Any) -> Iterator[torch.nn.Module]:
+    """The modules that a value keeps, such as a list of their methods or a function's variables."""
+    wanted, seen = [value], set()
+    while wanted:
+        value = wanted.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, torch.nn.Module):
+            yield value
+        elif isinstance(value, dict):
+            wanted += value.values()
+        elif isinstance(value, (list, tuple, set, frozenset, deque)):
+            wanted += value
+        elif isinstance(value, partial):
+            wanted += (value.func, value.args, value.keywords)
+        elif isinstance(value, types.FunctionType):
+            wanted += (value.__closure__, value.__defaults__, value.__kwdefaults__)
+        elif isinstance(value, types.CellType):
+            with suppress(ValueError):  # without a value
+                wanted.append(value.cell_contents)
+        elif isinstance(value, (types.MethodType, types.MethodWrapperType)):
+            wanted.append(value.__self__)

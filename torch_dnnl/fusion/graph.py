@@ -262,7 +262,10 @@ def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str]]:
         module.__class__ = cls
         vars(module).update(
             _fused_forward=forward,
-            _fused_hooks=tuple(vars(layer)[name] for layer in watched for name in HOOKS),
+            _fused_hooks=(
+                *(getattr(torch.nn.modules.module, f"_global{name}") for name in HOOKS),
+                *(vars(layer)[name] for layer in watched for name in HOOKS),
+            ),
             _fused_parts=tuple((part, tuple(part._modules.values())) for part in opened),
         )
     return done[::-1]

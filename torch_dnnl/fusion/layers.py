@@ -36,10 +36,17 @@ class _Fused:
     it was. Where the kernel cannot take the residual, the operations are done one after the other.
     """
 
+    _norm: str | None = None  # the class of a batch norm that is folded into the weights
+
     def forward(
         self: Any, input: Tensor, residual: Any = None, activation: str | None = None
     ) -> Tensor:
         plain: Any = super().forward  # type: ignore[misc]
+        if self._norm is not None and input.dim() != len(self.kernel_size) + 2:
+            raise ValueError(
+                f"{self._norm}: expected its input to be a batch of images, as the convolution "
+                f"before it, into which it is folded, gets {input.dim()}-D input"
+            )
         if residual is None and activation is None:
             return plain(input)  # type: ignore[no-any-return]
         sizes = _output_sizes(self, input)
@@ -191,4 +198,5 @@ def fold(conv: Any, norm: Any) -> bool:
     conv.weight = torch.nn.Parameter(new, weight.requires_grad)
     conv.bias = torch.nn.Parameter(new_bias, weight.requires_grad)
     make_fused(conv)
+    conv._norm = type(norm).__name__
     return True

@@ -69,4 +69,6 @@ def _matches(pattern: Any, found: Any, leaves: list[Node]) -> bool:
             and len(pattern) == len(found)
             and all(_matches(p, f, leaves) for p, f in zip(pattern, found, strict=True))
         )
-    return type(pattern) is type(found) and bool(pattern == found)
+    numbers = (int, float)  # the bounds of a clamp may be either
+    is_alike = type(pattern) is type(found) or {type(pattern), type(found)} <= set(numbers)
+    return is_alike and bool(pattern == found)

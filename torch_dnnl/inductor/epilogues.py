@@ -134,6 +134,10 @@ def _fold(graph: Graph, conv: Node, chain: list[tuple[Node, Node | None]]) -> No
     weights, bias = arguments["weights"], arguments["bias"]
     dtype, channels = value(conv).dtype, value(conv).shape[_channel_axis(conv)]
     last = chain[-1][0]
+    # What the results would be computed in, whatever the type of a vector: it may be one of integers.
+    operands = [operand for _, operand in chain if operand is not None]
+    is_double = torch.float64 in (dtype, *(value(operand).dtype for operand in operands))
+    wide = torch.float64 if is_double else torch.float32
 
     def make(target: Any, *args: Any) -> Node:
         return call(graph, last, target, *args)
@@ -142,13 +146,15 @@ def _fold(graph: Graph, conv: Node, chain: list[tuple[Node, Node | None]]) -> No
         return tensor if value(tensor).dtype == dtype else make(_convert, tensor, dtype)
 
     scale: Node | None = None
-    shift: Node | None = bias
+    shift: Node | None = None
     with graph.inserting_before(last):
+        if bias is not None:
+            shift = in_type(bias, wide)
         for node, operand in chain:
             if operand is None:
                 continue
             kind = node.target
-            vector = make(aten.reshape.default, operand, [channels])
+            vector = in_type(make(aten.reshape.default, operand, [channels]), wide)
             if kind in (aten.mul.Tensor, aten.div.Tensor):
                 if scale is None and kind is aten.div.Tensor:
                     scale = make(aten.reciprocal.default, vector)
