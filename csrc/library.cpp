@@ -11,22 +11,33 @@ namespace {
 TORCH_LIBRARY(torch_dnnl, m) {
   const std::vector<at::Tag> tags{at::Tag::pt2_compliant_tag};
 
-  // `size`: output sizes of the spatial dimensions, or empty for floor(input size *
+  // `size`: output sizes of the spatial dimensions, or None for floor(input size *
   // scale). `scales`: one factor per spatial dimension, or empty for the exact ratio
   // of the sizes. `coordinates` also takes ATen's variants: torch_linear,
   // torch_antialias_corners, torch_nearest, torch_nearest_exact, and these two with
   // _direct. `algorithm`: auto, or the name of a kernel of the device.
-  m.def("resample(Tensor src, SymInt[] size, float[] scales=[], str mode=\"linear\", "
+  // `window`: src and the result are parts of an image and of its resized image. For each spatial
+  // dimension the size of that image; then where src begins in it; then the size of the whole resized
+  // image; then where the result begins in it. Coordinates are those of the whole; rows outside of
+  // the parts count as 0.
+  m.def("resample(Tensor src, SymInt[]? size, float[] scales=[], str mode=\"linear\", "
         "str coordinates=\"half_pixel\", str nearest_mode=\"round_prefer_ceil\", "
         "bool antialias=False, float cubic_coeff_a=-0.75, bool exclude_outside=False, "
         "float[] roi=[], float extrapolation_value=0., str data_format=\"NCX\", "
-        "ScalarType? dtype=None, str algorithm=\"auto\") -> Tensor", tags);
+        "ScalarType? dtype=None, str algorithm=\"auto\", SymInt[]? window=None) -> Tensor", tags);
   // The adjoint: `src_size` are the spatial sizes of the forward's source.
   m.def("resample_backward(Tensor grad, SymInt[] src_size, float[] scales=[], str mode=\"linear\", "
         "str coordinates=\"half_pixel\", str nearest_mode=\"round_prefer_ceil\", "
         "bool antialias=False, float cubic_coeff_a=-0.75, bool exclude_outside=False, "
         "float[] roi=[], str data_format=\"NCX\", ScalarType? dtype=None, "
-        "str algorithm=\"auto\") -> Tensor", tags);
+        "str algorithm=\"auto\", SymInt[]? window=None) -> Tensor", tags);
+  // Which rows of the source, in spatial dimension `axis`, the rows from `begin` to before `end` of
+  // the resized image are made of; or, with `of_source`, which rows of the resized image are made of
+  // these rows of the source. The first such row, and the one after the last. `is_double`: of float64
+  // images, whose nearest rows differ.
+  m.def("resample_rows(int begin, int end, bool of_source, int[] src_size, int[] dst_size, int axis, "
+        "bool is_double, float[] scales, str mode, str coordinates, str nearest_mode, "
+        "bool antialias, float cubic_coeff_a, bool exclude_outside, float[] roi) -> (int, int)", tags);
 
   // A scale or zero point is a tensor or, where that is None, a number. `algorithm`: auto or the
   // name of a kernel, here and below.
@@ -36,8 +47,8 @@ TORCH_LIBRARY(torch_dnnl, m) {
         "float scale_value=1., float dst_scale_value=1., float src_zero_point_value=0., "
         "float dst_zero_point_value=0., float beta=1., bool round_before_zero_point=False, "
         "str algorithm=\"auto\") -> Tensor", tags);
-  // The gradient with respect to src; `size` are src's logical sizes.
-  m.def("reorder_backward(Tensor grad, SymInt[] size, str? dst_format=None, str? src_format=None, "
+  // The gradient with respect to src; `size` are src's logical sizes, None if it has no dimension.
+  m.def("reorder_backward(Tensor grad, SymInt[]? size, str? dst_format=None, str? src_format=None, "
         "ScalarType? dtype=None, Tensor? scale=None, Tensor? dst_scale=None, "
         "float scale_value=1., float dst_scale_value=1., "
         "str algorithm=\"auto\") -> Tensor", tags);
@@ -57,11 +68,15 @@ TORCH_LIBRARY(torch_dnnl, m) {
   // blocks, outermost first.
   m.def("parse_format(str tag) -> (int[], int[], int[])", tags);
 
-  // The attributes of convolution. Lists have one entry per spatial dimension; an empty list stands
-  // for strides and dilations of 1, pads_begin of 0, pads_end as pads_begin. `algorithm`: auto,
-  // direct, winograd or the name of a kernel, where the device has it.
+  // The attributes of convolution. Lists have one entry per spatial dimension; None stands for
+  // strides and dilations of 1, pads_begin of 0, pads_end as pads_begin. `algorithm`: auto, direct,
+  // winograd or the name of a kernel, where the device has it.
+  // An empty list means the same as None, here and in other optional lists: programs that were
+  // exported before lists were optional have it. Traced calls have None, as AOTInductor loses lists
+  // without entries (core/torch/autograd.cpp sees to that).
   const std::string attributes =
-      "SymInt[] strides=[], SymInt[] pads_begin=[], SymInt[] pads_end=[], SymInt[] dilations=[], "
+      "SymInt[]? strides=None, SymInt[]? pads_begin=None, SymInt[]? pads_end=None, "
+      "SymInt[]? dilations=None, "
       "str auto_pad=\"none\", SymInt groups=1, str data_format=\"NXC\", str weights_format=\"XIO\", "
       "str algorithm=\"auto\"";
   const auto def = [&](const std::string& schema) { m.def(schema.c_str(), tags); };
@@ -78,7 +93,7 @@ TORCH_LIBRARY(torch_dnnl, m) {
   // groups, *K] in OIX. `dst_size`: the spatial sizes of the result.
   def("convolution_transpose(Tensor src, Tensor weights, Tensor? bias=None, " + attributes +
       ", Tensor? residual=None, str? activation=None, bool keep_preactivation=False, "
-      "SymInt[] dst_size=[]) -> (Tensor, Tensor)");
+      "SymInt[]? dst_size=None) -> (Tensor, Tensor)");
   // `src_size`, `kernel_size`: spatial sizes of the gradient that is computed.
   def("convolution_backward_data(Tensor grad, Tensor weights, SymInt[] src_size, " + attributes +
       ") -> Tensor");

@@ -6,6 +6,8 @@ set and, where they were built and torch has CUDA, the CUDA kernels. From then o
 """
 
 import os
+import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,10 @@ except ImportError:
     ) from None
 
 __version__: str = _build.version
+
+#: For CMAKE_PREFIX_PATH, as `torch.utils.cmake_prefix_path` is: find_package(TorchDnnl) finds the
+#: target `torch_dnnl::torch_dnnl`, by which C++ programs call the operators (docs/cpp.md).
+cmake_prefix_path: str = str(Path(__file__).parent / "share" / "cmake")
 
 _LEVELS = ("default", "avx2", "avx512")  # of instruction sets, each a superset of the one before
 
@@ -74,6 +80,7 @@ _load_libraries()
 
 from torch_dnnl import _flops, formats, functional, nn, quantization  # noqa: E402, F401
 from torch_dnnl._accelerate import accelerate  # noqa: E402
+from torch_dnnl._after_import import after_import  # noqa: E402
 from torch_dnnl.convert import convert, revert  # noqa: E402
 from torch_dnnl.functional import _algorithm  # noqa: E402
 from torch_dnnl.functional._algorithm import (  # noqa: E402
@@ -81,6 +88,21 @@ from torch_dnnl.functional._algorithm import (  # noqa: E402
     reorder_algorithm,
     resample_algorithm,
 )
+
+
+def _register_distributed() -> None:
+    try:
+        import_module("torch_dnnl.distributed")
+    except (AttributeError, ImportError) as error:  # DTensor's registration is not public
+        warnings.warn(
+            f"torch_dnnl: DTensor of torch {torch.__version__} gets no rules for these operators "
+            f"({error})",
+            stacklevel=2,
+        )
+
+
+# DTensor takes seconds to import: for those who use it.
+after_import("torch.distributed.tensor", _register_distributed)
 
 
 def _kernels() -> dict[str, dict[str, list[str]]]:
@@ -122,6 +144,7 @@ def build_info() -> dict[str, Any]:
 __all__ = [
     "accelerate",
     "build_info",
+    "cmake_prefix_path",
     "conv_algorithm",
     "convert",
     "formats",

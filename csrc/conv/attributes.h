@@ -42,8 +42,8 @@ inline constexpr std::string_view kConvAlgorithms[] = {
     "pairs",
 };
 
-// The attributes of all operators, as they are passed. An empty list stands for strides and
-// dilations of 1, for pads_begin of 0 and for pads_end as pads_begin.
+// The attributes of all operators, as they are passed. An empty list, or None, stands for strides
+// and dilations of 1, for pads_begin of 0 and for pads_end as pads_begin.
 struct ConvOptions {
   c10::SymIntArrayRef strides, pads_begin, pads_end, dilations;
   std::string_view auto_pad;

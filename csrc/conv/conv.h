@@ -195,10 +195,18 @@ namespace conv_detail {
 template <class... T>
 struct Types {};
 
-// Of the members of ConvOptions.
-using List = c10::SymIntArrayRef;
+// Of the members of ConvOptions, as the operators get them.
+using List = at::OptionalSymIntArrayRef;
 using Text = std::string_view;
 using OptionTypes = Types<List, List, List, List, Text, c10::SymInt, Text, Text, Text>;
+
+inline c10::SymIntArrayRef member(const List& list) {
+  return list.value_or(c10::SymIntArrayRef());
+}
+template <class T>
+T member(T value) {
+  return value;
+}
 
 template <auto run, class Options, class Leading, class... Rest>
 struct WithOptions;
@@ -210,7 +218,7 @@ struct WithOptions<run, Options, Types<Leading...>, Next, Rest...>
 template <auto run, class... Option, class... Leading, class... Trailing>
 struct WithOptions<run, Types<Option...>, Types<Leading...>, const ConvOptions&, Trailing...> {
   static auto call(Leading... leading, Option... option, Trailing... trailing) {
-    return run(leading..., ConvOptions{std::move(option)...}, trailing...);
+    return run(leading..., ConvOptions{member(std::move(option))...}, trailing...);
   }
 };
 

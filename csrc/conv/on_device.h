@@ -67,9 +67,15 @@ struct ConvOnDevice {
       const std::optional<at::Tensor>& residual,
       std::optional<std::string_view> activation,
       bool keep_preactivation,
-      c10::SymIntArrayRef dst_size) {
-    const ConvArguments args =
-        transpose_arguments(src, weights, bias, options, residual, activation, dst_size);
+      at::OptionalSymIntArrayRef dst_size) {
+    const ConvArguments args = transpose_arguments(
+        src,
+        weights,
+        bias,
+        options,
+        residual,
+        activation,
+        dst_size.value_or(c10::SymIntArrayRef()));
     const auto make = [&] { return conv_detail::empty_data_gradient(args, src, weights); };
     const at::Tensor dst = make();
     const at::Tensor preactivation = keep_preactivation ? make() : empty({0}, src.options());

@@ -313,6 +313,12 @@ Tensor pushforward(size_t argument, const Tensor& tangent, const Stack& given) {
   return call_reorder(std::move(call));
 }
 
+// src's logical sizes in a call of reorder_backward, where None is those of no dimension.
+SymSizes sizes_of_src(const Stack& args) {
+  const IValue& size = args[backward_arg::size];
+  return size.isNone() ? SymSizes() : SymSizes(size.toSymIntVector());
+}
+
 // reorder_backward's call as the reorder that it is. Its tensors are in the same places.
 static_assert(reorder_arg::src == int(backward_arg::grad));
 static_assert(reorder_arg::scale == int(backward_arg::scale));
@@ -322,7 +328,7 @@ Stack as_reorder(const Stack& args) {
   const BackwardFormats formats = backward_formats(
       as_text(args[backward_arg::dst_format]),
       as_text(args[backward_arg::src_format]),
-      args[backward_arg::size].toSymIntVector().size());
+      sizes_of_src(args).size());
   Stack call = plain_call(
       args[backward_arg::grad].toTensor(),
       args[backward_arg::dtype],
@@ -359,9 +365,11 @@ Tensor batch_reorder(const BatchedCall& call) {
 
 Tensor batch_reorder_backward(const BatchedCall& call) {
   using namespace backward_arg;
+  BatchedCall with_sizes = call;
+  with_sizes.args[size] = c10::SymIntArrayRef(sizes_of_src(call.args));
   return torch_dnnl::call<"torch_dnnl::reorder_backward">(with_batch_in_front(
       "reorder_backward",
-      call,
+      with_sizes,
       {{"src_format", src_format}, {"dst_format", dst_format}},
       size,
       {scale, dst_scale}));

@@ -230,7 +230,7 @@ at::Tensor reorder_kernel(
 template <at::Tensor (*run)(const at::Tensor&, const ReorderOptions&)>
 at::Tensor reorder_backward_kernel(
     const at::Tensor& grad,
-    c10::SymIntArrayRef size,
+    at::OptionalSymIntArrayRef optional_size,
     std::optional<std::string_view> dst_format,
     std::optional<std::string_view> src_format,
     std::optional<c10::ScalarType> dtype,
@@ -247,6 +247,7 @@ at::Tensor reorder_backward_kernel(
         " and ",
         dtype_name(dtype.value_or(grad.scalar_type())));
   }
+  const c10::SymIntArrayRef size = optional_size.value_or(c10::SymIntArrayRef());
   const BackwardFormats formats = backward_formats(dst_format, src_format, size.size());
   return run(
       grad,

@@ -50,6 +50,7 @@ enum Name {
   data_format,
   dtype,
   algorithm,
+  window,
   count
 };
 
@@ -68,6 +69,9 @@ struct ResampleArguments {
   std::vector<double> factors, roi;      // of the spatial dimensions, or empty
   double extrapolation_value;
   std::string_view algorithm;
+  // Of a part of a resize, for each spatial dimension: the sizes of the whole source, where the part
+  // of it begins, and both of the whole resized image. Or empty.
+  c10::SmallVector<c10::SymInt, 12> window;
 };
 
 namespace resample_detail {
@@ -228,6 +232,26 @@ inline size_t check_image(
   return spatial;
 }
 
+// The whole sizes, of the source or of the resized image, in `window`, against the part's.
+inline c10::SymIntArrayRef check_part(
+    const char* op,
+    const char* name,
+    c10::SymIntArrayRef window,
+    c10::SymIntArrayRef part,
+    bool is_resized) {
+  const size_t spatial = part.size();
+  const auto whole = window.slice(is_resized ? 2 * spatial : 0, spatial);
+  const auto begin = window.slice(is_resized ? 3 * spatial : spatial, spatial);
+  for (size_t d = 0; d < spatial; d++) {
+    TORCH_CHECK_VALUE(
+        holds((begin[d] + part[d]).sym_le(whole[d])),
+        Expected(op) << "window to have a whole " << name << " of at least " << begin[d] + part[d]
+                     << " in spatial dimension " << d << ", where the part of it ends, got "
+                     << whole[d]);
+  }
+  return whole;
+}
+
 // floor(in * scale), in float64.
 inline c10::SymInt scaled_size(const char* op, const c10::SymInt& in, double scale) {
   const c10::SymFloat size = static_cast<c10::SymFloat>(in) * scale;
@@ -263,8 +287,9 @@ inline ResampleArguments parse_resample(c10::ArrayRef<c10::IValue> args, bool tr
       .roi = args[roi].toDoubleVector(),
       .extrapolation_value = transposed ? 0 : args[extrapolation_value].toDouble(),
       .algorithm = argument(algorithm).toStringView()};
-  for (const c10::IValue& each : args[size].toListRef())
-    call.size.push_back(each.toSymInt());
+  if (!args[size].isNone())
+    for (const c10::IValue& each : args[size].toListRef())
+      call.size.push_back(each.toSymInt());
   check_finite(op, "extrapolation_value", call.extrapolation_value);
   check_algorithm(op, call.algorithm, kResampleAlgorithms);
   call.axis = resample_detail::check_options(op, argument, call.factors, call.roi, spatial);
@@ -283,12 +308,21 @@ inline ResampleArguments parse_resample(c10::ArrayRef<c10::IValue> args, bool tr
                    << (transposed ? " or float16" : ", float16, uint8, int8, int16 or int32")
                    << ", got " << image_name << " of " << src.scalar_type() << " and dtype "
                    << call.dtype);
-  resample_detail::check_factors(
-      op,
-      call.axis,
-      call.factors,
-      transposed ? size_of_result : src_size,
-      transposed ? src_size : size_of_result);
+  c10::SymIntArrayRef in = transposed ? size_of_result : src_size;
+  c10::SymIntArrayRef out = transposed ? src_size : size_of_result;
+  if (!argument(window).isNone()) {
+    for (const c10::IValue& each : argument(window).toListRef())
+      call.window.push_back(each.toSymInt());
+    const c10::SymIntArrayRef numbers = call.window;
+    TORCH_CHECK_VALUE(
+        numbers.size() == 4 * spatial,
+        Expected(op) << "window to have four entries per spatial dimension (" << spatial
+                     << "), got " << numbers.size() << ": " << numbers);
+    check_within(op, "", "window", numbers, 0, int64_t(1) << 48); // sums do not overflow
+    in = resample_detail::check_part(op, "source", numbers, in, /*is_resized=*/false);
+    out = resample_detail::check_part(op, "resized image", numbers, out, /*is_resized=*/true);
+  }
+  resample_detail::check_factors(op, call.axis, call.factors, in, out);
   return call;
 }
 

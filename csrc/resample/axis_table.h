@@ -59,9 +59,20 @@ struct AxisSpec {
   bool exclude_outside = false;
   bool float64_index = false; // of torch_nearest and torch_nearest_exact
   bool fixed_point = false;   // weights as Pillow rounds them, for bytes (see fixed_point_weight)
+  // Of an axis of which `in` and `out` are a part: its sizes, and where the parts begin.
+  int64_t whole_in = 0, whole_out = 0; // 0: these are the whole axis
+  int64_t in_begin = 0, out_begin = 0;
 
   bool operator==(const AxisSpec&) const = default;
 };
+
+// The axis that this one is a part of, or it itself. What is said of coordinates holds for that one.
+TORCH_DNNL_HD inline AxisSpec whole_axis(AxisSpec a) {
+  if (a.whole_out != 0)
+    a.in = a.whole_in, a.out = a.whole_out;
+  a.whole_in = a.whole_out = a.in_begin = a.out_begin = 0;
+  return a;
+}
 
 // The rows, [out] each; `weights` is [out, width]. A row of no taps lies outside
 // the region of tf_crop_and_resize and gives the extrapolation value.
@@ -260,12 +271,14 @@ inline double least_size_to_antialias(double factor) {
 
 // An upper bound of the number of taps of a filter: the indices strictly inside
 // (x - support, x + support).
-inline double filter_taps(const AxisSpec& a) {
+inline double filter_taps(const AxisSpec& axis) {
+  const AxisSpec a = whole_axis(axis);
   return std::ceil(2 * filter_support(a.filter) * filter_stretch(a));
 }
 
 // An upper bound of the number of taps in a row.
-inline int64_t row_capacity(const AxisSpec& a) {
+inline int64_t row_capacity(const AxisSpec& axis) {
+  const AxisSpec a = whole_axis(axis);
   if (a.filter == Filter::nearest)
     return 1;
   if (a.filter == Filter::area)
@@ -286,12 +299,10 @@ TORCH_DNNL_HD inline double fixed_point_weight(double weight) {
   return scaled == weight * 0x1p22 && weight != 1 ? weight * (1 + 0x1p-21) : scaled * 0x1p-22;
 }
 
-// Row `o` of the table: which inputs it reads. set(index, tap, weight) is called for each of them,
-// in order, row_capacity(a) times at most. The taps are needed twice, to sum them and to divide
-// them: with room for filter_taps(a) of them in `taps` they are computed once.
+// Row `o` of the table of a whole axis, as build_row has it.
 template <class Set>
 TORCH_DNNL_HD inline Range
-build_row(const AxisSpec& a, int64_t o, const Set& set, double* taps = nullptr) {
+build_row_of_whole(const AxisSpec& a, int64_t o, const Set& set, double* taps) {
   if (a.filter == Filter::area) {
     const __int128 in = a.in, index = o;
     const int64_t begin = static_cast<int64_t>(index * in / a.out);
@@ -363,31 +374,62 @@ build_row(const AxisSpec& a, int64_t o, const Set& set, double* taps = nullptr) 
   return {begin, clamp_index(x.floor + high, a.in) + 1};
 }
 
+// Row `o` of the table: which inputs it reads. set(index, tap, weight) is called for each of them,
+// in order, row_capacity(a) times at most. The taps are needed twice, to sum them and to divide
+// them: with room for filter_taps(a) of them in `taps` they are computed once. Of a part of an axis,
+// inputs outside of that part are left out.
+template <class Set>
+TORCH_DNNL_HD inline Range
+build_row(const AxisSpec& a, int64_t o, const Set& set, double* taps = nullptr) {
+  if (a.whole_out == 0)
+    return build_row_of_whole(a, o, set, taps);
+  const auto set_in_part = [&](int64_t index, int64_t tap, double weight) {
+    const int64_t at = index - a.in_begin, first = at - tap > 0 ? at - tap : 0;
+    if (at >= 0 && at < a.in)
+      set(at, at - first, weight);
+  };
+  const Range row = build_row_of_whole(whole_axis(a), a.out_begin + o, set_in_part, taps);
+  const auto in_part = [&](int64_t index) {
+    const int64_t at = index - a.in_begin;
+    return at < 0 ? 0 : at > a.in ? a.in : at;
+  };
+  return {in_part(row.begin), in_part(row.end)};
+}
+
 TORCH_DNNL_HD inline bool is_flipped(const AxisSpec& a) {
   return a.coordinates == Coordinates::tf_crop_and_resize && a.filter != Filter::area &&
       a.roi_end < a.roi_begin;
 }
 
-// The output indices whose rows may contain input index i. Rows are in order (in reverse order for
-// a flipped region), so both ends are found by bisection.
-template <class W>
+// Which of `out` rows may contain one of these inputs. Rows are in order (in reverse order for a
+// flipped region), so both ends are found by bisection. `row(o)`: the inputs of one of them.
+template <class Row>
 TORCH_DNNL_HD inline Range
-build_transposed_row(const AxisTable<W>& table, bool flipped, int64_t i) {
-  // The first row, in their order, that starts beyond i or, with its taps, ends there.
-  const auto first_beyond = [&](bool with_taps) {
-    int64_t low = 0, high = table.out;
+readers_of(const Range& inputs, int64_t out, bool flipped, const Row& row) {
+  // The first row, in their order, that ends beyond the first input or that starts beyond the last.
+  const auto first_row = [&](bool that_ends) {
+    int64_t low = 0, high = out;
     while (low < high) {
       const int64_t middle = low + (high - low) / 2;
-      const int64_t o = flipped ? table.out - 1 - middle : middle;
-      if (table.start[o] + (with_taps ? table.count[o] : 0) > i)
+      const Range reads = row(flipped ? out - 1 - middle : middle);
+      if (that_ends ? reads.end > inputs.begin : reads.begin >= inputs.end)
         high = middle;
       else
         low = middle + 1;
     }
     return low;
   };
-  const int64_t begin = first_beyond(true), end = first_beyond(false);
-  return flipped ? Range{table.out - end, table.out - begin} : Range{begin, end};
+  const int64_t begin = first_row(true), end = first_row(false);
+  return flipped ? Range{out - end, out - begin} : Range{begin, end};
+}
+
+// The output indices whose rows may contain input index i.
+template <class W>
+TORCH_DNNL_HD inline Range
+build_transposed_row(const AxisTable<W>& table, bool flipped, int64_t i) {
+  return readers_of({i, i + 1}, table.out, flipped, [&](int64_t o) {
+    return Range{table.start[o], table.start[o] + table.count[o]};
+  });
 }
 
 } // namespace torch_dnnl

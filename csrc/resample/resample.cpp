@@ -9,6 +9,7 @@ namespace torch_dnnl {
 namespace {
 
 using at::Tensor;
+using c10::IValue;
 using namespace resample_arg;
 
 template <bool transposed>
@@ -50,6 +51,52 @@ template <bool transposed>
 Tensor fold_into_n(const BatchedCall& call) {
   const Tensor result = call_with_image<transposed>(call.folded_into(image, 0), call.args);
   return unfolded_from(result, 0, call.batch);
+}
+
+// The arguments of resample_rows before those that resample has, too.
+namespace rows_arg {
+enum { begin, end, of_source, src_size, dst_size, axis, is_double, scales };
+}
+
+void resample_rows(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  const char* const name = "resample_rows";
+  const size_t count = op.schema().arguments().size();
+  const auto args = torch::jit::last(*stack, count);
+  const auto argument = [&](resample_arg::Name of_resample) -> const IValue& {
+    return args[of_resample + (int{rows_arg::scales} - int{resample_arg::scales})];
+  };
+  const auto sizes = args[rows_arg::src_size].toIntVector();
+  const auto resized = args[rows_arg::dst_size].toIntVector();
+  const auto factors = args[rows_arg::scales].toDoubleVector();
+  const auto regions = argument(roi).toDoubleVector();
+  check_length(name, "dst_size", c10::IntArrayRef(resized), sizes.size());
+  check_within(name, "", "src_size", c10::fromIntArrayRefSlow(sizes), 1);
+  check_within(name, "", "dst_size", c10::fromIntArrayRefSlow(resized), 1);
+  const int64_t spatial = sizes.size(), d = args[rows_arg::axis].toInt();
+  TORCH_CHECK_VALUE(
+      d >= 0 && d < spatial,
+      Expected(name) << "axis to be from 0 to " << spatial - 1 << ", got " << d);
+  AxisSpec a = resample_detail::check_options(name, argument, factors, regions, spatial);
+  a.float64_index = args[rows_arg::is_double].toBool();
+  a.in = sizes[d], a.out = resized[d];
+  if (!factors.empty())
+    a.factor = factors[d];
+  if (a.coordinates == Coordinates::tf_crop_and_resize)
+    a.roi_begin = regions[d], a.roi_end = regions[spatial + d];
+  const bool of_source = args[rows_arg::of_source].toBool();
+  const Range rows{args[rows_arg::begin].toInt(), args[rows_arg::end].toInt()};
+  TORCH_CHECK_VALUE(
+      0 <= rows.begin && rows.begin <= rows.end && rows.end <= (of_source ? a.in : a.out),
+      Expected(name) << "begin and end to be rows of " << (of_source ? a.in : a.out) << ", got "
+                     << rows.begin << " and " << rows.end);
+  const Range result = of_source ? rows_made(a, rows) : rows_read(a, rows);
+  torch::jit::drop(*stack, count);
+  stack->emplace_back(result.begin);
+  stack->emplace_back(result.end);
+}
+
+TORCH_LIBRARY_IMPL(torch_dnnl, CompositeImplicitAutograd, m) {
+  m.impl("resample_rows", boxed(resample_rows));
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {

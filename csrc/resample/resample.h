@@ -8,6 +8,7 @@
 #include "core/torch/format.h"
 #include "resample/arguments.h"
 #include "resample/problem.h"
+#include "resample/window.h"
 
 namespace torch_dnnl {
 
@@ -66,6 +67,8 @@ resample_problem(const at::Tensor& src, const at::Tensor& dst, const ResampleArg
       p.axes[a].roi_begin = call.roi[d];
       p.axes[a].roi_end = call.roi[spatial + d];
     }
+    if (!call.window.empty())
+      set_window(p.axes[a], call, d);
   }
   return p;
 }

@@ -18,11 +18,17 @@ import torch_dnnl
 import torch_dnnl.functional as D
 
 ROOT = README.parent
+# The pages whose snippets need more than the tests' own packages.
+DEPLOYMENT = ("onnx",)
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 # A snippet is compared with the library that the comment before it names, where that is installed.
 SNIPPET = re.compile(r"(?:<!-- peers: (\w+) -->\n)?```python\n(.*?)```", re.DOTALL)
 SNIPPETS = [
-    pytest.param(snippet, id=f"{page.stem}{i}")
+    pytest.param(
+        snippet,
+        id=f"{page.stem}{i}",
+        marks=[pytest.mark.ecosystem] if page.stem in DEPLOYMENT else [],
+    )
     for page in PAGES
     for i, (peer, snippet) in enumerate(SNIPPET.findall(page.read_text()))
     if not peer or find_spec(peer)

@@ -173,20 +173,20 @@ def _conv(
         check_ints(stride, dilation, groups)
         if not isinstance(padding, str):
             check_ints(*padding) if isinstance(padding, (list, tuple)) else check_ints(padding)
-        strides = () if stride == 1 else per_dimension("stride", stride, n)
-        dilations = () if dilation == 1 else per_dimension("dilation", dilation, n)
+        strides = None if stride == 1 else per_dimension("stride", stride, n)
+        dilations = None if dilation == 1 else per_dimension("dilation", dilation, n)
         auto_pad = "none"
         if isinstance(padding, str):
             auto_pad = AUTO_PAD[padding]
-            if padding == "same" and any(s != 1 for s in strides):
+            if padding == "same" and any(s != 1 for s in strides or ()):
                 raise ValueError(
                     "convolution: expected stride to be 1 with padding='same' "
                     f"(padding='same_upper' takes any stride), got {stride}"
                 )
-            begin = end = ()
+            begin = end = None
         else:
-            begin = () if padding == 0 else per_dimension("padding", padding, n)
-            end = ()  # as begin
+            begin = None if padding == 0 else per_dimension("padding", padding, n)
+            end = None  # as begin
             if begin and isinstance(begin[0], (list, tuple)):
                 begin, end = zip(*begin, strict=True)
         batched = input.dim() != n + 1
@@ -372,10 +372,10 @@ def convolution(
             src,
             weights,
             bias,
-            () if strides == 1 else per_dimension("strides", strides, n),
-            () if pads_begin == 0 else per_dimension("pads_begin", pads_begin, n),
-            () if pads_end == pads_begin else per_dimension("pads_end", pads_end, n),
-            () if dilations == 1 else per_dimension("dilations", dilations, n),
+            None if strides == 1 else per_dimension("strides", strides, n),
+            None if pads_begin == 0 else per_dimension("pads_begin", pads_begin, n),
+            None if pads_end == pads_begin else per_dimension("pads_end", pads_end, n),
+            None if dilations == 1 else per_dimension("dilations", dilations, n),
             auto_pad,
             groups,
             data_format,
@@ -425,7 +425,10 @@ def same_padding(
     for size, kernel, stride, dilation in zip(sizes, kernel_size, strides, dilations, strict=True):
         outputs = (size + stride - 1) // stride
         reach = (outputs - 1) * stride + (kernel - 1) * dilation + 1
-        total = torch.sym_max(0, reach - size)  # type: ignore[no-untyped-call]
+        at_least: Any = torch.sym_max
+        if isinstance(size, Tensor):  # while torch.jit traces, so that the trace takes any size
+            at_least = torch.clamp_min
+        total = at_least(reach - size, 0)
         smaller, larger = total // 2, total - total // 2
         pads.append((smaller, larger) if auto_pad == "same_upper" else (larger, smaller))
     return pads

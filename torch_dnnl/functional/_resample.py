@@ -5,6 +5,7 @@ Both spell their arguments for one operator, `torch_dnnl::resample`, which valid
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NoReturn, get_args
 
@@ -17,6 +18,7 @@ from torch_dnnl._literals import Coordinates, DataFormat, Mode, NearestMode, Tor
 from torch_dnnl.functional import _algorithm
 from torch_dnnl.functional._errors import check_factors, check_types, describe, in_words_of
 from torch_dnnl.functional._quick import quick
+from torch_dnnl.functional._tracing import is_tracing, script_if_tracing
 
 _quick_resample = quick("resample")
 _resample = torch.ops.torch_dnnl.resample.default
@@ -72,6 +74,46 @@ def _scaled(sizes: Sequence[int], factors: Sequence[float]) -> list[int]:
     return [to_int(size * +factor) for size, factor in zip(sizes, factors, strict=True)]
 
 
+@script_if_tracing
+def _resample_traced(
+    src: Tensor,
+    factors: list[float],
+    mode: str,
+    coordinates: str = "half_pixel",
+    nearest_mode: str = "round_prefer_ceil",
+    antialias: bool = False,
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: bool = False,
+    roi: list[float] | None = None,
+    extrapolation_value: float = 0.0,
+    data_format: str = "NCX",
+    dtype: int | None = None,
+    algorithm: str = "auto",
+) -> Tensor:
+    """The operator at sizes of `factors`, which a trace of torch.jit computes for each input."""
+    sizes: list[int] = []
+    no_scales: list[float] = []
+    for i, factor in enumerate(factors):
+        axis = i + 2 if data_format == "NCX" else i + 1
+        sizes.append(math.floor(src.size(axis) * factor))
+    return torch.ops.torch_dnnl.resample(  # type: ignore[no-any-return]
+        src,
+        sizes,
+        no_scales,
+        mode,
+        coordinates,
+        nearest_mode,
+        antialias,
+        cubic_coeff_a,
+        exclude_outside,
+        no_scales if roi is None else roi,
+        extrapolation_value,
+        data_format,
+        dtype,
+        algorithm,
+    )
+
+
 def _check_ints(sizes: Sequence[Any]) -> None:
     """A TypeError, explained by the caller, for what the schema would silently make an int of."""
     for n in sizes:
@@ -91,7 +133,7 @@ def _is_channels_last(input: Tensor) -> bool:
 
 
 def _nearest_as_aten(
-    input: Tensor, sizes: Sequence[int], factors: Sequence[float], mode: str
+    input: Tensor, sizes: Sequence[int] | None, factors: Sequence[float], mode: str
 ) -> tuple[Sequence[float], _Attributes]:
     """The factors and attributes of the kernel that ATen uses for a nearest mode.
 
@@ -99,7 +141,8 @@ def _nearest_as_aten(
     """
     attributes = _INTERPOLATE[mode, input.dim(), None, False]
     direct = ("nearest", f"{attributes[1]}_direct")
-    if input.is_cuda or torch.compiler.is_exporting():  # a program for every size has one rule
+    # A program for every size has one rule.
+    if input.is_cuda or torch.compiler.is_exporting() or is_tracing():
         return factors, direct
     spatial = input.shape[2:]
     out = sizes or _scaled(spatial, factors)
@@ -193,8 +236,13 @@ def interpolate(
             factors = scale_factor
             if not isinstance(scale_factor, (list, tuple)):
                 factors = (scale_factor,) * (rank - 2)
-            sizes = ()  # the operator computes them
+            sizes = None  # the operator computes them
             if recompute_scale_factor or align_corners or mode == "area":
+                if is_tracing() and input.dtype != torch.uint8:
+                    _scaled(input.shape[2:], factors)  # refuses bad ones
+                    return _resample_traced(
+                        input, list(map(float, factors)), *attributes, **_chosen.options
+                    )
                 sizes, factors = _scaled(input.shape[2:], factors), ()
         if mode == "nearest-exact" or (
             mode == "nearest"
@@ -441,21 +489,25 @@ def resample(
                 f"resample: expected coordinates to be one of {', '.join(_COORDINATES)}, "
                 f"got {coordinates!r}"
             )
-        return _resample(  # type: ignore[no-any-return]
-            src,
-            sizes,
-            () if recompute_scale_factor else factors,
+        attributes = (
             mode,
             coordinates,
             nearest_mode,
             antialias,
             cubic_coeff_a,
             exclude_outside,
-            () if roi is None else roi,
+            [] if roi is None else roi,
             extrapolation_value,
             data_format,
             dtype,
-            **_chosen.options,
+        )
+        options = _chosen.options
+        if size is None and is_tracing():
+            if recompute_scale_factor:
+                return _resample_traced(src, list(map(float, factors)), *attributes, **options)
+            sizes = None
+        return _resample(  # type: ignore[no-any-return]
+            src, sizes, () if recompute_scale_factor else factors, *attributes, **options
         )
     except Exception:
         check_types(

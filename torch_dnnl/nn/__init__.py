@@ -1,5 +1,6 @@
 """The modules of the package: parameters around the functions."""
 
+from torch_dnnl.nn._script import refuse_scripting
 from torch_dnnl.nn.conv import Conv, Conv1d, Conv2d, Conv3d
 from torch_dnnl.nn.conv_transpose import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from torch_dnnl.nn.quantized import QuantizedConv1d, QuantizedConv2d, QuantizedConv3d
@@ -21,3 +22,6 @@ __all__ = [
     "Resample",
     "Upsample",
 ]
+
+refuse_scripting(Conv, Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)
+refuse_scripting(QuantizedConv1d, QuantizedConv2d, QuantizedConv3d, Reorder, Resample, Upsample)

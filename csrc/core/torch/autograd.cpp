@@ -267,10 +267,24 @@ void run_below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* s
   op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
 }
 
+// An optional list without entries means the same as None, and gets lost in packages of
+// AOTInductor. Every call comes here before it is traced.
+void drop_empty_lists(const c10::OperatorHandle& op, Stack& stack) {
+  const auto& arguments = op.schema().arguments();
+  IValue* value = stack.data() + stack.size() - arguments.size();
+  for (const auto& argument : arguments) {
+    if (value->isIntList() && value->toListRef().empty() &&
+        argument.real_type()->kind() == c10::TypeKind::OptionalType)
+      *value = IValue();
+    value++;
+  }
+}
+
 struct AutogradKernel {
   Derivatives derivatives;
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) const {
+    drop_empty_lists(op, *stack);
     // The call's arguments are the last ones; a caller may keep others below.
     const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
     const Differentiated differentiated(arguments);
@@ -353,6 +367,7 @@ struct AutogradKernel {
 
 torch::CppFunction differentiable_by(c10::KernelFunction decomposition) {
   return boxed([=](const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    drop_empty_lists(op, *stack);
     const Differentiated differentiated(torch::jit::last(*stack, op.schema().arguments().size()));
     if (!differentiated.backward && !differentiated.forward)
       return run_below(op, keys, stack);

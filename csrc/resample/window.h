@@ -1,0 +1,58 @@
+// Resampling of a part: which rows of an image go with which rows of the resized image, and the
+// axes of a call that has one part of both.
+#pragma once
+
+#include <algorithm>
+
+#include "core/expected.h"
+#include "resample/arguments.h"
+#include "resample/axis_table.h"
+
+namespace torch_dnnl {
+
+// The inputs that these outputs of a whole axis are made of. Rows of no taps, which are outside of a
+// region, come first and last.
+inline Range rows_read(const AxisSpec& axis, Range outputs) {
+  const auto row = [&](int64_t o) { return build_row(axis, o, [](int64_t, int64_t, double) {}); };
+  while (outputs.count() > 0 && row(outputs.begin).count() == 0)
+    outputs.begin++;
+  while (outputs.count() > 0 && row(outputs.end - 1).count() == 0)
+    outputs.end--;
+  if (outputs.count() == 0)
+    return {0, 0};
+  const Range first = row(outputs.begin), last = row(outputs.end - 1);
+  return {std::min(first.begin, last.begin), std::max(first.end, last.end)};
+}
+
+// The outputs of a whole axis that are made of these inputs.
+inline Range rows_made(const AxisSpec& axis, const Range& inputs) {
+  const Range readers = readers_of(inputs, axis.out, is_flipped(axis), [&](int64_t o) {
+    return build_row(axis, o, [](int64_t, int64_t, double) {});
+  });
+  return inputs.count() > 0 && readers.count() > 0 ? readers : Range{0, 0};
+}
+
+// Makes an axis the part of an axis that the call says. Rows outside of the parts count as 0, so that
+// the derivatives of a part are those of this call alone. Where they would count as rows outside of a
+// region, they have to be there.
+inline void set_window(AxisSpec& axis, const ResampleArguments& call, int64_t d) {
+  const size_t spatial = call.window.size() / 4;
+  const auto number = [&](size_t list) { return call.window[list * spatial + d].expect_int(); };
+  AxisSpec part = axis;
+  part.whole_in = number(0), part.in_begin = number(1);
+  part.whole_out = number(2), part.out_begin = number(3);
+  if (part.whole_in == axis.in && part.whole_out == axis.out)
+    return;
+  if (call.extrapolation_value != 0) {
+    const Range given{part.in_begin, part.in_begin + axis.in};
+    const Range read = rows_read(whole_axis(part), {part.out_begin, part.out_begin + axis.out});
+    TORCH_CHECK_VALUE(
+        read.count() == 0 || (given.begin <= read.begin && read.end <= given.end),
+        Expected("resample") << "window to have rows " << read.begin << " to " << read.end
+                             << " of the source in spatial dimension " << d << ", got rows "
+                             << given.begin << " to " << given.end);
+  }
+  axis = part;
+}
+
+} // namespace torch_dnnl
