@@ -32,10 +32,10 @@ def is_public(module: ModuleType, name: str) -> bool:
     value = getattr(module, name)
     if isinstance(value, ModuleType):
         return module is torch_dnnl and name in ("formats", "functional", "nn", "quantization")
-    if isinstance(value, (str, int, float, tuple, dict)):
-        return True
-    home = getattr(value, "__module__", None) or ""
-    if module is torch_dnnl or module.__name__ in COLLECTIONS:
+    home = getattr(value, "__module__", "")
+    if module is torch_dnnl:
+        return isinstance(value, str) or home.startswith("torch_dnnl")
+    if module.__name__ in COLLECTIONS:
         return home.startswith(module.__name__)
     return home == module.__name__ or home.startswith(f"{module.__name__}._")
 
