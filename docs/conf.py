@@ -35,7 +35,7 @@ extensions = [
     "sphinx_copybutton",
 ]
 
-smartquotes = False  # as names in quotes are copied
+smartquotes_action = "D"  # dashes alone, as names in quotes are copied
 
 # Pages. Indented blocks are formulas and drawings.
 myst_heading_anchors = 4
@@ -44,6 +44,7 @@ copybutton_exclude = ".linenos, .gp, .go"  # prompts and what they print
 
 # Docstrings.
 default_role = "py:obj"
+autodoc_inherit_docstrings = False  # those of torch speak of torch
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 autodoc_class_signature = "mixed"

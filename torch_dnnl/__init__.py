@@ -78,9 +78,8 @@ def _load_libraries() -> None:
 
 _load_libraries()
 
-from torch_dnnl import _flops, formats, functional, nn, quantization  # noqa: E402, F401
+from torch_dnnl import _after_import, _flops, formats, functional, nn, quantization  # noqa: E402, F401
 from torch_dnnl._accelerate import accelerate  # noqa: E402
-from torch_dnnl._after_import import after_import  # noqa: E402
 from torch_dnnl.convert import convert, revert  # noqa: E402
 from torch_dnnl.functional import _algorithm  # noqa: E402
 from torch_dnnl.functional._algorithm import (  # noqa: E402
@@ -102,7 +101,7 @@ def _register_distributed() -> None:
 
 
 # DTensor takes seconds to import: for those who use it.
-after_import("torch.distributed.tensor", _register_distributed)
+_after_import.after_import("torch.distributed.tensor", _register_distributed)
 
 
 def _kernels() -> dict[str, dict[str, list[str]]]:
