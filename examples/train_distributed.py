@@ -20,6 +20,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,11 @@ def exchanged_by_all(mode: ExchangedBytes) -> int:
     return int(total)
 
 
+def rows_of_gradient(reach: int, stride: int, pad: int) -> int:
+    """Rows of a result on both sides of a border that read rows of the source beyond it."""
+    return (pad - 1) // stride + (reach - 1 - pad) // stride + 1
+
+
 def print_bytes(args: argparse.Namespace) -> None:
     """What the exchange sends for single layers, counted and as docs/distributed.md has it."""
     processes = dist.get_world_size()
@@ -219,12 +225,15 @@ def print_bytes(args: argparse.Namespace) -> None:
     cases: dict[str, tuple[Callable[[Tensor], Tensor], int, int, int]] = {}
     for kernel, stride, dilation in ((1, 1, 1), (3, 1, 1), (3, 2, 1), (5, 2, 1), (3, 1, 4)):
         name = f"convolution {kernel}x{kernel}, stride {stride}, dilation {dilation}"
-        rows = (kernel - 1) * dilation + 1 - stride
-        cases[name] = (layer(kernel, stride, dilation), rows, rows, -(-rows // stride))
+        reach = (kernel - 1) * dilation + 1
+        rows = reach - stride
+        call = layer(kernel, stride, dilation)
+        cases[name] = (call, rows, rows, rows_of_gradient(reach, stride, rows // 2))
     weights = distribute_tensor(torch.rand(channels, channels, 4, 4), mesh, [Replicate()])
     weights.requires_grad_()
     name = "transposed convolution 4x4, stride 2"
-    cases[name] = (lambda x: conv_transpose2d(x, weights, None, 2, 1), 1, 0, 4)
+    call = partial(conv_transpose2d, weight=weights, stride=2, padding=1)
+    cases[name] = (call, rows_of_gradient(4, 2, 1), 0, 2 * (4 - 2))
     cases["resample to twice the size, linear"] = (lambda x: resample(x, scale_factor=2), 2, 0, 2)
 
     if dist.get_rank() == 0:
