@@ -136,16 +136,16 @@ def test_tensors_that_do_not_fit_together_are_refused(tmp_path):
     image = distribute_tensor(torch.rand(1, 3, 5, 5), mesh, [Replicate()])
     weight = torch.rand(4, 3, 3, 3)
     narrow = distribute_tensor(weight[:, :2], mesh, [Replicate()])
-    for kind, other in ((TypeError, weight), (RuntimeError, narrow)):
+    for other in (weight, narrow):
         try:
             D.conv2d(image, other)
-        except kind as error:
+        except RuntimeError as error:
             print(error)
     """
     result = python("-c", textwrap.dedent(program))
     assert result.returncode == 0, result.stderr
     mixed, channels = result.stdout.splitlines()
-    assert "weights to be a DTensor" in mixed
+    assert "conv2d: expected weight to be a DTensor" in mixed
     assert "conv2d: expected" in channels
 
 
