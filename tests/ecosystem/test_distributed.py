@@ -99,9 +99,8 @@ def test_ways_to_train_agree():
         assert other == [(step, pytest.approx(loss, abs=2e-5)) for step, loss in one], options
 
 
-@pytest.mark.parametrize("parallel", ["fsdp", "spatial"])
-def test_training_goes_on_after_a_process_died(parallel, tmp_path):
-    options = ("--parallel", parallel, "--steps", "7", "--every", "3")
+def test_training_goes_on_after_a_process_died(tmp_path):
+    options = ("--parallel", "spatial", "--steps", "7", "--every", "3")
     through = losses(train(2, *options))
     output = train(2, *options, "--checkpoints", str(tmp_path), "--kill", "1:5")
     assert "going on after 3 steps" in output
