@@ -103,10 +103,10 @@ def test_training_goes_on_after_a_process_died(tmp_path):
     options = ("--parallel", "spatial", "--steps", "7", "--every", "3")
     through = losses(train(2, *options))
     output = train(2, *options, "--checkpoints", str(tmp_path), "--kill", "1:5")
-    assert "going on after 3 steps" in output
-    broken = losses(output)
-    assert [step for step, _ in broken] == [0, 1, 2, 3, 4, 3, 4, 5, 6]
-    assert broken[5:] == through[3:]
+    before, after = (losses(part) for part in output.split("going on after 3 steps"))
+    # The first process may end before it prints the last step that both made.
+    assert len(before) in (4, 5) and before == through[: len(before)]
+    assert after == through[3:]
     # By hand, from the last checkpoint.
     output = train(2, *options, "--checkpoints", str(tmp_path))
     assert "going on after 6 steps" in output
