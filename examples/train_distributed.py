@@ -30,6 +30,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import (
     DTensor,
     Replicate,
@@ -169,7 +170,7 @@ def train(args: argparse.Namespace) -> None:
     training = Training(args)
     checkpoints = Checkpoints(args.checkpoints, training) if args.checkpoints else None
     done = checkpoints.load() if checkpoints else 0
-    is_first, is_first_start = dist.get_rank() == 0, os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    is_first, is_first_start = dist.get_rank() == 0, restarts() == "0"
     if is_first and done:
         print(f"going on after {done} steps", flush=True)
     for step in range(done, args.steps):
@@ -254,6 +255,20 @@ def print_bytes(args: argparse.Namespace) -> None:
             print(f"{name:44}{counted[0]:9}{expected:9}{counted[1]:10}{expected_backward:9}")
 
 
+def restarts() -> str:
+    """How often torchrun has started this process again."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+
+
+def start_process_group() -> None:
+    """Of the processes that torchrun started."""
+    timeout = timedelta(seconds=60)
+    # The store outlives them: what those of the last start wrote there is not for these.
+    store, rank, world = next(rendezvous("env://", timeout=timeout))
+    store = dist.PrefixStore(f"start {restarts()}", store)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timeout)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Train a U-Net on several processes.")
     parser.add_argument("--parallel", choices=("ddp", "fsdp", "spatial"), default="spatial")
@@ -269,7 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--kill", help="RANK:STEP, to see that training goes on after a restart")
     parser.add_argument("--bytes", action="store_true", help="count what is exchanged, and stop")
     args = parser.parse_args(arguments)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    start_process_group()
     torch.set_num_threads(1)
     if args.bytes:
         print_bytes(args)
