@@ -20,6 +20,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import (
     DTensor,
     Replicate,
@@ -168,7 +170,7 @@ def train(args: argparse.Namespace) -> None:
     training = Training(args)
     checkpoints = Checkpoints(args.checkpoints, training) if args.checkpoints else None
     done = checkpoints.load() if checkpoints else 0
-    is_first, is_first_start = dist.get_rank() == 0, os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    is_first, is_first_start = dist.get_rank() == 0, restarts() == "0"
     if is_first and done:
         print(f"going on after {done} steps", flush=True)
     for step in range(done, args.steps):
@@ -202,6 +204,11 @@ def exchanged_by_all(mode: ExchangedBytes) -> int:
     return int(total)
 
 
+def rows_of_gradient(reach: int, stride: int, pad: int) -> int:
+    """Rows of a result on both sides of a border that read rows of the source beyond it."""
+    return (pad - 1) // stride + (reach - 1 - pad) // stride + 1
+
+
 def print_bytes(args: argparse.Namespace) -> None:
     """What the exchange sends for single layers, counted and as docs/distributed.md has it."""
     processes = dist.get_world_size()
@@ -219,12 +226,15 @@ def print_bytes(args: argparse.Namespace) -> None:
     cases: dict[str, tuple[Callable[[Tensor], Tensor], int, int, int]] = {}
     for kernel, stride, dilation in ((1, 1, 1), (3, 1, 1), (3, 2, 1), (5, 2, 1), (3, 1, 4)):
         name = f"convolution {kernel}x{kernel}, stride {stride}, dilation {dilation}"
-        rows = (kernel - 1) * dilation + 1 - stride
-        cases[name] = (layer(kernel, stride, dilation), rows, rows, -(-rows // stride))
+        reach = (kernel - 1) * dilation + 1
+        rows = reach - stride
+        call = layer(kernel, stride, dilation)
+        cases[name] = (call, rows, rows, rows_of_gradient(reach, stride, rows // 2))
     weights = distribute_tensor(torch.rand(channels, channels, 4, 4), mesh, [Replicate()])
     weights.requires_grad_()
     name = "transposed convolution 4x4, stride 2"
-    cases[name] = (lambda x: conv_transpose2d(x, weights, None, 2, 1), 1, 0, 4)
+    call = partial(conv_transpose2d, weight=weights, stride=2, padding=1)
+    cases[name] = (call, rows_of_gradient(4, 2, 1), 0, 2 * (4 - 2))
     cases["resample to twice the size, linear"] = (lambda x: resample(x, scale_factor=2), 2, 0, 2)
 
     if dist.get_rank() == 0:
@@ -245,6 +255,20 @@ def print_bytes(args: argparse.Namespace) -> None:
             print(f"{name:44}{counted[0]:9}{expected:9}{counted[1]:10}{expected_backward:9}")
 
 
+def restarts() -> str:
+    """How often torchrun has started this process again."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+
+
+def start_process_group() -> None:
+    """Of the processes that torchrun started."""
+    timeout = timedelta(seconds=60)
+    # The store outlives them: what those of the last start wrote there is not for these.
+    store, rank, world = next(rendezvous("env://", timeout=timeout))
+    store = dist.PrefixStore(f"start {restarts()}", store)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timeout)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Train a U-Net on several processes.")
     parser.add_argument("--parallel", choices=("ddp", "fsdp", "spatial"), default="spatial")
@@ -260,7 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--kill", help="RANK:STEP, to see that training goes on after a restart")
     parser.add_argument("--bytes", action="store_true", help="count what is exchanged, and stop")
     args = parser.parse_args(arguments)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    start_process_group()
     torch.set_num_threads(1)
     if args.bytes:
         print_bytes(args)

@@ -69,8 +69,8 @@ struct ResampleArguments {
   std::vector<double> factors, roi;      // of the spatial dimensions, or empty
   double extrapolation_value;
   std::string_view algorithm;
-  // Of a part of a resize, for each spatial dimension: the sizes of the whole source, where the part
-  // of it begins, and both of the whole resized image. Or empty.
+  // Of a part of a resize, for each spatial dimension: the sizes of the whole source, where the
+  // part of it begins, and both of the whole resized image. Or empty.
   c10::SmallVector<c10::SymInt, 12> window;
 };
 

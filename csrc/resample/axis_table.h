@@ -66,7 +66,8 @@ struct AxisSpec {
   bool operator==(const AxisSpec&) const = default;
 };
 
-// The axis that this one is a part of, or it itself. What is said of coordinates holds for that one.
+// The axis that this one is a part of, or it itself. What is said of coordinates holds for that
+// one.
 TORCH_DNNL_HD inline AxisSpec whole_axis(AxisSpec a) {
   if (a.whole_out != 0)
     a.in = a.whole_in, a.out = a.whole_out;
@@ -376,8 +377,8 @@ build_row_of_whole(const AxisSpec& a, int64_t o, const Set& set, double* taps) {
 
 // Row `o` of the table: which inputs it reads. set(index, tap, weight) is called for each of them,
 // in order, row_capacity(a) times at most. The taps are needed twice, to sum them and to divide
-// them: with room for filter_taps(a) of them in `taps` they are computed once. Of a part of an axis,
-// inputs outside of that part are left out.
+// them: with room for filter_taps(a) of them in `taps` they are computed once. Of a part of an
+// axis, inputs outside of that part are left out.
 template <class Set>
 TORCH_DNNL_HD inline Range
 build_row(const AxisSpec& a, int64_t o, const Set& set, double* taps = nullptr) {

@@ -10,8 +10,8 @@
 
 namespace torch_dnnl {
 
-// The inputs that these outputs of a whole axis are made of. Rows of no taps, which are outside of a
-// region, come first and last.
+// The inputs that these outputs of a whole axis are made of. Rows of no taps, which are outside of
+// a region, come first and last.
 inline Range rows_read(const AxisSpec& axis, Range outputs) {
   const auto row = [&](int64_t o) { return build_row(axis, o, [](int64_t, int64_t, double) {}); };
   while (outputs.count() > 0 && row(outputs.begin).count() == 0)
@@ -32,9 +32,9 @@ inline Range rows_made(const AxisSpec& axis, const Range& inputs) {
   return inputs.count() > 0 && readers.count() > 0 ? readers : Range{0, 0};
 }
 
-// Makes an axis the part of an axis that the call says. Rows outside of the parts count as 0, so that
-// the derivatives of a part are those of this call alone. Where they would count as rows outside of a
-// region, they have to be there.
+// Makes an axis the part of an axis that the call says. Rows outside of the parts count as 0, so
+// that the derivatives of a part are those of this call alone. Where they would count as rows
+// outside of a region, they have to be there.
 inline void set_window(AxisSpec& axis, const ResampleArguments& call, int64_t d) {
   const size_t spatial = call.window.size() / 4;
   const auto number = [&](size_t list) { return call.window[list * spatial + d].expect_int(); };

