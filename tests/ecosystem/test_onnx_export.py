@@ -5,7 +5,7 @@ import random
 
 import pytest
 import torch
-from onnx_models import Calls, check, check_dynamic, compared, exported, nodes_of, run
+from onnx_models import TOLERANCE, Calls, check, check_dynamic, compared, exported, nodes_of, run
 from op_db import CASES, assert_matches
 from random_problems import OPS, convolution
 from torch import nn
@@ -17,32 +17,29 @@ pytestmark = pytest.mark.ecosystem
 
 REFUSED = ("lanczos", "area", "blocked", "weights")
 ROWS = [case for case in CASES if not any(word in case.name for word in REFUSED)]
-# onnxruntime 1.32 moves the transposes around a Resize of "cubic" behind it, and then refuses it.
-# onnx 1.23's reference of ConvTranspose is wrong with groups: results are not those of
-# ConvTranspose's definition, nor of onnxruntime, or there are none.
-WRONG = {
-    torch.float32: ("resample-cubic-nxc",),
-    torch.float64: (
-        "conv_transpose2d-strided-dilated-grouped",
-        "conv_transpose2d-depthwise",
-        "conv_transpose2d-depthwise-strided",
-        "convolution_transpose-nxc-iox-asymmetric",
-        "convolution_transpose-fused-grouped",
-    ),
-}
+# onnx 1.23's reference of ConvTranspose is wrong with groups: its results are not those of
+# onnxruntime and of the definition, or there are none.
+GROUPED = (
+    "conv_transpose2d-strided-dilated-grouped",
+    "conv_transpose2d-depthwise",
+    "conv_transpose2d-depthwise-strided",
+    "convolution_transpose-nxc-iox-asymmetric",
+    "convolution_transpose-fused-grouped",
+)
+# onnxruntime 1.32 moves the transposes around a cubic Resize behind it, and then refuses it.
+UNMOVED = "as exported"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_rows_of_op_db(dtype):
     """In float64 by ONNX's definitions: onnxruntime has Conv and Resize in float32 alone."""
-    by = "onnxruntime" if dtype == torch.float32 else "reference"
-    for is_resize in (False, True):
-        rows = [
-            case for case in ROWS if is_resize == ("sample" in case.name or "inter" in case.name)
-        ]
-        calls = [(case.call, case.inputs(dtype)) for case in rows if case.name not in WRONG[dtype]]
-        # The scales of a Resize are float32.
-        check(calls, by, tolerance=1e-5 if is_resize else None)
+    by = UNMOVED if dtype == torch.float32 else "reference"
+    rows = [case for case in ROWS if by == UNMOVED or case.name not in GROUPED]
+    pairs, _ = compared([(case.call, case.inputs(dtype)) for case in rows], by)
+    for case, (ours, theirs) in zip(rows, pairs):
+        # The scales and coefficients of a Resize are float32.
+        is_resize = case.function in ("interpolate", "resample")
+        assert_matches(theirs, ours.double(), 1e-5 if is_resize else TOLERANCE[dtype])
 
 
 def half(function, dtype):
@@ -51,15 +48,14 @@ def half(function, dtype):
 
 
 def test_half_types():
-    wrong = WRONG[torch.float32]
-    rows = [case for case in ROWS if case.in_matrix and case.name not in wrong]
+    rows = [case for case in ROWS if case.in_matrix]
     calls = [
         (half(case.call, dtype), case.inputs())
         for case in rows
         for dtype in (torch.float16, torch.bfloat16)
         if not case.scales
     ]
-    pairs, _ = compared(calls)
+    pairs, _ = compared(calls, UNMOVED)
     for i, (ours, theirs) in enumerate(pairs):
         assert_matches(theirs, ours.double(), 4e-3 if i % 2 == 0 else 2e-2)
 

@@ -14,6 +14,10 @@ import torch_dnnl.functional as D
 
 pytestmark = pytest.mark.ecosystem
 
+# onnxruntime makes integer kernels of quantized convolutions. On CPUs without VNNI theirs add pairs
+# of products in int16, which saturates: its documentation advises weights of 7 bits there.
+EXACT = "as exported"
+
 SOURCES = (torch.float32, torch.float16, torch.float64, torch.int32, torch.int8, torch.uint8)
 TARGETS = (*SOURCES, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 INTEGERS = (torch.int8, torch.uint8, torch.int32)
@@ -64,8 +68,9 @@ def visible(function, target):
 def test_reorder(source):
     """To the bit, from every type to every other."""
     calls, what = [], []
-    for target in TARGETS:
-        for options in arguments(source, target):
+    for i, target in enumerate(TARGETS):
+        # Every second one, another half of them for the next type.
+        for options in list(arguments(source, target))[i % 2 :: 2]:
             calls.append((partial(visible(D.reorder, target), **options), (image(source),)))
             what.append((target, options))
     pairs, proto = compared(calls)
@@ -107,8 +112,8 @@ def test_not_a_number():
 @pytest.mark.parametrize("source", [torch.float32, torch.float16, torch.float64], ids=str)
 def test_fake_reorder(source):
     calls, what = [], []
-    for target in (*INTEGERS, torch.float8_e4m3fn, torch.float8_e5m2):
-        for options in arguments(source, target):
+    for i, target in enumerate((*INTEGERS, torch.float8_e4m3fn, torch.float8_e5m2)):
+        for options in list(arguments(source, target))[i % 2 :: 2]:
             calls.append((partial(D.fake_reorder, dtype=target, **options), (image(source),)))
             what.append((target, options))
     pairs, proto = compared(calls)
@@ -132,7 +137,7 @@ def test_quantized_convolutions():
         numbers = {k: v for k, v in arguments.items() if k not in tensors}
         call = partial(quantized, p, tuple(tensors), numbers)
         calls.append((call, (p.src, p.weights, *tensors.values())))
-    pairs, proto = compared(calls)
+    pairs, proto = compared(calls, EXACT)
     for p, (ours, theirs) in zip(problems, pairs):
         difference = (ours.double() - theirs.double()).abs()
         if ours.dtype.is_floating_point:
@@ -208,7 +213,7 @@ def test_quantized_network():
     assert nodes_of(proto).count("Conv") == 2
     assert nodes_of(proto).count("QuantizeLinear") == 3
     for image in images:
-        difference = (run(proto, [image])[0] - model(image)).abs()
+        difference = (run(proto, [image], EXACT)[0] - model(image)).abs()
         assert difference.max() < 0.11 and (difference > 1e-6).float().mean() < 0.01
 
 
@@ -224,5 +229,5 @@ def test_lowered_network():
     model = torch_dnnl.quantization.lower(quantize(network, images, x86()))
     proto = exported(nn.Sequential(model), [images])
     assert nodes_of(proto).count("Conv") == 2 and "QuantizeLinear" in nodes_of(proto)
-    step = 2 * model(images).abs().max() / 100
-    assert (run(proto, [images])[0] - model(images)).abs().max() < step
+    theirs = run(proto, [images], EXACT)[0]
+    torch.testing.assert_close(theirs, model(images), rtol=0, atol=0.008)  # a step of its results
