@@ -64,37 +64,35 @@ def visible(function, target):
     return lambda x, **options: function(x, dtype=target, **options).float()
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=str)
-def test_reorder(source):
+@pytest.mark.parametrize("sources", [SOURCES[:3], SOURCES[3:]], ids=["floating", "integers"])
+def test_reorder(sources):
     """To the bit, from every type to every other."""
     calls, what = [], []
-    for i, target in enumerate(TARGETS):
+    for i, (source, target) in enumerate(itertools.product(sources, TARGETS)):
         # Every second one, another half of them for the next type.
         for options in list(arguments(source, target))[i % 2 :: 2]:
             calls.append((partial(visible(D.reorder, target), **options), (image(source),)))
-            what.append((target, options))
+            what.append((source, target, options))
     pairs, proto = compared(calls)
     same(pairs, what)
-    kinds = set(nodes_of(proto))
-    assert "QuantizeLinear" in kinds or source == torch.float64
-    assert "DequantizeLinear" in kinds or source not in (torch.int8, torch.uint8)
+    assert "QuantizeLinear" in nodes_of(proto)
+    assert ("DequantizeLinear" in nodes_of(proto)) == (torch.int8 in sources)
 
 
 def test_what_rounds():
     """One node where QuantizeLinear rounds as the call does, else arithmetic."""
-    ties = torch.arange(-40, 40) / 2.0
-    for options, kind in (
-        ({"dst_zero_point": 4}, "QuantizeLinear"),
-        ({"dst_zero_point": 3}, "Round"),
-        ({"dst_zero_point": 3, "round_before_zero_point": True}, "QuantizeLinear"),
-        ({"dst_zero_point": torch.tensor([3])}, "Round"),
-    ):
-        call = partial(D.reorder, dtype=torch.int8, dst_scale=1.5, **options)
-        pairs, proto = compared([(call, (ties * 1.5,))])
-        same(pairs, [options])
-        assert nodes_of(proto).count(kind) == 1 and ("Round" in nodes_of(proto)) == (
-            kind == "Round"
-        )
+    ties = torch.arange(-40, 40) * 0.75
+    alike = [{"dst_zero_point": 4}, {"dst_zero_point": 3, "round_before_zero_point": True}]
+    others = [{"dst_zero_point": 3}, {"dst_zero_point": torch.tensor([3])}, {"dst_zero_point": 5}]
+    for options, kind, other in ((alike, "QuantizeLinear", "Round"), (others, "Round", "Quant")):
+        calls = [
+            (partial(D.reorder, dtype=torch.int8, dst_scale=1.5, **each), (ties,))
+            for each in options
+        ]
+        pairs, proto = compared(calls)
+        same(pairs, options)
+        assert nodes_of(proto).count(kind) == len(options)
+        assert not any(other in node for node in nodes_of(proto))
 
 
 def test_not_a_number():
