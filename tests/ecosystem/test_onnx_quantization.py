@@ -14,6 +14,10 @@ import torch_dnnl.functional as D
 
 pytestmark = pytest.mark.ecosystem
 
+# onnxruntime makes integer kernels of quantized convolutions. On CPUs without VNNI theirs add pairs
+# of products in int16, which saturates: its documentation advises weights of 7 bits there.
+EXACT = "as exported"
+
 SOURCES = (torch.float32, torch.float16, torch.float64, torch.int32, torch.int8, torch.uint8)
 TARGETS = (*SOURCES, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 INTEGERS = (torch.int8, torch.uint8, torch.int32)
@@ -60,36 +64,35 @@ def visible(function, target):
     return lambda x, **options: function(x, dtype=target, **options).float()
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=str)
-def test_reorder(source):
+@pytest.mark.parametrize("sources", [SOURCES[:3], SOURCES[3:]], ids=["floating", "integers"])
+def test_reorder(sources):
     """To the bit, from every type to every other."""
     calls, what = [], []
-    for target in TARGETS:
-        for options in arguments(source, target):
+    for i, (source, target) in enumerate(itertools.product(sources, TARGETS)):
+        # A third of them, another one for each next type.
+        for options in list(arguments(source, target))[(i + i // len(TARGETS)) % 3 :: 3]:
             calls.append((partial(visible(D.reorder, target), **options), (image(source),)))
-            what.append((target, options))
+            what.append((source, target, options))
     pairs, proto = compared(calls)
     same(pairs, what)
-    kinds = set(nodes_of(proto))
-    assert "QuantizeLinear" in kinds or source == torch.float64
-    assert "DequantizeLinear" in kinds or source not in (torch.int8, torch.uint8)
+    assert "QuantizeLinear" in nodes_of(proto)
+    assert ("DequantizeLinear" in nodes_of(proto)) == (torch.int8 in sources)
 
 
 def test_what_rounds():
     """One node where QuantizeLinear rounds as the call does, else arithmetic."""
-    ties = torch.arange(-40, 40) / 2.0
-    for options, kind in (
-        ({"dst_zero_point": 4}, "QuantizeLinear"),
-        ({"dst_zero_point": 3}, "Round"),
-        ({"dst_zero_point": 3, "round_before_zero_point": True}, "QuantizeLinear"),
-        ({"dst_zero_point": torch.tensor([3])}, "Round"),
-    ):
-        call = partial(D.reorder, dtype=torch.int8, dst_scale=1.5, **options)
-        pairs, proto = compared([(call, (ties * 1.5,))])
-        same(pairs, [options])
-        assert nodes_of(proto).count(kind) == 1 and ("Round" in nodes_of(proto)) == (
-            kind == "Round"
-        )
+    ties = torch.arange(-40, 40) * 0.75
+    alike = [{"dst_zero_point": 4}, {"dst_zero_point": 3, "round_before_zero_point": True}]
+    others = [{"dst_zero_point": 3}, {"dst_zero_point": torch.tensor([3])}, {"dst_zero_point": 5}]
+    for options, kind, other in ((alike, "QuantizeLinear", "Round"), (others, "Round", "Quant")):
+        calls = [
+            (partial(D.reorder, dtype=torch.int8, dst_scale=1.5, **each), (ties,))
+            for each in options
+        ]
+        pairs, proto = compared(calls)
+        same(pairs, options)
+        assert nodes_of(proto).count(kind) == len(options)
+        assert not any(other in node for node in nodes_of(proto))
 
 
 def test_not_a_number():
@@ -107,8 +110,8 @@ def test_not_a_number():
 @pytest.mark.parametrize("source", [torch.float32, torch.float16, torch.float64], ids=str)
 def test_fake_reorder(source):
     calls, what = [], []
-    for target in (*INTEGERS, torch.float8_e4m3fn, torch.float8_e5m2):
-        for options in arguments(source, target):
+    for i, target in enumerate((*INTEGERS, torch.float8_e4m3fn, torch.float8_e5m2)):
+        for options in list(arguments(source, target))[i % 2 :: 2]:
             calls.append((partial(D.fake_reorder, dtype=target, **options), (image(source),)))
             what.append((target, options))
     pairs, proto = compared(calls)
@@ -119,7 +122,7 @@ def test_fake_reorder(source):
 
 def test_quantized_convolutions():
     """Random calls. Integers differ by one at most, and hardly ever: Conv sums in float32."""
-    problems = [problem(seed) for seed in range(60)]
+    problems = [problem(seed) for seed in range(40)]
     calls, many, off = [], 0, 0
     for p in problems:
         arguments = dict(p.arguments)
@@ -132,7 +135,7 @@ def test_quantized_convolutions():
         numbers = {k: v for k, v in arguments.items() if k not in tensors}
         call = partial(quantized, p, tuple(tensors), numbers)
         calls.append((call, (p.src, p.weights, *tensors.values())))
-    pairs, proto = compared(calls)
+    pairs, proto = compared(calls, EXACT)
     for p, (ours, theirs) in zip(problems, pairs):
         difference = (ours.double() - theirs.double()).abs()
         if ours.dtype.is_floating_point:
@@ -208,7 +211,7 @@ def test_quantized_network():
     assert nodes_of(proto).count("Conv") == 2
     assert nodes_of(proto).count("QuantizeLinear") == 3
     for image in images:
-        difference = (run(proto, [image])[0] - model(image)).abs()
+        difference = (run(proto, [image], EXACT)[0] - model(image)).abs()
         assert difference.max() < 0.11 and (difference > 1e-6).float().mean() < 0.01
 
 
@@ -224,5 +227,5 @@ def test_lowered_network():
     model = torch_dnnl.quantization.lower(quantize(network, images, x86()))
     proto = exported(nn.Sequential(model), [images])
     assert nodes_of(proto).count("Conv") == 2 and "QuantizeLinear" in nodes_of(proto)
-    step = 2 * model(images).abs().max() / 100
-    assert (run(proto, [images])[0] - model(images)).abs().max() < step
+    theirs = run(proto, [images], EXACT)[0]
+    torch.testing.assert_close(theirs, model(images), rtol=0, atol=0.008)  # a step of its results

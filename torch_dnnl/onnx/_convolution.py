@@ -141,6 +141,9 @@ def as_called(image: Value, call: SimpleNamespace) -> Value:
     return channels_last(image, call.data_format == "NXC", len(call.src.shape))
 
 
+NODES = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "hardswish": "HardSwish"}
+
+
 def activated(value: Value, name: str | None, dtype: Any) -> Value:
     op = opset()
     if name is None:
@@ -150,9 +153,7 @@ def activated(value: Value, name: str | None, dtype: Any) -> Value:
     if name == "silu":
         return op.Mul(value, op.Sigmoid(value))
     if name != "gelu":
-        return {"relu": op.Relu, "sigmoid": op.Sigmoid, "tanh": op.Tanh, "hardswish": op.HardSwish}[
-            name
-        ](value)
+        return getattr(op, NODES[name])(value)
     if op.version >= 20:
         return op.Gelu(value)
     erf = op.Erf(op.Mul(value, constant(math.sqrt(0.5), dtype)))

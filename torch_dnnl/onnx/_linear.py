@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from onnxscript import ir
+
 from torch_dnnl.onnx._graph import (
     BFLOAT16,
     DOUBLE,
@@ -24,7 +26,6 @@ from torch_dnnl.onnx._graph import (
     constant,
     convert,
     elements,
-    ir,
     is_known,
     is_neutral,
     opset,
@@ -70,13 +71,11 @@ def parameters(
     op = opset()
     scales = as_tensor(scale, FLOAT, scale_axis is not None)
     points = as_tensor(zero_point, dtype, axis is not None)
-    if scale_axis is None and axis is None:
-        return scales, points, {}
-    if scale_axis is None:
+    if scale_axis is not None and axis is None:
+        axis, points = scale_axis, op.Expand(points, op.Shape(scales))
+    elif axis is not None and scale_axis is None:
         scales = op.Expand(scales, op.Shape(points))
-    elif axis is None:
-        points = op.Expand(points, op.Shape(scales))
-    return scales, points, {"axis": axis if scale_axis is None else scale_axis}
+    return scales, points, {} if axis is None else {"axis": axis}
 
 
 def found(
@@ -106,15 +105,17 @@ def spread(operator: str, number: Number, sizes: tuple[Size, ...], dtype: Any) -
         return constant(number, dtype)
     op = opset()
     value, lengths = cast(number, number.dtype, dtype), shape(number)
-    blocks = [
-        1 if is_known(length == 1) or is_known(length == size) else (length, size)
+    fits = [
+        is_known(length == 1) or is_known(length == size)
         for length, size in zip(lengths, sizes, strict=False)
     ]
-    if all(block == 1 for block in blocks):
+    if all(fits):
         return value
     if not all(isinstance(size, int) for size in (*lengths, *sizes)):
         refuse(operator, "known sizes with scales and zero points of blocks", list(sizes))
-    repeats = [1 if block == 1 else block[1] // block[0] for block in blocks]
+    repeats = [
+        1 if fit else size // length for fit, length, size in zip(fits, lengths, sizes, strict=True)
+    ]
     # [a, b] -> [a, 1, b, 1] -> [a, repeats of it, b, repeats of it] -> one size for each pair
     apart = [size for length in lengths for size in (length, 1)]
     repeated = [size for pair in zip(lengths, repeats, strict=True) for size in pair]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import torch
+from onnxscript import ir
 
 from torch_dnnl.onnx import _linear
 from torch_dnnl.onnx._graph import (
@@ -21,7 +22,6 @@ from torch_dnnl.onnx._graph import (
     cast,
     constant,
     convert,
-    ir,
     is_neutral,
     operand,
     opset,

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from onnxscript import ir
 
 from torch_dnnl.onnx._graph import (
     BFLOAT16,
@@ -27,7 +28,6 @@ from torch_dnnl.onnx._graph import (
     channels_last,
     constant,
     convert,
-    ir,
     is_known,
     opset,
     refuse,
@@ -80,6 +80,12 @@ def type_of(source: Any, target: Any, is_copy: bool) -> Any:
     return FLOAT16 if source == target == FLOAT16 else FLOAT
 
 
+def scaled_size(size: Size, factor: float, as_float: bool = False) -> Size:
+    """floor(size * factor), the factor an int if it is whole, or a float all the same."""
+    to_int: Any = torch.sym_int
+    return to_int(size * factor) if as_float or not factor.is_integer() else size * int(factor)
+
+
 class Problem:
     """The sizes and the scales of a call, in numbers or in the symbols of torch.export."""
 
@@ -88,13 +94,17 @@ class Problem:
         self.sizes = sizes
         self.factors: list[float] = list(call.scales or [])
         self.out: list[Size] = [traced_size(size) for size in call.size or []]
-        scaled = [torch.sym_int(i * f) for i, f in zip(sizes, self.factors, strict=False)]
         if self.factors:
+            scaled = [scaled_size(i, f) for i, f in zip(sizes, self.factors, strict=True)]
             self.out = self.out or scaled
             # The coordinates are those of the sizes there, the stretch of a filter is the factor's.
             if call.coordinates == "tf_crop_and_resize" and not call.antialias:
                 self.factors = []
-            elif not all(is_known(a == b) for a, b in zip(self.out, scaled, strict=True)):
+            # A size may have been made of an int or a float.
+            elif not all(
+                is_known(out == size) or is_known(out == scaled_size(i, f, as_float=True))
+                for out, size, i, f in zip(self.out, scaled, sizes, self.factors, strict=True)
+            ):
                 refuse(
                     "resample",
                     f"size to be floor(input size * scale_factor), {scaled}, where the coordinates "
