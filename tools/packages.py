@@ -91,13 +91,13 @@ def install(python: str | Path, wheel: Path) -> None:
 def try_wheel(python: str | Path, wheel: Path) -> str:
     """Installs it and runs the short suite; what that prints."""
     install(python, wheel)
-    return run(python, SUITE).strip()
+    return run(python, "-I", SUITE).strip()
 
 
 def refusal(python: str | Path) -> str:
     """What importing says where what is installed is for another torch."""
     code = "try: import torch_dnnl\nexcept ImportError as error: print(error)\nelse: exit(1)"
-    return run(python, "-c", code).strip()
+    return run(python, "-I", "-c", code).strip()
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
