@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -75,7 +74,7 @@ def build_wheel(python: str | Path, source: Path, out: Path) -> Path:
 
 def environment(folder: Path, below: str | Path | None = None) -> Path:
     """The Python of a new environment, which sees the packages of the Python `below` it."""
-    venv.create(folder, clear=True)
+    run(below or sys.executable, "-m", "venv", "--clear", "--without-pip", folder)
     python = folder / "bin" / "python"
     if below is not None:
         sites = "import site; print(site.getsitepackages()[0])"
