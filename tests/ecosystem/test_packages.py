@@ -117,9 +117,12 @@ def test_wheel_refuses_another_torch(wheel, python):
     assert "was built with torch 2.99.0 and does not load into torch" in said
 
 
-def test_workflows_are_valid():
-    """By the schema of hosted workflows."""
-    files = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-    assert len(files) == 3
-    checker = ("-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows")
-    packages.run(sys.executable, *checker, *files)
+def test_workflows_and_citation_are_valid():
+    """By their schemas."""
+    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    assert len(workflows) == 3
+    for schema, files in (
+        ("vendor.github-workflows", workflows),
+        ("vendor.citation-file-format", [ROOT / "CITATION.cff"]),
+    ):
+        packages.run(sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *files)
