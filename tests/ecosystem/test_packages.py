@@ -65,6 +65,18 @@ def test_sources_take_any_torch(sdist):
     assert info["Version"] == PUBLIC
 
 
+def test_wheel_of_the_sources_names_torch_too(sdist, tmp_path):
+    """What pip asks for before it builds."""
+    with tarfile.open(sdist) as files:
+        files.extractall(tmp_path, filter="data")
+    source = tmp_path / f"torch_dnnl-{PUBLIC}"
+    code = "import build.util, sys; m = build.util.project_wheel_metadata(sys.argv[1], False)\n"
+    code += "print(m['Version'], m.get_all('Requires-Dist'))"
+    said = packages.run(sys.executable, "-c", code, source, TORCH_DNNL_LABEL="1")
+    assert f"{PUBLIC}+torch{MINOR}." in said
+    assert re.search(rf"'torch\S*>={MINOR}", said), said
+
+
 def test_wheel_names_what_it_is_for(wheel):
     """The torch and the device in the version; any Python 3; the oldest Linux that can load it."""
     pattern = rf"torch_dnnl-{PUBLIC}\+torch{MINOR}\.cpu-py3-none-manylinux_2_\d+_\w+\.whl"
