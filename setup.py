@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from setuptools import Extension, setup
+from setuptools.command.egg_info import egg_info
 
 ROOT = Path(__file__).resolve().parent
 
@@ -224,15 +225,12 @@ def still_current(record: Path) -> list[str]:
     ]
 
 
-def egg_info() -> dict[str, str]:
-    """The options of the metadata: what follows the version, and where they are written."""
+def version_label() -> str:
+    """What follows the version in the name of a wheel for one torch and one kind of device."""
     if os.environ.get("TORCH_DNNL_LABEL", "") != "1":
-        return {}
+        return ""
     device = f"cu{torch.version.cuda.replace('.', '')}" if cuda else "cpu"
-    label = f"+torch{'.'.join(torch.__version__.split('.')[:2])}.{device}"
-    folder = ROOT / "build"  # a build in place has its own, beside the package
-    folder.mkdir(exist_ok=True)
-    return {"tag_build": label, "egg_base": str(folder)}
+    return f"+torch{'.'.join(torch.__version__.split('.')[:2])}.{device}"
 
 
 def torch_requirement() -> str:
@@ -372,6 +370,18 @@ class BuildLibraries(BuildExtension):
         path.write_text("\n".join(lines) + "\n")
 
 
+class Metadata(egg_info):
+    """The version with its label, which setup.cfg, as sdist writes it, would take away."""
+
+    def finalize_options(self) -> None:
+        if label := version_label():
+            self.tag_build = label
+            if self.egg_base is None:  # a build in place has its own, beside the package
+                self.egg_base = str(ROOT / "build")
+                os.makedirs(self.egg_base, exist_ok=True)
+        super().finalize_options()
+
+
 class Wheel(bdist_wheel):
     """A wheel for any Python: but for `_python`, of which there may be several, none is needed."""
 
@@ -384,7 +394,6 @@ setup(
     install_requires=[torch_requirement(), "numpy"],
     long_description=description(),
     long_description_content_type="text/markdown",
-    options={"egg_info": egg_info()},
     ext_modules=libraries,
-    cmdclass={"build_ext": BuildLibraries, "bdist_wheel": Wheel},
+    cmdclass={"build_ext": BuildLibraries, "egg_info": Metadata, "bdist_wheel": Wheel},
 )

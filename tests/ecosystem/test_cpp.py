@@ -113,7 +113,7 @@ def test_parameters_have_the_schemas_names():
     for schema in torch._C._jit_get_all_schemas():
         if re.fullmatch(r"torch_dnnl::(?!\w+_kernels_)\w+", schema.name):
             name = schema.name.removeprefix("torch_dnnl::")
-            (parameters,) = re.findall(rf"^inline [^(]+ {name}\(([^)]*)\) {{$", text, re.MULTILINE)
+            (parameters,) = re.findall(rf"^inline [^(]+\s{name}\(([^)]*)\) {{$", text, re.MULTILINE)
             needed = [a.name for a in schema.arguments if not a.has_default_value()]
             names = re.findall(r"(\w+)(?: = [^,]+)?(?:,|$)", parameters)
             assert names[: len(needed)] == needed, name
@@ -121,11 +121,12 @@ def test_parameters_have_the_schemas_names():
 
 def test_errors(calls, programs, tmp_path):
     """Clear words: before load(), of folders that do not fit, and of bad calls."""
-    before, nowhere, rank, strides = calls.stderr.splitlines()
+    before, nowhere, rank, strides, dst_size = calls.stderr.splitlines()
     assert before.startswith("Error: reorder: expected torch_dnnl::load()")
     assert nowhere.startswith("Error: torch_dnnl::load: expected path to be the folder")
     assert rank.startswith("ValueError: resample: expected src to be 3-D to 5-D")
     assert strides.startswith("ValueError: convolution: expected strides")
+    assert dst_size.startswith("ValueError: convolution_transpose: expected dst_size")
     for record, message in (
         ("torch_version = '2.1.0'\nlibraries = ['_C']\n", "built with torch 2"),
         (f"torch_version = '{torch.__version__}'\nlibraries = ['_C']\n", "/_C.so: cannot open"),

@@ -23,9 +23,10 @@ PUBLIC = torch_dnnl.__version__.split("+")[0]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Of this tree, with the libraries that its build folder has for this machine."""
+    """Of this tree, whose build folder has the objects, with this machine's kernels alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCH_DNNL_CPU", "native")
+        patch.setenv("TORCH_DNNL_CUDA", "0")
         return packages.build_wheel(sys.executable, ROOT, tmp_path_factory.mktemp("wheel"))
 
 
@@ -64,9 +65,21 @@ def test_sources_take_any_torch(sdist):
     assert info["Version"] == PUBLIC
 
 
+def test_wheel_of_the_sources_names_torch_too(sdist, tmp_path):
+    """What pip asks for before it builds."""
+    with tarfile.open(sdist) as files:
+        files.extractall(tmp_path, filter="data")
+    source = tmp_path / f"torch_dnnl-{PUBLIC}"
+    code = "import build.util, sys; m = build.util.project_wheel_metadata(sys.argv[1], False)\n"
+    code += "print(m['Version'], m.get_all('Requires-Dist'))"
+    said = packages.run(sys.executable, "-c", code, source, TORCH_DNNL_LABEL="1")
+    assert f"{PUBLIC}+torch{MINOR}." in said
+    assert re.search(rf"'torch\S*>={MINOR}", said), said
+
+
 def test_wheel_names_what_it_is_for(wheel):
     """The torch and the device in the version; any Python 3; the oldest Linux that can load it."""
-    pattern = rf"torch_dnnl-{PUBLIC}\+torch{MINOR}\.(cpu|cu\d+)-py3-none-manylinux_2_\d+_\w+\.whl"
+    pattern = rf"torch_dnnl-{PUBLIC}\+torch{MINOR}\.cpu-py3-none-manylinux_2_\d+_\w+\.whl"
     assert re.fullmatch(pattern, wheel.name), wheel.name
     info = metadata(wheel)
     major, minor = MINOR.split(".")
@@ -117,9 +130,12 @@ def test_wheel_refuses_another_torch(wheel, python):
     assert "was built with torch 2.99.0 and does not load into torch" in said
 
 
-def test_workflows_are_valid():
-    """By the schema of hosted workflows."""
-    files = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-    assert len(files) == 3
-    checker = ("-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows")
-    packages.run(sys.executable, *checker, *files)
+def test_workflows_and_citation_are_valid():
+    """By their schemas."""
+    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    assert len(workflows) == 3
+    for schema, files in (
+        ("vendor.github-workflows", workflows),
+        ("vendor.citation-file-format", [ROOT / "CITATION.cff"]),
+    ):
+        packages.run(sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *files)

@@ -75,7 +75,7 @@ inline std::pair<at::Tensor, at::Tensor> convolution_fused(
 // The gradient of data of a convolution as an operator of its own, which ends as convolution_fused
 // does. The attributes and the format of the weights are those of that convolution: weights are
 // [kernel..., channels of the result / groups, channels of src] in XIO. `dst_size`: the spatial
-// sizes of the result; empty: the smallest.
+// sizes of the result, without which the call throws: several sizes have the same convolution.
 inline std::pair<at::Tensor, at::Tensor> convolution_transpose(
     const at::Tensor& src,
     const at::Tensor& weights,
