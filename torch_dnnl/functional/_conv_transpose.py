@@ -24,7 +24,7 @@ from torch_dnnl._literals import (
     TransposedWeightsFormat,
     WeightsFormat,
 )
-from torch_dnnl.functional import _algorithm
+from torch_dnnl.functional import _algorithm, _tracing
 from torch_dnnl.functional._conv import (
     Size,
     check_ints,
@@ -35,7 +35,6 @@ from torch_dnnl.functional._conv import (
 )
 from torch_dnnl.functional._errors import check_types
 from torch_dnnl.functional._quick import quick
-from torch_dnnl.functional._tracing import is_tracing, script_if_tracing
 
 _quick_transpose = quick("convolution_transpose")
 _convolution_transpose = torch.ops.torch_dnnl.convolution_transpose.default
@@ -366,7 +365,7 @@ def _transpose(
         )
     sizes: Sequence[int] = src.shape[1:-1] if data_format == "NXC" else src.shape[2:]
     kernel: Sequence[int] = weights.shape[:-2] if weights_format == "XIO" else weights.shape[2:]
-    if is_tracing():  # they are tensors then
+    if _tracing.is_tracing():  # they are tensors then
         sizes, kernel = [int(size) for size in sizes], [int(size) for size in kernel]
     if len(kernel) != n:
         raise ValueError(
@@ -379,65 +378,13 @@ def _transpose(
     if any(more):
         pads = [pad for added in reversed(more) for pad in (0, added)]
         src = torch.nn.functional.pad(src, [0, 0, *pads] if data_format == "NXC" else pads)
-    if is_tracing():
+    lists, ending = map(list, (strides, begin, ends, dilations)), (residual, activation)
+    args = (src, weights, bias, *lists, "none", groups, data_format, weights_format)
+    algorithm = options.get("algorithm", "auto")
+    if _tracing.is_tracing():
         beyond = [out - size * s for out, size, s in zip(dst_size, sizes, strides, strict=True)]
-        begin, strides, dilations = map(list, (begin, strides, dilations))
-        return _transpose_traced(
-            *(src, weights, bias, strides, begin, ends, dilations, groups),
-            *(data_format, weights_format, residual, activation, beyond),
-            **options,
-        )
-    dst, _ = _convolution_transpose(
-        *(src, weights, bias, strides, begin, ends, dilations, "none", groups),
-        *(data_format, weights_format),
-        **options,
-        residual=residual,
-        activation=activation,
-        dst_size=dst_size,
-    )
-    return dst  # type: ignore[no-any-return]
-
-
-@script_if_tracing
-def _transpose_traced(
-    src: Tensor,
-    weights: Tensor,
-    bias: Tensor | None,
-    strides: list[int],
-    begin: list[int],
-    ends: list[int],
-    dilations: list[int],
-    groups: int,
-    data_format: str,
-    weights_format: str,
-    residual: Tensor | None,
-    activation: str | None,
-    beyond: list[int],
-    algorithm: str = "auto",
-) -> Tensor:
-    """The operator at sizes of src * strides + `beyond`, for each input of a trace of torch.jit."""
-    dst_size: list[int] = []
-    for i, stride in enumerate(strides):
-        axis = i + 2 if data_format == "NCX" else i + 1
-        dst_size.append(src.size(axis) * stride + beyond[i])
-    dst, _ = torch.ops.torch_dnnl.convolution_transpose(
-        src,
-        weights,
-        bias,
-        strides,
-        begin,
-        ends,
-        dilations,
-        "none",
-        groups,
-        data_format,
-        weights_format,
-        algorithm,
-        residual,
-        activation,
-        False,
-        dst_size,
-    )
+        return _tracing.convolution_transpose(*args, algorithm, *ending, beyond)
+    dst, _ = _convolution_transpose(*args, algorithm, *ending, dst_size=dst_size)
     return dst  # type: ignore[no-any-return]
 
 

@@ -5,7 +5,6 @@ Both spell their arguments for one operator, `torch_dnnl::resample`, which valid
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NoReturn, get_args
 
@@ -15,10 +14,9 @@ from torch.compiler import is_dynamo_compiling
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from torch_dnnl._literals import Coordinates, DataFormat, Mode, NearestMode, TorchMode
-from torch_dnnl.functional import _algorithm
+from torch_dnnl.functional import _algorithm, _tracing
 from torch_dnnl.functional._errors import check_factors, check_types, describe, in_words_of
 from torch_dnnl.functional._quick import quick
-from torch_dnnl.functional._tracing import is_tracing, script_if_tracing
 
 _quick_resample = quick("resample")
 _resample = torch.ops.torch_dnnl.resample.default
@@ -74,46 +72,6 @@ def _scaled(sizes: Sequence[int], factors: Sequence[float]) -> list[int]:
     return [to_int(size * +factor) for size, factor in zip(sizes, factors, strict=True)]
 
 
-@script_if_tracing
-def _resample_traced(
-    src: Tensor,
-    factors: list[float],
-    mode: str,
-    coordinates: str = "half_pixel",
-    nearest_mode: str = "round_prefer_ceil",
-    antialias: bool = False,
-    cubic_coeff_a: float = -0.75,
-    exclude_outside: bool = False,
-    roi: list[float] | None = None,
-    extrapolation_value: float = 0.0,
-    data_format: str = "NCX",
-    dtype: int | None = None,
-    algorithm: str = "auto",
-) -> Tensor:
-    """The operator at sizes of `factors`, which a trace of torch.jit computes for each input."""
-    sizes: list[int] = []
-    no_scales: list[float] = []
-    for i, factor in enumerate(factors):
-        axis = i + 2 if data_format == "NCX" else i + 1
-        sizes.append(math.floor(src.size(axis) * factor))
-    return torch.ops.torch_dnnl.resample(  # type: ignore[no-any-return]
-        src,
-        sizes,
-        no_scales,
-        mode,
-        coordinates,
-        nearest_mode,
-        antialias,
-        cubic_coeff_a,
-        exclude_outside,
-        no_scales if roi is None else roi,
-        extrapolation_value,
-        data_format,
-        dtype,
-        algorithm,
-    )
-
-
 def _check_ints(sizes: Sequence[Any]) -> None:
     """A TypeError, explained by the caller, for what the schema would silently make an int of."""
     for n in sizes:
@@ -142,7 +100,7 @@ def _nearest_as_aten(
     attributes = _INTERPOLATE[mode, input.dim(), None, False]
     direct = ("nearest", f"{attributes[1]}_direct")
     # A program for every size has one rule.
-    if input.is_cuda or torch.compiler.is_exporting() or is_tracing():
+    if input.is_cuda or torch.compiler.is_exporting() or _tracing.is_tracing():
         return factors, direct
     spatial = input.shape[2:]
     out = sizes or _scaled(spatial, factors)
@@ -238,9 +196,9 @@ def interpolate(
                 factors = (scale_factor,) * (rank - 2)
             sizes = None  # the operator computes them
             if recompute_scale_factor or align_corners or mode == "area":
-                if is_tracing() and input.dtype != torch.uint8:
+                if _tracing.is_tracing() and input.dtype != torch.uint8:
                     _scaled(input.shape[2:], factors)  # refuses bad ones
-                    return _resample_traced(
+                    return _tracing.resample(
                         input, list(map(float, factors)), *attributes, **_chosen.options
                     )
                 sizes, factors = _scaled(input.shape[2:], factors), ()
@@ -268,25 +226,24 @@ def interpolate(
         if mode in ("bicubic", "lanczos") and input.dtype == torch.uint8:
             sizes = sizes or _scaled(input.shape[2:], factors)
             return _axis_by_axis(input, sizes, factors, attributes)
+        elements = input.numel()
+        if type(elements) is int and elements == 0 and mode != "area" and input.shape[1] == 0:
+            raise ValueError(
+                f"interpolate: expected input to have channels, got sizes {list(input.shape)}"
+            )
         options = _chosen.options
         if not options and not is_dynamo_compiling():
             result = _quick_resample(input, sizes, factors, *attributes)
             if result is not NotImplemented:
                 return result  # type: ignore[no-any-return]
+        if any(isinstance(factor, Tensor) for factor in factors):
+            raise TypeError  # explained below
         return _resample(  # type: ignore[no-any-return]
             input, sizes, factors, *attributes, **options
         )
     except Exception as error:
-        _explain_interpolate(
-            error,
-            input,
-            size,
-            scale_factor,
-            mode,
-            align_corners,
-            recompute_scale_factor,
-            bool(antialias),
-        )
+        given = (size, scale_factor, mode, align_corners, recompute_scale_factor, bool(antialias))
+        _explain_interpolate(error, input, *given)
 
 
 def _axis_by_axis(
@@ -502,9 +459,9 @@ def resample(
             dtype,
         )
         options = _chosen.options
-        if size is None and is_tracing():
+        if size is None and _tracing.is_tracing():
             if recompute_scale_factor:
-                return _resample_traced(src, list(map(float, factors)), *attributes, **options)
+                return _tracing.resample(src, list(map(float, factors)), *attributes, **options)
             sizes = None
         return _resample(  # type: ignore[no-any-return]
             src, sizes, () if recompute_scale_factor else factors, *attributes, **options

@@ -7,6 +7,7 @@ for each input.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -19,3 +20,87 @@ def script_if_tracing(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`torch.jit.script_if_tracing`, with types."""
     scripted: Callable[..., Tensor] = torch.jit.script_if_tracing(function)  # type: ignore[no-untyped-call]
     return scripted
+
+
+@script_if_tracing
+def resample(
+    src: Tensor,
+    factors: list[float],
+    mode: str,
+    coordinates: str = "half_pixel",
+    nearest_mode: str = "round_prefer_ceil",
+    antialias: bool = False,
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: bool = False,
+    roi: list[float] | None = None,
+    extrapolation_value: float = 0.0,
+    data_format: str = "NCX",
+    dtype: int | None = None,
+    algorithm: str = "auto",
+) -> Tensor:
+    """The operator at sizes of `factors`, which a trace of torch.jit computes for each input."""
+    sizes: list[int] = []
+    no_scales: list[float] = []
+    for i, factor in enumerate(factors):
+        axis = i + 2 if data_format == "NCX" else i + 1
+        sizes.append(math.floor(src.size(axis) * factor))
+    return torch.ops.torch_dnnl.resample(  # type: ignore[no-any-return]
+        src,
+        sizes,
+        no_scales,
+        mode,
+        coordinates,
+        nearest_mode,
+        antialias,
+        cubic_coeff_a,
+        exclude_outside,
+        no_scales if roi is None else roi,
+        extrapolation_value,
+        data_format,
+        dtype,
+        algorithm,
+    )
+
+
+@script_if_tracing
+def convolution_transpose(
+    src: Tensor,
+    weights: Tensor,
+    bias: Tensor | None,
+    strides: list[int],
+    begin: list[int],
+    ends: list[int],
+    dilations: list[int],
+    auto_pad: str,
+    groups: int,
+    data_format: str,
+    weights_format: str,
+    algorithm: str,
+    residual: Tensor | None,
+    activation: str | None,
+    beyond: list[int],
+) -> Tensor:
+    """The operator at sizes of src * strides + `beyond`, for each input of a trace of torch.jit."""
+    dst_size: list[int] = []
+    for i, stride in enumerate(strides):
+        axis = i + 2 if data_format == "NCX" else i + 1
+        dst_size.append(src.size(axis) * stride + beyond[i])
+    dst, _ = torch.ops.torch_dnnl.convolution_transpose(
+        src,
+        weights,
+        bias,
+        strides,
+        begin,
+        ends,
+        dilations,
+        auto_pad,
+        groups,
+        data_format,
+        weights_format,
+        algorithm,
+        residual,
+        activation,
+        False,
+        dst_size,
+    )
+    return dst  # type: ignore[no-any-return]

@@ -134,7 +134,7 @@ def _fold(graph: Graph, conv: Node, chain: list[tuple[Node, Node | None]]) -> No
     weights, bias = arguments["weights"], arguments["bias"]
     dtype, channels = value(conv).dtype, value(conv).shape[_channel_axis(conv)]
     last = chain[-1][0]
-    # What the results would be computed in, whatever the type of a vector: it may be one of integers.
+    # As the results would be computed, whatever the type of a vector: it may be one of integers.
     operands = [operand for _, operand in chain if operand is not None]
     is_double = torch.float64 in (dtype, *(value(operand).dtype for operand in operands))
     wide = torch.float64 if is_double else torch.float32
