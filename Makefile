@@ -75,7 +75,8 @@ sanitize: $(VENV)/.packages
 	$(PY) -m pytest -m sanitizer $(ARGS)
 
 ecosystem: $(VENV)/.ecosystem
-	$(PY) -m pytest -m ecosystem $(ARGS)
+	OMP_WAIT_POLICY=passive $(PY) -m pytest -m ecosystem -n 2 --dist loadfile --no-loadscope-reorder \
+		--durations=10 $(ARGS)
 
 # All CPU libraries, and CUDA's where they can be built. ARGS=--help: what else there is.
 wheel: $(VENV)/.wheel-tools

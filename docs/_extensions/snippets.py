@@ -8,7 +8,9 @@ that fails is a warning. `-D snippets_run=0` leaves all of them alone.
 
 import contextlib
 import io
+import os
 import re
+import tempfile
 from importlib.util import find_spec
 
 import torch
@@ -22,8 +24,13 @@ def printed_by(source: str, name: str) -> str:
     """What a program prints."""
     torch.manual_seed(0)
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(source, name, "exec"), {"__name__": "__main__"})
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(printed):
+        os.chdir(folder)  # for the files that it writes
+        try:
+            exec(compile(source, name, "exec"), {"__name__": "__main__"})
+        finally:
+            os.chdir(before)
     return printed.getvalue().rstrip()
 
 

@@ -396,6 +396,9 @@ def test_bad_call(function, args, kwargs, error, names, device):
         ((IMAGE.bool(), 4), {"mode": "bilinear"}),
         ((IMAGE, 4), {"mode": "lanczos"}),
         ((torch.randn(1, 2, 0, 4), 4), {"mode": "bilinear"}),
+        *(((IMAGE[:, :0], 4), {"mode": mode}) for mode in ("nearest", "bilinear", "bicubic")),
+        ((IMAGE,), {"scale_factor": torch.tensor(2.0)}),
+        ((IMAGE,), {"scale_factor": [torch.tensor(2.0), 2.0], "mode": "bilinear"}),
     ],
 )
 def test_interpolate_raises_what_torch_raises(args, kwargs):

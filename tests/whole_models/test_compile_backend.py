@@ -473,3 +473,24 @@ def test_needs_no_import(tmp_path):
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
     environment = os.environ | {"PYTHONPATH": path}
     subprocess.run([sys.executable, "-c", PROGRAM], check=True, env=environment, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("bounds", [nn.ReLU6(), nn.Hardtanh(0.0, 6.0), nn.Hardtanh(0, 6)])
+def test_relu6_with_either_kind_of_bounds(bounds):
+    model = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), bounds)
+    assert check_inference(model, torch.randn(2, 16, 9, 9) * 9).activations == ["relu6"]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.float64])
+def test_vectors_of_other_types(dtype):
+    """They are part of weights and bias, with the values that they have in the sum."""
+    w = torch.randn(16, 16, 3, 3)
+    v = torch.full((16, 1, 1), 100).to(dtype)
+
+    def function(x, v):
+        y = F.conv2d(x, w, padding=1)
+        return ((y - v - v) * v * v / v).to(x.dtype)
+
+    x = torch.randn(2, 16, 20, 20)
+    with recorded(), torch.no_grad():
+        assert_close(compiled(function)(x, v), function(x, v), x.dtype)

@@ -1,5 +1,7 @@
 """convert(fuse=True): what cannot be proved stays outside of the convolutions."""
 
+import functools
+
 import pytest
 import torch
 from test_fuse import FRelu, Relu, check, operators, ready
@@ -289,3 +291,76 @@ def test_padding_modes():
     fused, x = torch_dnnl.convert(model, fuse=True), torch.randn(1, 4, 5, 5)
     torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
     assert "native_batch_norm" not in operators(fused, x)
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+        self.norm.running_mean.normal_()
+
+    def forward(self, x):
+        return self.norm(self.conv(x))
+
+
+def closure(conv):
+    return lambda x: conv(x)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        lambda conv: conv.forward,
+        lambda conv: conv.__call__,
+        lambda conv: [{"calls": [conv.forward]}],
+        lambda conv: ({"k": [([{"deep": {conv}}],)]},),
+        lambda conv: functools.partial(conv, input=None),
+        closure,
+    ],
+    ids=["method", "call", "methods", "deep", "partial", "closure"],
+)
+def test_convolutions_that_are_kept_elsewhere_stay(kept):
+    """Whoever keeps one may call it and see the result without the batch norm."""
+
+    class Keeper(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.pair = Pair()
+            self.kept = kept(self.pair.conv)
+
+        def forward(self, x):
+            return self.pair(x)
+
+    model = Keeper().eval()
+    x = torch.randn(2, 4, 5, 6)
+    convolved = model.pair.conv(x)
+    fused = torch_dnnl.convert(model, inplace=True, fuse=True)
+    assert isinstance(fused.pair.norm, nn.BatchNorm2d)
+    torch.testing.assert_close(fused.pair.conv(x), convolved)
+
+
+@pytest.mark.parametrize("n, shape", [(1, (4, 8)), (2, (4, 9, 9)), (3, (4, 5, 5, 5))])
+def test_a_folded_batch_norm_refuses_images_without_a_batch(n, shape):
+    """To a batch norm the channels of a single image would be the batch."""
+    conv, norm = getattr(nn, f"Conv{n}d"), getattr(nn, f"BatchNorm{n}d")
+    fused = torch_dnnl.convert(nn.Sequential(conv(4, 6, 3), norm(6)).eval(), fuse=True)
+    assert type(fused[1]) is nn.Identity
+    with pytest.raises(ValueError, match=f"BatchNorm{n}d: expected its input to be a batch"):
+        fused(torch.randn(shape))
+
+
+def test_hooks_of_all_modules_see_every_module():
+    model = nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU()).eval()
+    fused = torch_dnnl.convert(model, fuse=True)
+    x = torch.randn(2, 4, 5, 6)
+    assert operators(fused, x) == ["convolution_fused"]
+
+    def clear(module, args, result):
+        return result * 0 if isinstance(module, nn.ReLU) else None
+
+    handle = nn.modules.module.register_module_forward_hook(clear)
+    try:
+        assert not fused(x).any()
+    finally:
+        handle.remove()
+    torch.testing.assert_close(fused(x), model(x))

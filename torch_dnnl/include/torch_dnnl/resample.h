@@ -31,13 +31,16 @@ struct ResampleOptions {
   std::optional<at::ScalarType> dtype = {};
   // auto, or the name of a kernel of the device.
   std::string algorithm = "auto";
+  // Where src and the result are parts of an image and of its resized image: of each spatial
+  // dimension the size of that image; then where src begins in it; then both of the resized image.
+  Sizes window = {};
 
   void pass(detail::Call& call) const {
     call("scales", scales)("mode", mode)("coordinates", coordinates)("nearest_mode", nearest_mode);
     call("antialias", antialias)("cubic_coeff_a", cubic_coeff_a);
     call("exclude_outside", exclude_outside)("roi", roi);
     call("extrapolation_value", extrapolation_value);
-    call("data_format", data_format)("dtype", dtype)("algorithm", algorithm);
+    call("data_format", data_format)("dtype", dtype)("algorithm", algorithm)("window", window);
   }
 };
 
@@ -65,12 +68,13 @@ struct ResampleBackwardOptions {
   std::string data_format = "NCX";
   std::optional<at::ScalarType> dtype = {};
   std::string algorithm = "auto";
+  Sizes window = {};
 
   void pass(detail::Call& call) const {
     call("scales", scales)("mode", mode)("coordinates", coordinates)("nearest_mode", nearest_mode);
     call("antialias", antialias)("cubic_coeff_a", cubic_coeff_a);
     call("exclude_outside", exclude_outside)("roi", roi);
-    call("data_format", data_format)("dtype", dtype)("algorithm", algorithm);
+    call("data_format", data_format)("dtype", dtype)("algorithm", algorithm)("window", window);
   }
 };
 
@@ -81,6 +85,36 @@ inline at::Tensor resample_backward(
     const ResampleBackwardOptions& options = {}) {
   static const auto op = detail::find("resample_backward");
   return detail::Call(op)("grad", grad)("src_size", src_size).with(options).tensor();
+}
+
+// The rows of the source, in spatial dimension `axis`, that the rows from `begin` to before `end`
+// of the resized image are made of: the first, and the one after the last. With `of_source`: the
+// rows of the resized image that are made of these rows of the source. The sizes are the spatial
+// ones of whole images; `is_double`: of float64 images, whose nearest rows differ.
+inline std::pair<int64_t, int64_t> resample_rows(
+    int64_t begin,
+    int64_t end,
+    bool of_source,
+    const Sizes& src_size,
+    const Sizes& dst_size,
+    int64_t axis,
+    bool is_double,
+    const std::vector<double>& scales,
+    const std::string& mode,
+    const std::string& coordinates,
+    const std::string& nearest_mode,
+    bool antialias,
+    double cubic_coeff_a,
+    bool exclude_outside,
+    const std::vector<double>& roi) {
+  static const auto op = detail::find("resample_rows");
+  detail::Call call(op);
+  call("begin", begin)("end", end)("of_source", of_source)("src_size", src_size);
+  call("dst_size", dst_size)("axis", axis)("is_double", is_double)("scales", scales)("mode", mode);
+  call("coordinates", coordinates)("nearest_mode", nearest_mode)("antialias", antialias);
+  call("cubic_coeff_a", cubic_coeff_a)("exclude_outside", exclude_outside)("roi", roi);
+  const auto rows = call.run();
+  return {rows[0].toInt(), rows[1].toInt()};
 }
 
 } // namespace torch_dnnl
