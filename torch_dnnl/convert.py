@@ -47,9 +47,9 @@ def convert(module: _M, inplace: bool = False, verbose: bool = False, fuse: bool
     that something else may see. A module's forward becomes its graph; it goes back to its own
     forward in training mode, when one of its attributes is set, and while a submodule has hooks
     that the graph would miss, or there are hooks of all modules. Who keeps a layer outside of the
-    model, as in a global list, is not seen. Only a call of a layer by itself tells that a batch norm
-    is folded, and an image without a batch, which is refused. A fused model has the results of the
-    model up to rounding, and gradients for its inputs and parameters.
+    model, as in a global list, is not seen. Only a call of a layer by itself tells that a batch
+    norm is folded, and an image without a batch, which is refused. A fused model has the results of
+    the model up to rounding, and gradients for its inputs and parameters.
 
     Args:
         module: the model.
