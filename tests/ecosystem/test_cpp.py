@@ -56,7 +56,8 @@ def test_example(programs, tmp_path):
 
     def model(image):
         small = D.resample(image, size=(16, 16), antialias=True)
-        return D.convolution(small, weights, data_format="NCX", weights_format="OIX")
+        layout = {"data_format": "NCX", "weights_format": "OIX"}
+        return D.convolution(small, weights, pads_begin=1, pads_end=1, **layout)
 
     torch.manual_seed(0)
     pixels = torch.randint(256, (1, 64, 64, 3), dtype=torch.uint8)
