@@ -34,7 +34,7 @@ SHELL := /bin/bash
 
 TORCH := torch==2.13.0
 CUDA_TORCH := torch==2.14.1
-BUILD_TOOLS := ninja numpy setuptools
+BUILD_TOOLS := ninja numpy 'setuptools>=70.1'
 WHEEL_TORCHES := 2.11.0 2.13.0 2.15.0
 BASE_PYTHON ?= python3
 
