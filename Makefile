@@ -6,7 +6,7 @@
 #   make bench-choices  where another kernel than the chosen one is faster
 #   make bench-summary  the documents' tables and pictures of speed-ups, from benchmarks/results
 #   make sanitize    the CUDA kernels, run on the CPU under AddressSanitizer and ThreadSanitizer, and
-#                    with planted mistakes
+#                    with planted mistakes; make sanitize-cpu  the CPU's kernels likewise
 #   make ecosystem   deployment beyond Python and torch: other runtimes, packages, builds
 #   make wheel       dist/: the sources, and a wheel for the torch at hand
 #   make wheel-matrix   the same for several torches, each in an environment of its own, and tried
@@ -15,6 +15,7 @@
 #   make gpu         on a machine with a GPU: the tests that need one, timings, which go to
 #                    benchmarks/results, and checked memory accesses. Its parts are gpu-build,
 #                    gpu-test, gpu-bench, that one's gpu-bench-resample and so on, and gpu-memcheck.
+#   make gpu-10      what 10 minutes of a GPU show best, once it is built
 #
 # Variables:
 #   ARGS=...                 for pytest or benchmarks/run.py
@@ -27,10 +28,10 @@ SHELL := /bin/bash
 .SHELLFLAGS := -e -o pipefail -c
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build build-native demo test sanitize ecosystem docs docs-links wheel wheel-matrix lint
-.PHONY: cuda-build clean help
+.PHONY: build build-native demo test sanitize sanitize-cpu ecosystem docs docs-links
+.PHONY: wheel wheel-matrix lint cuda-build clean help
 .PHONY: bench bench-choices bench-summary
-.PHONY: gpu gpu-build gpu-test gpu-memcheck gpu-bench
+.PHONY: gpu gpu-10 gpu-build gpu-test gpu-memcheck gpu-bench
 
 TORCH := torch==2.13.0
 CUDA_TORCH := torch==2.14.1
@@ -72,7 +73,10 @@ test: $(VENV)/.packages
 		$(ARGS)
 
 sanitize: $(VENV)/.packages
-	$(PY) -m pytest -m sanitizer $(ARGS)
+	$(PY) -m pytest -m sanitizer tests/cuda $(ARGS)
+
+sanitize-cpu: $(VENV)/.packages
+	$(PY) -m pytest -m sanitizer tests/sanitizers $(ARGS)
 
 ecosystem: $(VENV)/.ecosystem
 	OMP_WAIT_POLICY=passive $(PY) -m pytest -m ecosystem -n 2 --dist loadfile --no-loadscope-reorder \
@@ -124,6 +128,17 @@ cuda-build: $(CUDA_VENV)/.torch
 	  $(CUDA_PY) setup.py -q build --build-lib build/cuda $(BRIEF)
 	$(CUDA_PY) tools/check_cuda_kernels.py build/cuda/torch_dnnl
 
+# What 10 minutes of a GPU show best: the tests, several at a time where there is pytest-xdist, then
+# the first rows of each table. Both print, and write, what they have when their time is over.
+SEVERAL = $$($(PY) -c 'import xdist' 2>&- && printf -- '-n auto')
+gpu-10: gpu-build $(VENV)/.gpu-tools
+	OMP_NUM_THREADS=1 timeout -s INT 300 $(PY) $(GPU_TESTS) $(SEVERAL) $(ARGS) || [ $$? = 124 ]
+	mkdir -p build/gpu-10
+	for op in conv resample reorder overhead; do \
+	  timeout 60 $(PY) benchmarks/run.py --device cuda --op $$op --seconds 0.03 \
+	    --csv build/gpu-10/$$op.csv || [ $$? = 124 ] || exit 1; \
+	done
+
 # Memory accesses last: where compute-sanitizer is missing, that fails.
 gpu: gpu-test gpu-bench gpu-memcheck
 
@@ -136,7 +151,7 @@ gpu-build: $(VENV)/.torch
 	TORCH_DNNL_CUDA=1 TORCH_DNNL_CPU=default TORCH_CUDA_ARCH_LIST=$$arch \
 	  $(PY) setup.py -q egg_info build_ext --inplace $(BRIEF)
 
-gpu-test gpu-memcheck $(GPU_BENCHES): export PYTHONPATH := $(CURDIR)
+gpu-10 gpu-test gpu-memcheck $(GPU_BENCHES): export PYTHONPATH := $(CURDIR)
 
 GPU_TESTS = -m pytest -m cuda $$(grep -lE 'mark\.cuda|cuda\.is_available' tests/*/test_*.py)
 gpu-test: gpu-build $(VENV)/.gpu-tools

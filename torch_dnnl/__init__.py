@@ -54,10 +54,11 @@ def _has_cuda() -> bool:
 
 def _load_libraries() -> None:
     here = Path(__file__).parent
-    # TORCH_DNNL_LIBRARY replaces the CPU kernels by another library that registers them: the tests
-    # run the CUDA kernels on the host that way.
+    # Other libraries that register the same: the tests run the CUDA kernels on the host that way,
+    # and those of the CPU under sanitizers.
+    core = os.environ.get("TORCH_DNNL_CORE", here / "_C.so")
     cpu = os.environ.get("TORCH_DNNL_LIBRARY", here / f"_cpu_{_cpu_level()}.so")
-    paths = [here / "_C.so", cpu]
+    paths = [core, cpu]
     if _has_cuda():
         paths += [here / "_cuda.so", here / "_cuda_exact.so"]
 

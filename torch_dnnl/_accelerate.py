@@ -107,6 +107,9 @@ def _interpolate(
 ) -> Tensor | None:
     if type(input) not in _PLAIN or not (input.is_cpu or (_HAS_CUDA and input.is_cuda)):
         return None
+    # Autocast has torch average volumes in float32.
+    if mode == "area" and input.dim() == 5 and input.is_cpu and torch.is_autocast_enabled("cpu"):
+        return None
     # torch has fewer types and ranks than we have.
     if input.dtype == torch.uint8:
         if not (mode in ("bilinear", "bicubic") and input.dim() == 4 and input.is_cpu):

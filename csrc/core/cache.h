@@ -14,8 +14,7 @@ template <class Key, class Value>
 class Cache {
  public:
   std::shared_ptr<const Value> get(const Key& key) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
+    if (const Lock lock(mutex_, std::try_to_lock); lock) {
       for (auto it = entries_.begin(); it != entries_.end(); ++it) {
         if (it->key == key) {
           entries_.splice(entries_.begin(), entries_, it);
@@ -25,9 +24,9 @@ class Cache {
     }
     // Built without the lock: a second thread that needs the same one builds it too.
     auto value = std::make_shared<const Value>(key);
-    if (value->bytes() > kMaxBytes)
+    const Lock lock(mutex_, std::try_to_lock);
+    if (!lock || value->bytes() > kMaxBytes)
       return value;
-    std::lock_guard<std::mutex> lock(mutex_);
     entries_.push_front({key, value});
     bytes_ += value->bytes();
     while (bytes_ > kMaxBytes || entries_.size() > kMaxEntries) {
@@ -45,6 +44,10 @@ class Cache {
     Key key;
     std::shared_ptr<const Value> value;
   };
+
+  // Nobody waits: whoever has the lock gives it back soon, but not to a process that was forked
+  // meanwhile, where that thread does not exist.
+  using Lock = std::unique_lock<std::mutex>;
   std::mutex mutex_;
   std::list<Entry> entries_;
   size_t bytes_ = 0;

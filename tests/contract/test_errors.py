@@ -217,6 +217,8 @@ CALLS = [
     bad("conv2d", IMAGE, WEIGHT.double(), error=RuntimeError),
     bad("conv2d", IMAGE, WEIGHT, torch.randn(5), names="bias", error=RuntimeError),
     bad("conv2d", IMAGE[0, 0], WEIGHT, names="input", error=RuntimeError),
+    bad("conv2d", IMAGE[..., None], WEIGHT[..., None], names="input", error=RuntimeError),
+    bad("conv3d", IMAGE[0], WEIGHT[:, :, 0], names="input", error=RuntimeError),
     bad("conv2d", IMAGE, WEIGHT, error=RuntimeError, padding=HUGE),
     bad("conv2d", IMAGE, WEIGHT, error=RuntimeError, dilation=HUGE),
     bad("conv2d", IMAGE, WEIGHT, error=RuntimeError, padding=2**40),

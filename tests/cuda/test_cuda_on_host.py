@@ -9,8 +9,9 @@ import re
 
 import pytest
 from paths import CUDA_ON_HOST, path_of
+from sanitizers.compiler import run, run_tests
 
-from build import build, build_program, run, run_tests
+from build import build, build_program
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="written for x86-64")
 
@@ -96,7 +97,8 @@ SELECTIONS = {
 def test_operators(sanitizer):
     selection = f"{SELECTIONS[sanitizer]} and {FEW_TYPES}"
     files = map(path_of, NAMES)
-    done = run_tests(build(sanitizer), sanitizer, *files, "-k", selection)
+    library = str(build(sanitizer))
+    done = run_tests(sanitizer, *files, "-k", selection, TORCH_DNNL_LIBRARY=library)
     # The first report says most.
     output = done.stderr[:10000] + done.stdout[-10000:]
     assert done.returncode == 0, output

@@ -389,9 +389,12 @@ def test_without_gradients(guard):
 def test_autocast(dtype):
     x, network = torch.randn(1, 1, 5, 6, dtype=dtype), Network()
     with torch.autocast("cpu", torch.bfloat16):
-        expected = [network(x), F.interpolate(x, 7, mode="bilinear")]
+        volume = x.bfloat16()[None]  # averaged in float32
+        calls = [lambda: network(x), lambda: F.interpolate(x, 7, mode="bilinear")]
+        calls.append(lambda: F.interpolate(volume, 2, mode="area"))
+        expected = [call() for call in calls]
         with accelerate():
-            actual = [network(x), F.interpolate(x, 7, mode="bilinear")]
+            actual = [call() for call in calls]
     assert [a.dtype for a in actual] == [e.dtype for e in expected]
     torch.testing.assert_close(actual, expected, rtol=2**-6, atol=2**-6)
 

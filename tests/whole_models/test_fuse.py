@@ -119,7 +119,19 @@ def test_residual_of_every_convolution(name):
     check(Residual(conv, NORMS[n](6), other), SIZES[n], [kind, fused])
 
 
+class OwnActivation(nn.Module):
+    """As transformers' are: a function that the module keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.function = F.gelu
+
+    def forward(self, input):
+        return self.function(input)
+
+
 MODULES = [
+    OwnActivation(),
     nn.ReLU(),
     nn.ReLU6(True),
     nn.SiLU(),

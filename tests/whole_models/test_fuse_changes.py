@@ -6,7 +6,15 @@ import pickle
 
 import pytest
 import torch
-from test_fuse import Block, Inverted, Residual, block_with_downsample, operators, ready
+from test_fuse import (
+    Block,
+    Inverted,
+    OwnActivation,
+    Residual,
+    block_with_downsample,
+    operators,
+    ready,
+)
 from torch import nn
 from torch.nn import functional as F
 
@@ -68,6 +76,29 @@ def test_training_mode_and_changes_take_the_forward_of_the_class():
     changed = copy.deepcopy(model)
     changed.relu = nn.Tanh()
     torch.testing.assert_close(fused(x), changed(x), rtol=1e-4, atol=1e-5)
+
+
+class Chosen(nn.Module):
+    """An activation by an attribute, which may change."""
+
+    is_smooth = False
+
+    def forward(self, x):
+        return F.silu(x) if self.is_smooth else F.relu(x)
+
+
+def test_activations_that_change_are_called():
+    for activation, name, value in [
+        (Chosen(), "is_smooth", True),
+        (OwnActivation(), "function", torch.tanh),
+        (nn.GELU(), "approximate", "tanh"),
+    ]:
+        model, x = nn.Sequential(nn.Conv2d(4, 6, 3), activation).eval(), torch.randn(1, 4, 5, 5)
+        fused = torch_dnnl.convert(model, fuse=True)
+        assert operators(fused, x) == ["convolution_fused"]
+        for changed in (model, fused):
+            setattr(changed[1], name, value)
+        torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
 
 
 def test_hooks_of_blocks_run():

@@ -1,7 +1,5 @@
 """convert(fuse=True): what cannot be proved stays outside of the convolutions."""
 
-import functools
-
 import pytest
 import torch
 from test_fuse import FRelu, Relu, check, operators, ready
@@ -68,6 +66,36 @@ class Alpha(Parts):
 class Approximate(Parts):
     def forward(self, x):
         return F.gelu(self.conv(x), approximate="tanh")
+
+
+class Gate(nn.Module):
+    def forward(self, x):
+        return F.relu(x) * x
+
+
+class ByHelper(nn.Module):
+    """What the forward does follows from another method."""
+
+    def forward(self, x):
+        return self.apply_to(x)
+
+    def apply_to(self, x):
+        return F.relu(x)
+
+
+class Gated(Parts):
+    def __init__(self):
+        super().__init__()
+        self.act = Gate()
+
+    def forward(self, x):
+        return self.act(self.conv(x))
+
+
+class Helped(Gated):
+    def __init__(self):
+        super().__init__()
+        self.act = ByHelper()
 
 
 class Number(Parts):
@@ -191,6 +219,8 @@ UNFUSED = [
     (IdentityChanged, ["convolution", "add", "mul"]),
     (Alpha, ["convolution", "add"]),
     (Approximate, ["convolution", "gelu"]),
+    (Gated, ["convolution", "relu", "mul"]),
+    (Helped, ["convolution", "relu"]),
     (Number, ["convolution", "add"]),
     (Doubled, ["convolution", "add"]),
     (Lists, ["convolution", "mean", "native_batch_norm"]),
@@ -291,52 +321,6 @@ def test_padding_modes():
     fused, x = torch_dnnl.convert(model, fuse=True), torch.randn(1, 4, 5, 5)
     torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
     assert "native_batch_norm" not in operators(fused, x)
-
-
-class Pair(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
-        self.norm.running_mean.normal_()
-
-    def forward(self, x):
-        return self.norm(self.conv(x))
-
-
-def closure(conv):
-    return lambda x: conv(x)
-
-
-@pytest.mark.parametrize(
-    "kept",
-    [
-        lambda conv: conv.forward,
-        lambda conv: conv.__call__,
-        lambda conv: [{"calls": [conv.forward]}],
-        lambda conv: ({"k": [([{"deep": {conv}}],)]},),
-        lambda conv: functools.partial(conv, input=None),
-        closure,
-    ],
-    ids=["method", "call", "methods", "deep", "partial", "closure"],
-)
-def test_convolutions_that_are_kept_elsewhere_stay(kept):
-    """Whoever keeps one may call it and see the result without the batch norm."""
-
-    class Keeper(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.pair = Pair()
-            self.kept = kept(self.pair.conv)
-
-        def forward(self, x):
-            return self.pair(x)
-
-    model = Keeper().eval()
-    x = torch.randn(2, 4, 5, 6)
-    convolved = model.pair.conv(x)
-    fused = torch_dnnl.convert(model, inplace=True, fuse=True)
-    assert isinstance(fused.pair.norm, nn.BatchNorm2d)
-    torch.testing.assert_close(fused.pair.conv(x), convolved)
 
 
 @pytest.mark.parametrize("n, shape", [(1, (4, 8)), (2, (4, 9, 9)), (3, (4, 5, 5, 5))])

@@ -170,6 +170,7 @@ def _conv(
         dst = conv_quickly(n, input, weight, bias, stride, padding, dilation, groups)
         if dst is not NotImplemented:
             return dst  # type: ignore[no-any-return]
+        check_rank(f"conv{n}d", n, input)
         check_ints(stride, dilation, groups)
         if not isinstance(padding, str):
             check_ints(*padding) if isinstance(padding, (list, tuple)) else check_ints(padding)

@@ -13,18 +13,18 @@ no graph, still has the same results.
 
 from __future__ import annotations
 
+import gc
 import types
-from collections import Counter, deque
+import weakref
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import torch
 from torch import fx
 
 from torch_dnnl.fusion import graph as graphs
-from torch_dnnl.fusion.layers import can_fold, fold
+from torch_dnnl.fusion.layers import HOOKS, can_fold, fold
 from torch_dnnl.fusion.uses import Uses, chained
 
 
@@ -105,13 +105,15 @@ class _Code:
         in_source = self.calls[id(conv)] == self.calls[id(norm)] == 0
         if not in_graph and not in_source:
             return False
-        return not any(
-            uses.may_reach(path)
-            for layer in (norm, conv)
-            for module, path in self._above(layer, [], set())
-            if (uses := self.opaque.get(module)) is not None
-            and not (in_source and module is parent)
-        )
+        for layer in (norm, conv):
+            for module, path in self._above(layer, [], set()):
+                if any(vars(module).get(name) for name in HOOKS):  # which are given the module
+                    return False
+                uses = self.opaque.get(module)
+                is_seen = in_source and module is parent
+                if uses is not None and not is_seen and uses.may_reach(path):
+                    return False
+        return True
 
     def _above(
         self, module: torch.nn.Module, path: list[str], seen: set[int]
@@ -128,21 +130,18 @@ def _modules_in(value: Any) -> Iterator[torch.nn.Module]:
     wanted, seen = [value], set()
     while wanted:
         value = wanted.pop()
-        if id(value) in seen:
+        if id(value) in seen or isinstance(value, _KEEPS_NONE):
             continue
         seen.add(id(value))
-        if isinstance(value, torch.nn.Module):
-            yield value
-        elif isinstance(value, dict):
-            wanted += value.values()
-        elif isinstance(value, (list, tuple, set, frozenset, deque)):
-            wanted += value
-        elif isinstance(value, partial):
-            wanted += (value.func, value.args, value.keywords)
-        elif isinstance(value, types.FunctionType):
-            wanted += (value.__closure__, value.__defaults__, value.__kwdefaults__)
-        elif isinstance(value, types.CellType):
-            with suppress(ValueError):  # without a value
-                wanted.append(value.cell_contents)
-        elif isinstance(value, (types.MethodType, types.MethodWrapperType)):
-            wanted.append(value.__self__)
+        if isinstance(value, weakref.ref):
+            wanted.append(value())
+        elif isinstance(value, torch.nn.Module):
+            yield value.forward.__self__ if isinstance(value, weakref.ProxyTypes) else value
+        elif isinstance(value, types.FunctionType):  # but not the variables of its module
+            wanted += (value.__closure__, value.__defaults__, value.__kwdefaults__, vars(value))
+        else:
+            wanted += gc.get_referents(value)
+
+
+# A graph names what it calls.
+_KEEPS_NONE = (type, types.ModuleType, types.CodeType, torch.Tensor, fx.Graph)

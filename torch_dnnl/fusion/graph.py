@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import types
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ _ACTIVATIONS: dict[Any, str] = {  # by module, function or method
 _ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
 _IN_PLACE = (operator.iadd, "add_")
 _NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
+_INPUT, _OUTPUT, _CALLS = "placeholder", "output", ("call_function", "call_method")
 _ATTRIBUTES = ("shape", "dtype", "device", "ndim", "T", "mT")
 
 
@@ -116,14 +118,41 @@ def _activation(module: torch.nn.Module, node: Node) -> str | None:
     layer = called(module, node)
     if layer is not None and has_hooks(layer):
         return None
+    if layer is not None and type(layer) not in _ACTIVATIONS:
+        return _whole_activation(layer)
     key = node.target if layer is None else type(layer)
     name = _ACTIVATIONS.get(key)
+    bounds = (getattr(layer, "min_val", 0), getattr(layer, "max_val", 6))  # of ReLU6
+    if bounds != (0, 6):
+        return None
     approximate = node.kwargs.get("approximate", getattr(layer, "approximate", "none"))
     # Only `inplace` may come after the tensor, and nothing can see whether it is so.
     takes_inplace = name in ("relu", "relu6", "silu", "hardswish")
     if approximate != "none" or (len(node.args) > 1 and not takes_inplace):
         return None
     return name
+
+
+def _read_by_forward(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str, Any]]:
+    """The attributes of a module that its forward names, and what they are."""
+    code = getattr(_class_as_written(module).forward, "__code__", None)
+    names = () if code is None else code.co_names
+    return [(module, name, getattr(module, name)) for name in names if hasattr(module, name)]
+
+
+def _whole_activation(module: torch.nn.Module) -> str | None:
+    """The activation that is all that a module of other people's does."""
+    if module._modules or module._parameters or module._buffers:
+        return None
+    if any(isinstance(value, types.MethodType) for _, _, value in _read_by_forward(module)):
+        return None
+    graph = trace(module)
+    nodes = [] if graph is None else list(graph.nodes)
+    if [node.op for node in nodes] not in ([_INPUT, kind, _OUTPUT] for kind in _CALLS):
+        return None
+    first, call, last = nodes
+    is_whole = call.args[:1] == (first,) and last.args == (call,)
+    return _activation(module, call) if is_whole else None
 
 
 def _is_conv(module: torch.nn.Module, node: Any) -> bool:
@@ -248,7 +277,7 @@ def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str]]:
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
             watched.append(layer)
-    done = []
+    done, attributes = [], []
     for node in reversed(list(graph.nodes)):  # of two convolutions, the later one takes the sum
         epilogue = _Epilogue(module, node) if _is_conv(module, node) else None
         if epilogue is not None and len(epilogue.nodes) > 1:
@@ -256,6 +285,7 @@ def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str]]:
             epilogue.rewrite(graph)
             make_fused(layers[0])
             watched += layers
+            attributes += [read for layer in layers[1:] for read in _read_by_forward(layer)]
             done.append((layers[0], epilogue.name))
     if done:
         forward = type(fx.GraphModule(as_written(module), graph)).forward
@@ -267,11 +297,19 @@ def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str]]:
                 *(vars(layer)[name] for layer in watched for name in HOOKS),
             ),
             _fused_parts=tuple((part, tuple(part._modules.values())) for part in opened),
+            _fused_attributes=tuple(attributes),
+            _fused_layers=tuple(watched),
         )
     return done[::-1]
 
 
-_NOTHING = {"_fused_forward": None, "_fused_hooks": (), "_fused_parts": ()}
+_NOTHING = {
+    "_fused_forward": None,
+    "_fused_hooks": (),
+    "_fused_parts": (),
+    "_fused_attributes": (),
+    "_fused_layers": (),
+}
 
 
 class FusedCalls(torch.nn.Module):
@@ -279,18 +317,28 @@ class FusedCalls(torch.nn.Module):
 
     It comes before the module's class among the bases. The forward of that class goes on giving the
     same results. It takes over in training mode, when an attribute of the module or a submodule has
-    been set, and while there are hooks on a submodule that the graph calls otherwise or not at all.
+    been set, while there are hooks on a submodule that the graph calls otherwise or not at all, or
+    a forward has been set there, and where what an activation was is no longer so.
     """
 
     _fused_forward: Any = None
     _fused_hooks: tuple[dict[int, Any], ...] = ()
     _fused_parts: tuple[tuple[torch.nn.Module, tuple[torch.nn.Module | None, ...]], ...] = ()
 
+    _fused_attributes: tuple[tuple[torch.nn.Module, str, Any], ...] = ()
+    _fused_layers: tuple[torch.nn.Module, ...] = ()
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self.training or self._fused_forward is None or any(self._fused_hooks):
             return super().forward(*args, **kwargs)
         for module, children in self._fused_parts:
             if tuple(module._modules.values()) != children:
+                return super().forward(*args, **kwargs)
+        for module in self._fused_layers:
+            if "forward" in module.__dict__:
+                return super().forward(*args, **kwargs)
+        for module, name, value in self._fused_attributes:
+            if getattr(module, name) is not value:
                 return super().forward(*args, **kwargs)
         return self._fused_forward(self, *args, **kwargs)
 

@@ -36,8 +36,10 @@ class _Unclear(Exception):
 
 @lru_cache(1000)
 def definition(function: Any) -> ast.FunctionDef | None:
+    """The source of a function itself, not of what it wraps."""
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+        code = getattr(function, "__code__", function)
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code))).body[0]
     except (OSError, TypeError, SyntaxError):
         return None
     return tree if isinstance(tree, ast.FunctionDef) else None

@@ -17,10 +17,13 @@ import torch
 
 from torch_dnnl.fusion.source import definition, is_name, own_name
 
-# What gives a module's submodules to code that does not name them.
+# What gives a module's submodules, or their tensors, to code that does not name them.
 _REACHING = {
     *("children", "named_children", "modules", "named_modules", "_modules", "get_submodule"),
+    *("parameters", "named_parameters", "_parameters", "get_parameter", "state_dict", "apply"),
+    *("buffers", "named_buffers", "_buffers", "get_buffer"),
     *("items", "values", "__dict__", "vars", "getattr", "eval", "exec", "super"),
+    *("__getattr__", "__getattribute__"),
 }
 
 
@@ -35,17 +38,25 @@ class Uses:
         self.elsewhere: set[str] = set()  # attributes that may be those of a submodule
         self.iterated: set[str] = set()  # attributes whose items a loop calls; "" is the module
         self.not_called: set[str] = set()  # attributes of which more may happen than a call
-        self.reaches = "forward" in vars(module)
-        self.forward = definition(type(module).forward)
-        for tree, is_own in self._functions(module):
+        cls = type(module)
+        self.reaches = "forward" in vars(module) or (
+            (cls.__getattr__, cls.__getattribute__)
+            != (torch.nn.Module.__getattr__, torch.nn.Module.__getattribute__)
+        )
+        self.forward = definition(inspect.unwrap(cls.forward))
+        for function, is_own in self._functions(module):
+            tree = definition(function)
             if tree is None:
                 self.reaches = True
             else:
-                self._look_at(tree, is_own)
+                self._look_at(tree, is_own, _wrapped_names(function))
 
     @staticmethod
-    def _functions(module: torch.nn.Module) -> Iterator[tuple[ast.FunctionDef | None, bool]]:
-        """The forward and the methods that it may call; whether they are of the module's class."""
+    def _functions(module: torch.nn.Module) -> Iterator[tuple[Any, bool]]:
+        """The forward and the methods that it may call; whether they are of the module's class.
+
+        Of one that wraps another, as decorators do, both.
+        """
         own, classes = type(module), {type(part) for part in module.modules()}
         wanted = [(own, "forward")]
         seen = set(wanted)
@@ -55,24 +66,30 @@ class Uses:
             function = getattr(function, "fget", getattr(function, "__func__", function))
             if not callable(function) or (name != "forward" and _is_of_torch(function)):
                 continue
-            tree = definition(function)
-            yield tree, cls is own
-            if tree is None:
-                continue
-            for node in ast.walk(tree):
-                if isinstance(node, ast.Attribute) and node.attr not in _REACHING | {"forward"}:
-                    is_own = is_name(node.value, own_name(tree))
-                    is_tensor = not is_own and hasattr(torch.Tensor, node.attr)
-                    found = {(c, node.attr) for c in ([cls] if is_own else classes)} - seen
-                    wanted += [] if is_tensor else found
-                    seen |= found
+            layers = [function]
+            while hasattr(layers[-1], "__wrapped__"):
+                layers.append(layers[-1].__wrapped__)
+            for layer in layers:
+                yield layer, cls is own
+                tree = definition(layer)
+                for node in ast.walk(tree) if tree is not None else ():
+                    if isinstance(node, ast.Attribute) and node.attr not in _REACHING | {"forward"}:
+                        is_own = is_name(node.value, own_name(tree))
+                        is_tensor = not is_own and hasattr(torch.Tensor, node.attr)
+                        found = {(c, node.attr) for c in ([cls] if is_own else classes)} - seen
+                        wanted += [] if is_tensor else found
+                        seen |= found
 
-    def _look_at(self, tree: ast.FunctionDef, is_own: bool) -> None:
+    def _look_at(self, tree: ast.FunctionDef, is_own: bool, wrapped: set[str]) -> None:
         own = own_name(tree)
         called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
         bases = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         harmless = set()
         for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", None) in wrapped:
+                harmless |= {id(argument) for argument in node.args[:1]}
+            if isinstance(node, ast.Attribute) and node.attr in ("dtype", "device"):
+                harmless |= {id(part) for part in ast.walk(node)} if _is_of_any(node) else set()
             if isinstance(node, (ast.If, ast.IfExp)):
                 tested = list(ast.walk(node.test))
                 if not any(isinstance(part, ast.NamedExpr) for part in tested):
@@ -106,6 +123,26 @@ class Uses:
             or (path[-2] if is_part else "") in self.iterated
             or bool(self.not_called.intersection(path[:-1]))
         )
+
+
+def _wrapped_names(function: Any) -> set[str]:
+    """What a function that wraps another calls it."""
+    inner = getattr(function, "__wrapped__", None)
+    outside = {} if inner is None else inspect.getclosurevars(function).nonlocals
+    return {name for name, value in outside.items() if value is inner}
+
+
+def _is_of_any(node: ast.Attribute) -> bool:
+    """Whether this is the type or device in `next(self.parameters()).dtype`."""
+    call = node.value
+    source = _only_argument(call) if isinstance(call, ast.Call) else None
+    return (
+        is_name(getattr(call, "func", call), "next")
+        and isinstance(source, ast.Call)
+        and not source.args
+        and isinstance(source.func, ast.Attribute)
+        and source.func.attr in ("parameters", "buffers")
+    )
 
 
 def _is_of_torch(function: Any) -> bool:

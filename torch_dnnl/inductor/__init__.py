@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from torch._dynamo import list_backends, register_backend
 from torch._inductor import config, list_mode_options
@@ -72,7 +72,7 @@ def backend(
         What computes the outputs of the graph.
 
     Raises:
-        RuntimeError: an option or a mode that Inductor does not have.
+        RuntimeError: an option or a mode that Inductor does not have, or an option of another type.
 
     Example:
         >>> model = torch.compile(torch.nn.Conv2d(3, 8, 3), backend="torch_dnnl")
@@ -84,9 +84,14 @@ def backend(
     patches = {} if mode in (None, "default") else dict(list_mode_options(mode))
     patches |= {name.replace("-", "_"): item for name, item in (options or {}).items()}
     known = config.get_config_copy()
-    for name in patches:
+    for name, item in patches.items():
         if name not in known:
             raise RuntimeError(f"torch_dnnl: expected options to be Inductor's, got {name!r}")
+        expected = config.get_type(name)  # type: ignore[attr-defined]
+        if get_origin(expected) is None and not isinstance(item, expected):
+            raise RuntimeError(
+                f"torch_dnnl: expected option {name!r} to be {expected.__name__}, got {item!r}"
+            )
     for name, own in _PASSES.items():
         others = patches.get(name, known[name])
         patches[name] = own if others is None else _together(own, others)

@@ -60,14 +60,15 @@ def _only_user(node: Node) -> Node | None:
 def _chain(conv: Node) -> list[tuple[Node, Node | None]]:
     """The operators after a convolution that act by channels, each with its other operand.
 
-    Types may change between, but the last result has the type of the convolution.
+    Types may change between, to wider ones and back: narrower ones would round. The last result has
+    the type of the convolution.
     """
     chain: list[tuple[Node, Node | None]] = []
     last, complete = conv, 0
     axis = _channel_axis(conv)
     while (user := _only_user(last)) is not None:
         if user.target is _convert:
-            if not value(user).is_floating_point():
+            if not _is_at_least(value(user).dtype, value(conv).dtype):
                 break
             chain.append((user, None))
         else:
@@ -80,6 +81,13 @@ def _chain(conv: Node) -> list[tuple[Node, Node | None]]:
             complete = len(chain)
     chain = chain[:complete]
     return chain if any(operand is not None for _, operand in chain) else []
+
+
+def _is_at_least(dtype: torch.dtype, other: torch.dtype) -> bool:
+    """Whether a floating type has all numbers of another."""
+    if not dtype.is_floating_point or dtype.itemsize == 1:  # float8 is promoted to nothing
+        return False
+    return torch.promote_types(dtype, other) == dtype
 
 
 _BY_CHANNEL = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)

@@ -71,6 +71,13 @@ template <class C>
   std::memcpy(to, &lanes, sizeof(lanes));
 }
 
+// The lanes as an array, whichever register they are in.
+template <class V>
+[[gnu::always_inline]] inline auto elements(V& lanes) {
+  using C = typename V::value_type;
+  return reinterpret_cast<std::conditional_t<std::is_const_v<V>, const C, C>*>(&lanes);
+}
+
 // f of Lanes. Without AVX2 they are arrays that take two registers, of which the compiler would in
 // larger functions store single elements and load them again together, which waits for all of the
 // stores: there f is of one Register after the other.
@@ -82,7 +89,9 @@ template <class F, class V, class... Vs>
   using C = typename V::value_type;
   V result;
   for (int64_t i = 0; i < V::size(); i += kRegisterBytes / sizeof(C))
-    store_register<C>(result + i, f(load_register<C>(first + i), load_register<C>(others + i)...));
+    store_register<C>(
+        elements(result) + i,
+        f(load_register<C>(elements(first) + i), load_register<C>(elements(others) + i)...));
   return result;
 #endif
 }
@@ -97,7 +106,7 @@ template <class V>
   const auto* const at = static_cast<const C*>(from);
   V lanes;
   for (int64_t i = 0; i < V::size(); i += kRegisterBytes / sizeof(C))
-    store_register<C>(lanes + i, load_register(at + i));
+    store_register(elements(lanes) + i, load_register(at + i));
   return lanes;
 }
 
@@ -106,7 +115,7 @@ template <class V>
   using C = typename V::value_type;
   auto* const at = static_cast<C*>(to);
   for (int64_t i = 0; i < V::size(); i += kRegisterBytes / sizeof(C))
-    store_register(at + i, load_register<C>(lanes + i));
+    store_register(at + i, load_register(elements(lanes) + i));
 }
 
 // The elements i of two registers, one after the other, at Index{}(0), Index{}(1), ...
@@ -118,16 +127,22 @@ template <class Index, class R>
   }(std::make_index_sequence<n>());
 }
 
+// Two rows of lanes, one after the other: where element j of both is.
+template <class V>
+[[gnu::always_inline]] inline auto* element_of(V& a, V& b, int64_t j) {
+  return j < V::size() ? elements(a) + j : elements(b) + (j - V::size());
+}
+
 template <class V>
 [[gnu::always_inline]] inline std::pair<V, V> deinterleave(const V& a, const V& b) {
   using C = typename V::value_type;
   constexpr int64_t n = V::size(), step = kRegisterBytes / sizeof(C);
   V even, odd;
   for (int64_t i = 0; i < n; i += step) {
-    const C* const from = 2 * i < n ? a + 2 * i : b + (2 * i - n);
-    const auto x = load_register(from), y = load_register(from + step);
-    store_register<C>(even + i, shuffle(x, y, [](size_t i) { return 2 * i; }));
-    store_register<C>(odd + i, shuffle(x, y, [](size_t i) { return 2 * i + 1; }));
+    const auto x = load_register(element_of(a, b, 2 * i));
+    const auto y = load_register(element_of(a, b, 2 * i + step));
+    store_register<C>(elements(even) + i, shuffle(x, y, [](size_t i) { return 2 * i; }));
+    store_register<C>(elements(odd) + i, shuffle(x, y, [](size_t i) { return 2 * i + 1; }));
   }
   return {even, odd};
 }
@@ -138,11 +153,12 @@ template <class V>
   constexpr int64_t n = V::size(), step = kRegisterBytes / sizeof(C);
   V a, b;
   for (int64_t i = 0; i < n; i += step) {
-    C* const to = 2 * i < n ? a + 2 * i : b + (2 * i - n);
-    const auto x = load_register<C>(even + i), y = load_register<C>(odd + i);
-    store_register<C>(to, shuffle(x, y, [](size_t i) { return i / 2 + i % 2 * step; }));
+    const auto x = load_register(elements(even) + i), y = load_register(elements(odd) + i);
     store_register<C>(
-        to + step, shuffle(x, y, [](size_t i) { return (step + i) / 2 + i % 2 * step; }));
+        element_of(a, b, 2 * i), shuffle(x, y, [](size_t i) { return i / 2 + i % 2 * step; }));
+    store_register<C>(
+        element_of(a, b, 2 * i + step),
+        shuffle(x, y, [](size_t i) { return (step + i) / 2 + i % 2 * step; }));
   }
   return {a, b};
 }

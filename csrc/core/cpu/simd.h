@@ -148,7 +148,7 @@ inline void store_lanes(U* to, const Lanes<E>& lanes) {
     std::memcpy(to, &words, sizeof(words));
 #else
   } else if constexpr (std::is_same_v<E, float> && std::is_same_v<U, c10::BFloat16>) {
-    baseline::store_rounded<n>(to, lanes);
+    baseline::store_rounded<n>(to, elements(lanes));
 #endif
 #if defined(CPU_CAPABILITY_AVX512)
   } else if constexpr (sizeof(E) <= 4 && std::is_integral_v<U> && sizeof(U) <= 2) {

@@ -1,0 +1,193 @@
+"""convert(fuse=True): convolutions that other code may reach keep their batch norms."""
+
+import collections
+import dataclasses
+import functools
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from test_fuse import ready
+from torch import nn
+
+import torch_dnnl
+
+
+class Parts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4)
+
+
+class Next(Parts):
+    def forward(self, x):
+        first = next(self.parameters())
+        return self.norm(self.conv(x)) * first.sum()
+
+
+class Named(Parts):
+    def forward(self, x):
+        y = self.norm(self.conv(x))
+        return y * sum(p.sum() for name, p in self.named_parameters() if "conv" in name)
+
+
+class State(Parts):
+    def forward(self, x):
+        y = self.norm(self.conv(x))
+        return y * self.state_dict()["conv.weight"].sum()
+
+
+class Buffer(Parts):
+    def forward(self, x):
+        y = self.norm(self.conv(x))
+        return y * self.get_buffer("norm.running_mean").sum()
+
+
+class Visitor(Parts):
+    def forward(self, x):
+        y, seen = self.norm(self.conv(x)), []
+        self.apply(seen.append)
+        return y + seen[0](x)
+
+
+class Spelled(Parts):
+    def forward(self, x):
+        y = self.norm(self.conv(x))
+        return y + self.__getattr__("conv")(x)
+
+
+class Alias(Parts):
+    def __getattr__(self, name):
+        return super().__getattr__("conv" if name == "alias" else name)
+
+    def forward(self, x):
+        y = self.norm(self.conv(x))
+        return y + self.alias(x) if y is not x else x
+
+
+def adding(forward):
+    @functools.wraps(forward)
+    def wrapper(self, x):
+        return forward(self, x) + self.conv(x)
+
+    return wrapper
+
+
+class Decorated(Parts):
+    @adding
+    def forward(self, x):
+        return self.norm(self.conv(x))
+
+
+class Patched(Parts):
+    def forward(self, x):
+        return self.norm(self.conv(x))
+
+
+Patched.forward = adding(Patched.forward)
+
+
+def hooked():
+    model = nn.Sequential(Patched(), nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)))
+    model[1].register_forward_hook(lambda module, args, result: result + module[0](args[0]))
+    return model
+
+
+@pytest.mark.parametrize(
+    "make", [Next, Named, State, Buffer, Visitor, Spelled, Alias, Decorated, Patched, hooked]
+)
+def test_forwards_that_reach_their_convolutions(make):
+    model, x = ready(make()), torch.randn(2, 4, 6, 5)
+    fused = torch_dnnl.convert(model, fuse=True)
+    with torch.no_grad():
+        torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
+    assert sum(isinstance(layer, nn.BatchNorm2d) for layer in fused.modules()) >= 1
+
+
+class Quiet(Parts):
+    """What wraps this forward does not touch the convolution, nor does the type of its weights."""
+
+    @torch.no_grad()
+    def forward(self, x):
+        y = x.to(next(self.parameters()).dtype)
+        y = self.conv(y)
+        y = self.norm(y)
+        return y
+
+
+def test_wrappers_and_types_are_no_hindrance():
+    model, x = ready(Quiet()), torch.randn(2, 4, 6, 5)
+    fused = torch_dnnl.convert(model, fuse=True)
+    torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
+    assert isinstance(fused.norm, nn.Identity)
+
+
+class Plain:
+    def __init__(self, kept):
+        self.kept = kept
+
+
+@dataclasses.dataclass
+class Data:
+    kept: Any
+
+
+class Slots:
+    __slots__ = ("kept",)
+
+    def __init__(self, kept):
+        self.kept = kept
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+        self.norm.running_mean.normal_()
+
+    def forward(self, x):
+        return self.norm(self.conv(x))
+
+
+def closure(conv):
+    return lambda x: conv(x)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        lambda conv: conv.forward,
+        lambda conv: conv.__call__,
+        lambda conv: [{"calls": [conv.forward]}],
+        lambda conv: ({"k": [([{"deep": {conv}}],)]},),
+        lambda conv: functools.partial(conv, input=None),
+        closure,
+        Plain,
+        Data,
+        Slots,
+        lambda conv: collections.UserList([conv]),
+        lambda conv: collections.ChainMap({0: conv}),
+        weakref.ref,
+        lambda conv: [weakref.proxy(conv)],
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_convolutions_that_are_kept_elsewhere_stay(kept):
+    """Whoever keeps one may call it and see the result without the batch norm."""
+
+    class Keeper(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.pair = Pair()
+            self.kept = kept(self.pair.conv)
+
+        def forward(self, x):
+            return self.pair(x)
+
+    model = Keeper().eval()
+    x = torch.randn(2, 4, 5, 6)
+    convolved = model.pair.conv(x)
+    fused = torch_dnnl.convert(model, inplace=True, fuse=True)
+    assert isinstance(fused.pair.norm, nn.BatchNorm2d)
+    torch.testing.assert_close(fused.pair.conv(x), convolved)
