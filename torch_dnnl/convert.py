@@ -39,17 +39,18 @@ def convert(module: _M, inplace: bool = False, verbose: bool = False, fuse: bool
       convolution gets new parameters, and always a bias; `state_dict` has neither the batch norm's
       entries nor the old weights. The batch norm is never trained again.
     - A residual and an activation (relu, relu6, silu, exact gelu, sigmoid, tanh, hardswish) after a
-      convolution are computed in its kernel, whether they are modules or functions. Their module
-      stays but is not called.
+      convolution are computed in its kernel, whether they are functions or modules, also of other
+      people's that do nothing else. Their module stays but is not called.
 
     What is fused follows from the source of the forwards, and what does not follow is left alone:
-    layers with hooks, layers that are used in more than one place, parametrized layers, results
-    that something else may see. A module's forward becomes its graph; it goes back to its own
-    forward in training mode, when one of its attributes is set, and while a submodule has hooks
-    that the graph would miss, or there are hooks of all modules. Who keeps a layer outside of the
-    model, as in a global list, is not seen. Only a call of a layer by itself tells that a batch
-    norm is folded, and an image without a batch, which is refused. A fused model has the results of
-    the model up to rounding, and gradients for its inputs and parameters.
+    layers with hooks, batch norms within modules with hooks, layers that are used or kept in more
+    than one place, parametrized layers, results that something else may see. A module's forward
+    becomes its graph; it goes back to its own forward in training mode, when one of its attributes
+    or of an activation's is set, and while a submodule has hooks, or a forward that was set, which
+    the graph would miss, or there are hooks of all modules. Who keeps a layer outside of the model,
+    as in a global list, is not seen. Only a call of a layer by itself tells that a batch norm is
+    folded, and an image without a batch, which is refused. A fused model has the results of the
+    model up to rounding, and gradients for its inputs and parameters.
 
     Args:
         module: the model.
