@@ -9,6 +9,7 @@ import torch
 from op_db import CASES, MATRIX, assert_matches, by_name
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import torch_dnnl
 import torch_dnnl.functional as D
 
 
@@ -206,6 +207,27 @@ def test_export(case):
     again = program.run_decompositions()
     assert torch.equal(program.module()(*inputs), case.call(*inputs))
     assert torch.equal(again.module()(*inputs), case.call(*inputs))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        torch_dnnl.nn.Conv2d(3, 4, 3, padding=1),
+        torch_dnnl.nn.Conv2d(3, 4, 3, stride=2, padding="same_upper"),
+        torch_dnnl.nn.ConvTranspose2d(3, 4, 3, stride=2),
+        torch_dnnl.nn.Resample(scale_factor=2, mode="linear"),
+        torch_dnnl.nn.Reorder("nChw16c"),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_export_for_any_batch(layer):
+    """One that is named, without bounds: the checks put no condition on it."""
+    sizes = ({0: torch.export.Dim("batch")},)
+    program = torch.export.export(layer, (torch.rand(2, 3, 8, 9),), dynamic_shapes=sizes)
+    (bounds,) = program.range_constraints.values()
+    assert bounds.lower <= 2 and bounds.upper > 2**62
+    x = torch.rand(5, 3, 8, 9)
+    assert torch.equal(program.module()(x), layer(x))
 
 
 @pytest.mark.parametrize("rule", ["half_pixel", "align_corners"])

@@ -14,7 +14,7 @@ SANITIZERS = pytest.mark.parametrize("sanitizer", ["address", "thread"])
 
 # Every operator forward and backward, on every kernel, in every type and layout.
 NAMES = (
-    *("values", "gradients", "every_kernel", "random_problems", "errors", "transforms"),
+    *("values", "gradients", "every_kernel", "random_problems", "errors"),
     *("resample", "resample_kernels", "interpolate", "parts"),
     *("reorder_bits", "reorder_kernels", "reorder_packs", "fake_reorder", "formats"),
     *("conv_kernels", "conv_epilogue", "conv_fused_backward", "conv_lanes", "conv_brgemm"),

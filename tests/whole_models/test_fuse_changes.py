@@ -255,8 +255,9 @@ def test_compile_and_export():
     )
     compiled = torch.compile(fused, backend="aot_eager", fullgraph=True, dynamic=True)
     torch.testing.assert_close(compiled(x), fused(x), rtol=0, atol=0)
-    exported = torch.export.export(fused, (x,)).module()
-    torch.testing.assert_close(exported(x), fused(x), rtol=0, atol=0)
+    for sizes in (None, {"x": {0: torch.export.Dim("batch", max=99)}}):  # by the forward's own name
+        exported = torch.export.export(fused, (x,), dynamic_shapes=sizes).module()
+        torch.testing.assert_close(exported(x), fused(x), rtol=0, atol=0)
 
 
 def test_traced_models():

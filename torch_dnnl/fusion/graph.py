@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import operator
 import types
 from typing import Any
@@ -359,5 +360,8 @@ def fused_calls_class(old: _classes.Class) -> _classes.Class | None:
     for method in ("__reduce_ex__", "__reduce__", "__getstate__"):
         if getattr(old, method, None) is not getattr(torch.nn.Module, method, None):
             return None  # it has a pickle of its own, as a GraphModule does
-    members = {"_class_as_written": old}
+    # With the signature of the class's own, by which torch.export names the inputs.
+    ours: Any = FusedCalls.forward
+    forward = types.FunctionType(ours.__code__, ours.__globals__, "forward", None, ours.__closure__)
+    members = {"_class_as_written": old, "forward": functools.update_wrapper(forward, old.forward)}
     return _classes.make((FusedCalls, old), members, fused_calls_class, old)
