@@ -105,6 +105,21 @@ def test_forwards_that_reach_their_convolutions(make):
     assert sum(isinstance(layer, nn.BatchNorm2d) for layer in fused.modules()) >= 1
 
 
+class ByMethod(Parts):
+    def features(self, x):
+        return self.conv(x)
+
+    def forward(self, x):
+        return torch.relu(self.norm(self.features(x)))
+
+
+def test_methods_that_call_a_convolution_alone_may_be_called():
+    model, x = ready(ByMethod()), torch.randn(2, 4, 6, 5)
+    fused = torch_dnnl.convert(model, fuse=True)
+    torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(fused.features(x), model.features(x), rtol=1e-4, atol=1e-5)
+
+
 class Quiet(Parts):
     """What wraps this forward does not touch the convolution, nor does the type of its weights."""
 

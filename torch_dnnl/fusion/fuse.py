@@ -25,7 +25,7 @@ from torch import fx
 
 from torch_dnnl.fusion import graph as graphs
 from torch_dnnl.fusion.layers import HOOKS, can_fold, fold
-from torch_dnnl.fusion.uses import Uses, chained
+from torch_dnnl.fusion.uses import Uses, calls_alone, chained
 
 
 def fuse(model: torch.nn.Module) -> dict[torch.nn.Module, list[str]]:
@@ -100,7 +100,10 @@ class _Code:
             owners = self.owners.get(id(layer), [])
             if len(owners) != 1 or id(layer) in self.held or self.calls[id(layer)] > 1:
                 return False
-        ((parent, _),) = self.owners[id(conv)]
+        ((parent, name),) = self.owners[id(conv)]
+        ((other, norm_name),) = self.owners[id(norm)]
+        if parent is other and calls_alone(type(parent), name, norm_name):
+            return False
         in_graph = self.calls[id(conv)] == self.calls[id(norm)] == 1
         in_source = self.calls[id(conv)] == self.calls[id(norm)] == 0
         if not in_graph and not in_source:

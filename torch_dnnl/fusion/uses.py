@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import types
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -194,6 +195,24 @@ def chained(uses: Uses, first: str, second: str) -> bool:
             return True
         for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
             if isinstance(block, list) and _in_a_row(block, own, first, second):
+                return True
+    return False
+
+
+def calls_alone(cls: type, first: str, second: str) -> bool:
+    """Whether a method calls `self.first` and not `self.second`: somebody may call that method."""
+    for base in cls.__mro__:
+        if base.__module__.partition(".")[0] == "torch":
+            continue
+        for member in vars(base).values():
+            function = getattr(member, "fget", getattr(member, "__func__", member))
+            tree = definition(function) if isinstance(function, types.FunctionType) else None
+            if tree is None:
+                continue
+            nodes, own = list(ast.walk(tree)), own_name(tree)
+            if any(_calls(node, own, first) for node in nodes) and not any(
+                _calls(node, own, second) for node in nodes
+            ):
                 return True
     return False
 
