@@ -11,6 +11,7 @@ import functools
 import hashlib
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +30,7 @@ def library() -> Path:
     product = ROOT / "build" / "fuzz" / f"guard-{digest}.so"
     if not product.exists():
         product.parent.mkdir(parents=True, exist_ok=True)
-        mine = product.with_suffix(f".{os.getpid()}")
+        mine = Path(tempfile.mkstemp(dir=product.parent)[1])  # several may compile at once
         compiler = os.environ.get("CXX", "g++")
         command = [compiler, "-std=c++20", "-O2", "-shared", "-fPIC", str(SOURCE), "-o", str(mine)]
         subprocess.run(command, check=True)

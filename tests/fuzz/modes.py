@@ -84,7 +84,8 @@ def adjoint(operator: Operator, problem: Problem) -> None:
 
 def guarded(operator: Operator, problem: Problem) -> None:
     """The results of memory between guard pages, behind and before it, have the bits of others."""
-    expected = tensors_of(operator.run(problem.call()))
+    plain = problem.call()
+    expected = tensors_of(operator.run(plain))
     for where in (guard.AT_END, guard.AT_BEGIN):
         memory = guard.Memory(where)
         call = problem.call(memory)
@@ -93,8 +94,7 @@ def guarded(operator: Operator, problem: Problem) -> None:
         for i, (ours, theirs) in enumerate(zip(actual, expected, strict=True)):
             assert ours.stride() == theirs.stride(), f"result {i} has other strides"
             assert _same(ours, theirs), f"result {i} has other bits between guard pages"
-        fresh = problem.call()
-        for name, value in fresh.items():
+        for name, value in plain.items():
             if torch.is_tensor(value):
                 assert _same(call[name], value), f"the call has changed {name}"
         del call, actual

@@ -79,7 +79,9 @@ def _corners(dtype: torch.dtype, *, with_nonfinite: bool) -> list[float]:
     return [*finite, *large, *bounds]
 
 
+@functools.lru_cache(maxsize=16)
 def _values(kind: str, count: int, dtype: torch.dtype, seed: int) -> Tensor:
+    """To be copied: a problem is made several times."""
     generator = torch.Generator().manual_seed(seed)
     if dtype.is_floating_point:
         values = torch.randn(count, generator=generator, dtype=torch.float64)
@@ -179,13 +181,15 @@ def layout(tape: Tape, spec: TensorSpec, *, overlaps: bool = True) -> TensorSpec
 @dataclass(frozen=True)
 class Problem:
     """A call of `torch.ops.torch_dnnl.<operator>`, all arguments by name. `wrong`: an argument and
-    what takes its place, as Python in which `t` is the argument as it was."""
+    what takes its place, as Python in which `t` is the argument as it was. `of_function`: it is an
+    argument of the public function that ends in the operator."""
 
     operator: str
     tensors: Mapping[str, TensorSpec]
     attributes: Mapping[str, Any]
     threads: int = 1
     wrong: tuple[str, str] | None = None
+    of_function: bool = False
 
     @functools.cached_property
     def row(self) -> str:
@@ -201,7 +205,7 @@ class Problem:
         if self.threads != 1:
             row["threads"] = self.threads
         if self.wrong is not None:
-            row["wrong"] = self.wrong
+            row |= {"wrong": self.wrong, "of_function": self.of_function}
         return json.dumps(row)
 
     def call(self, memory: Callable[[int], np.ndarray] = plain_memory) -> dict[str, Any]:
@@ -226,6 +230,7 @@ def problem_of(row: str) -> Problem:
         values["attributes"],
         values.get("threads", 1),
         tuple(wrong) if wrong else None,
+        values.get("of_function", False),
     )
 
 

@@ -80,7 +80,7 @@ class Progress:
 
 def _kind(message: str) -> str:
     """Without its numbers."""
-    return re.sub(r"[-+\d.e]+|\[.*?\]|\".*?\"", "#", message)[:100]
+    return re.sub(r"\d[\d.e+-]*|\[.*?\]|\".*?\"", "#", message)[:100]
 
 
 def report(cell: Cell, seed: int, data: bytes, message: str) -> None:
