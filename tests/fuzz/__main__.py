@@ -46,13 +46,14 @@ def replay(rows: list[str], names: list[str]) -> int:
     return failures
 
 
-def _shrink_a_crash(operator: str, mode: str, seed: str, index: str, message: str) -> None:
+def _shrink_a_crash(args: argparse.Namespace) -> None:
+    operator, mode, seed, index = args.shrink
     data = tape_of(f"{operator} {mode}", int(seed), int(index))
     found = shrink.shrink(
         data,
-        message,
+        args.message,
         lambda tape: shrink.message_of_process(operator, mode, tape),
-        worker.SECONDS_TO_SHRINK,
+        args.seconds,
     )
     worker.report(worker.Cell(operator, mode), int(seed), *found)
 
@@ -104,7 +105,7 @@ def main() -> int:
     parser.add_argument("--shrink", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.shrink:
-        _shrink_a_crash(*args.shrink, args.message)
+        _shrink_a_crash(args)
         return 0
     if args.replay:
         return 1 if replay(json.loads(args.replay), args.mode) else 0

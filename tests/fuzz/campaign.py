@@ -64,7 +64,7 @@ def _wait(process: subprocess.Popen[str], progress: Progress) -> int | None:
 def _crash(cell: Cell, seed: int, library: str | None, message: str) -> Failure:
     """The failure of the problem that the cell was at, made simpler in other processes."""
     arguments = ["-m", "fuzz", "--shrink", cell.operator, cell.mode, str(seed), str(cell.index)]
-    arguments += ["--message", message]
+    arguments += ["--message", message, "--seconds", str(SECONDS_TO_SHRINK)]
     pipe = subprocess.PIPE
     process = start(arguments, library, stdout=pipe, stderr=subprocess.DEVNULL, cwd=ROOT)
     try:

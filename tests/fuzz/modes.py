@@ -49,9 +49,9 @@ def gradients(operator: Operator, problem: Problem) -> None:
             leaf.requires_grad_()
         with torch.enable_grad():
             result = tensors_of(function(call | leaves))[0]
-        if not result.requires_grad:
-            assert result.numel() == 0 or not names, "the result has no gradient"
-            return
+        if not names or not result.is_floating_point():
+            return  # and nothing to differentiate
+        assert result.requires_grad, "the result has no gradient"
         upstream = like(result) if upstream is None else upstream
         found = torch.autograd.grad(
             result, list(leaves.values()), upstream.to(result.dtype), allow_unused=True
@@ -127,8 +127,10 @@ def suits(problem: Problem, mode: str) -> bool:
     if (mode == "bad") != (problem.wrong is not None):
         return False
     if mode in ("gradients", "adjoint"):
-        floating = {spec.dtype for spec in problem.tensors.values()} <= {"float64", "float32"}
-        return floating and applies(OPERATORS[problem.operator], mode)
+        specs = problem.tensors.values()
+        tame = all(spec.values not in ("corners", "finite", "wide") for spec in specs)
+        floating = {spec.dtype for spec in specs} <= {"float64", "float32"}
+        return tame and floating and applies(OPERATORS[problem.operator], mode)
     return True
 
 

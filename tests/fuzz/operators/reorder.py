@@ -330,9 +330,9 @@ def expected_fake_backward(call: dict[str, Any]) -> Tensor:
     grad, mask = call["grad"], call["mask"]
     order, lengths = _in_memory(list(grad.shape), call["format"])
     rows = math.prod(mask.shape[:-1])
-    bits = np.unpackbits(mask.contiguous().numpy().reshape(rows, -1), axis=1, bitorder="little")[
-        :, : math.prod(lengths) // max(rows, 1)
-    ]
+    bits = np.unpackbits(
+        mask.contiguous().numpy().reshape(rows, mask.shape[-1]), axis=1, bitorder="little"
+    )[:, : math.prod(lengths) // max(rows, 1)]
     inside = torch.from_numpy(bits.astype(bool)).reshape(lengths)
     inside = inside.permute([order.index(d) for d in range(len(order))])
     return torch.where(inside, grad, torch.zeros((), dtype=grad.dtype))
