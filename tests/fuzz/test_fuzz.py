@@ -1,6 +1,7 @@
 """A short fixed part of `make fuzz`, what it has found before, and whether it finds anything."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,16 +16,6 @@ from fuzz.shrink import TAPES, shrink
 
 ROWS = Path(__file__).with_name("regressions.jsonl").read_text().splitlines()
 IN_PROCESS = [mode for mode in modes.MODES if mode != "guarded"]
-
-
-def fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "tests/fuzz", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
 
 
 @pytest.mark.parametrize("mode", IN_PROCESS)
@@ -53,10 +44,12 @@ def test_some_problems(operator, mode):
 
 
 def test_some_guarded_problems():
-    done = fuzz("--mode", "guarded", "--problems", "12", "--jobs", "1")
-    assert done.returncode == 0, done.stdout + done.stderr
-    (total,) = [line for line in done.stdout.splitlines() if line.startswith("all ")]
-    assert int(total.split()[1]) == 12 * len(OPERATORS)
+    """In a process of their own, as in the campaign."""
+    cells = [campaign.Cell(operator, "guarded") for operator in OPERATORS]
+    failures = campaign.run(cells, 0, None, 1, problems=12, seconds=None)
+    assert not failures, failures
+    assert {cell.problems for cell in cells} == {12}
+    assert str(sum(cell.problems for cell in cells)) in campaign.table(cells).splitlines()[-1]
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -68,8 +61,12 @@ def test_what_was_found_before(row):
 
 
 def test_what_was_found_before_guarded():
-    done = fuzz("--mode", "guarded", "--rows", "tests/fuzz/regressions.jsonl")
+    command = ["tests/fuzz", "--mode", "guarded", "--rows", "tests/fuzz/regressions.jsonl"]
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert " problems again, 0 failed" in done.stdout
 
 
 def test_rows_say_everything():
@@ -95,58 +92,63 @@ def test_a_failure_is_made_simpler():
     assert sorted(simpler)[-5:] == [0, 101, 101, 101, 101]
 
 
-ACCESSES = {
-    # Of eight bytes of float32 and sixteen of scratch memory.
-    "read behind": ("ctypes.string_at(given + 8, 1)", "SIGSEGV", "a read 0 bytes behind"),
-    "write behind": ("ctypes.memset(given + 8, 0, 1)", "SIGSEGV", "a write 0 bytes behind"),
-    "read before": ("ctypes.string_at(first - 3, 1)", "SIGSEGV", "a read 3 bytes before"),
-    "beside": ("ctypes.memset(scratch.data_ptr() + 16, 0, 1); del scratch", "SIGABRT", "beside"),
-    "after free": ("p = scratch.data_ptr(); del scratch; ctypes.string_at(p, 1)", "SIGSEGV", ""),
-}
-
-
-@pytest.mark.parametrize("access", ACCESSES)
-def test_guards_find_an_access(access):
-    """Where tensors and scratch memory of operators end."""
-    code, name, said = ACCESSES[access]
-    program = f"""
-import ctypes, torch
+# Of 8 bytes of a tensor that ends at a guard, of one that begins at a guard, and of 16 bytes that
+# an operator would allocate: the access, the signal, and what is said.
+ACCESSES = [
+    ("ctypes.string_at(ends + 8, 1)", signal.SIGSEGV, "a read 0 bytes behind an allocation of 8"),
+    ("ctypes.memset(ends + 8, 0, 1)", signal.SIGSEGV, "a write 0 bytes behind an allocation of 8"),
+    ("ctypes.string_at(begins - 3, 1)", signal.SIGSEGV, "a read 3 bytes before an allocation of 8"),
+    ("ctypes.memset(scratch.data_ptr() + 16, 0, 1); del scratch", signal.SIGABRT, "bytes beside"),
+    ("p = scratch.data_ptr(); del scratch; ctypes.string_at(p)", signal.SIGSEGV, "that was freed"),
+    ("ctypes.string_at(ends + 4, 4); ctypes.memset(begins, 0, 8); del scratch", 0, ""),
+]
+GUARDS = """
+import ctypes, json, os, sys, torch, torch_dnnl
 from fuzz import guard, problems
 spec = problems.TensorSpec((2,))
-given = spec.make(guard.Memory(guard.AT_END)).data_ptr()
-first = spec.make(guard.Memory(guard.AT_BEGIN)).data_ptr()
-with guard.guarding(guard.AT_END):
-    scratch = torch.empty(16, dtype=torch.uint8)
-assert scratch.data_ptr() % 64 == 0 and (scratch == 255).all()
-{code}
-"""
-    process = campaign.start(
-        ["-c", program], None, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd=ROOT
-    )
-    _, text = process.communicate(timeout=300)
-    assert process.returncode == -{"SIGSEGV": 11, "SIGABRT": 6}[name], text
-    assert f"guard: {said}" in text or said in text.split("guard: ")[-1], text
-    assert "guard: " in text
-
-
-def test_guards_are_around_what_operators_allocate():
-    """The result and the scratch memory of a convolution, and the tables of a resize."""
-    program = """
-import torch, torch_dnnl
-from fuzz import guard
+ends = spec.make(guard.Memory(guard.AT_END)).data_ptr()
+begins = spec.make(guard.Memory(guard.AT_BEGIN)).data_ptr()
+results = []
+for access in json.loads(sys.argv[1]):
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.dup2(writer, 2)
+        with guard.guarding(guard.AT_END):
+            scratch = torch.empty(16, dtype=torch.uint8)
+        assert scratch.data_ptr() % 64 == 0 and (scratch == 255).all()
+        exec(access)
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        text = said.read()
+    results.append((os.wait()[1] & 0x7F, text))
 src, weights = torch.randn(1, 32, 9, 9), torch.randn(32, 32, 3, 3)
+formats = {"data_format": "NCX", "weights_format": "OIX"}
+counts = []
 for call in (
-    lambda: torch.ops.torch_dnnl.convolution(src, weights, data_format="NCX", weights_format="OIX"),
+    lambda: torch.ops.torch_dnnl.convolution(src, weights, **formats),
     lambda: torch.ops.torch_dnnl.resample(src, [13, 7], mode="cubic"),
 ):
     before = guard.count()
     with guard.guarding(guard.AT_END):
         call()
-    assert guard.count() >= before + 2, guard.count() - before
+    counts.append(guard.count() - before)
+print(json.dumps([results, counts]))
 """
-    process = campaign.start(["-c", program], None, stderr=subprocess.PIPE, cwd=ROOT)
-    _, text = process.communicate(timeout=300)
-    assert process.returncode == 0, text
+
+
+def test_guards_find_accesses():
+    """Of what a call is given and of what an operator allocates; and they are there: around the
+    result and the scratch memory of a convolution, and the tables of a resize."""
+    pipe = subprocess.PIPE
+    arguments = ["-c", GUARDS, json.dumps([access for access, *_ in ACCESSES])]
+    process = campaign.start(arguments, None, stdout=pipe, stderr=pipe, cwd=ROOT)
+    output, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
+    results, counts = json.loads(output)
+    for (access, number, said), (status, text) in zip(ACCESSES, results, strict=True):
+        assert status == number and said in text, (access, status, text)
+    assert min(counts) >= 2, counts
 
 
 # Tags of twelve dimensions crash the operator.

@@ -52,6 +52,18 @@ TEXTS = ["'none'", "'NCX'", "'x' * 10000", "'auto\\0'", "'\\ud800'", "'ab0c'", "
 TEXTS += ["'abcdefghijklmnopqrstuvwxyz'", "'aB99999999999999999999b'", "'AB-4a'", "'reference'"]
 LISTS = ["[]", "[1]", "[1] * 100", "[-1] * {n}", "[0] * {n}", "[2**31] * {n}", "[2**62] * {n}"]
 LISTS += ["[-2**63] * {n}", "[1.5] * {n}", "['a'] * {n}", "[None] * {n}", "[True] * {n}", "[[1]]"]
+# Sizes of the image, where the part begins, and both of the resized image.
+WINDOWS = [
+    f"[{image}] * {{n}} + [{begin}] * {{n}} + [{resized}] * {{n}} + [0] * {{n}}"
+    for image, begin, resized in [
+        ("64", "0", "64"),
+        ("64", "2**48", "64"),
+        ("2**47", "0", "40"),
+        ("2**47", "2**46", "2**47"),
+        ("40", "0", "2**48"),
+        ("-1", "0", "2**62"),
+    ]
+]
 FLOAT_LISTS = [f"[{number}] * {{n}}" for number in NUMBERS]
 TENSORS = ["t[..., :-1]", "t[:0]", "t[None]", "t.flatten()", "t[0]", "t.to('meta')", "t.bool()"]
 TENSORS += ["t.double()", "t.int()", "t.long()", "t.cfloat()", "t.to_sparse()", "t.half()"]
@@ -86,6 +98,8 @@ def arguments(operator: str, of_function: bool) -> dict[str, str]:
 def _replacements(name: str, kind: str) -> list[str]:
     if name == "dtype":
         return DTYPES + NEVER_RIGHT
+    if name == "window":
+        return WINDOWS + LISTS + NEVER_RIGHT
     if "Number" in kind:
         return TENSORS + NUMBERS + OTHERS
     if "Tensor" in kind:
@@ -105,7 +119,10 @@ def spoil(operator: Operator, problem: Problem, tape: Tape) -> Problem:
     names = arguments(operator.name, of_function)
     name = tape.pick(list(names))
     text = tape.pick(_replacements(name, names[name]))
-    spatial = len(problem.attributes.get("strides", [1, 1]))
+    ranks = [len(s.shape) for s in problem.tensors.values()]
+    spatial = (
+        ranks[0] - 2 if ranks and "data_format" in problem.attributes else max(ranks, default=2)
+    )
     return dataclasses.replace(
         problem, wrong=(name, text.replace("{n}", str(spatial))), of_function=of_function
     )
