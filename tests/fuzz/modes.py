@@ -37,7 +37,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def gradients(operator: Operator, problem: Problem) -> None:
-    """Of the first result, by autograd, against those of the oracle in float64."""
+    """Of the first result that is not empty, by autograd, against those of the oracle in float64."""
     call = problem.call()
     names = [n for n in operator.differentiable if torch.is_tensor(call.get(n))]
     names = [n for n in names if call[n].is_floating_point()]
@@ -48,9 +48,10 @@ def gradients(operator: Operator, problem: Problem) -> None:
         for leaf in leaves.values():
             leaf.requires_grad_()
         with torch.enable_grad():
-            result = tensors_of(function(call | leaves))[0]
-        if not names or not result.is_floating_point():
+            outputs = [t for t in tensors_of(function(call | leaves)) if t.numel() > 0]
+        if not names or not outputs or not outputs[0].is_floating_point():
             return  # and nothing to differentiate
+        result = outputs[0]
         assert result.requires_grad, "the result has no gradient"
         upstream = like(result) if upstream is None else upstream
         found = torch.autograd.grad(

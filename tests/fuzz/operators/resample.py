@@ -203,7 +203,9 @@ def _make(operator: str, tape: Tape, mode: str) -> Problem:
     parts = tape.part(16)
     backward = operator == "resample_backward"
     if options["coordinates"] != "align_corners" and given != "size":
-        factors = [o / i * (1.0 if exact else s) for i, o, s in zip(src, dst, stretch)]
+        # Exact ratios lead to ties, where nearest depends on the rounding of the factor to float64.
+        exact = exact and options["mode"] != "nearest"
+        factors = [o / i * (1.0 if exact else s + 3e-6) for i, o, s in zip(src, dst, stretch)]
         if not options["antialias"] or all(f * i >= 0.5 for f, i in zip(factors, src)):
             options["scales"] = factors
     if operator == "resample_rows":
