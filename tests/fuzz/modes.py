@@ -37,14 +37,15 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def gradients(operator: Operator, problem: Problem) -> None:
-    """Of the first result that is not empty, by autograd, against those of the oracle in float64."""
+    """Of the first result that is not empty, by autograd, against the oracle's in float64."""
     call = problem.call()
     names = [n for n in operator.differentiable if torch.is_tensor(call.get(n))]
     names = [n for n in names if call[n].is_floating_point()]
     results = []
     upstream: Tensor | None = None
     for function, wide in ((operator.run, False), (operator.expected, True)):
-        leaves = {n: call[n].double() if wide else call[n].clone() for n in names}
+        leaves = {n: call[n].double() if wide else call[n] for n in names}
+        leaves = {n: leaf.detach() for n, leaf in leaves.items()}  # with their strides
         for leaf in leaves.values():
             leaf.requires_grad_()
         with torch.enable_grad():
@@ -63,7 +64,6 @@ def gradients(operator: Operator, problem: Problem) -> None:
     for name, ours, theirs in zip(names, *results):
         assert ours.shape == call[name].shape, f"gradient of {name} with sizes {ours.shape}"
         assert ours.dtype == call[name].dtype, f"gradient of {name} in {ours.dtype}"
-        # Sums may cancel, so a sum of magnitudes is at least as large as one of them.
         types = [call[n].dtype for n in names] + [upstream.dtype]
         tolerance = max(GRADIENT[t] for t in types)
         largest = max(1.0, theirs.abs().max().item()) if theirs.numel() else 1.0
