@@ -7,6 +7,7 @@
 #   make bench-summary  the documents' tables and pictures of speed-ups, from benchmarks/results
 #   make sanitize    the CUDA kernels, run on the CPU under AddressSanitizer and ThreadSanitizer, and
 #                    with planted mistakes; make sanitize-cpu  the CPU's kernels likewise
+#   make fuzz        random and hostile calls of every operator (SECONDS=600 SEED=0)
 #   make ecosystem   deployment beyond Python and torch: other runtimes, packages, builds
 #   make wheel       dist/: the sources, and a wheel for the torch at hand
 #   make wheel-matrix   the same for several torches, each in an environment of its own, and tried
@@ -22,13 +23,14 @@
 #   PYTHON=/path/to/python   use that environment's torch (the environment itself is left as it is)
 #   BASE_PYTHON=python3.12   the Python that environments are made from
 #   PIP_ARGS=...             passed to pip, such as another index for torch
+#   SECONDS=600 SEED=0       of fuzz
 #   GPU_ARCH=9.0a            what gpu-build compiles for where there is no GPU
 
 SHELL := /bin/bash
 .SHELLFLAGS := -e -o pipefail -c
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build build-native demo test sanitize sanitize-cpu ecosystem docs docs-links
+.PHONY: build build-native demo test fuzz sanitize sanitize-cpu ecosystem docs docs-links
 .PHONY: wheel wheel-matrix lint cuda-build clean help
 .PHONY: bench bench-choices bench-summary
 .PHONY: gpu gpu-10 gpu-build gpu-test gpu-memcheck gpu-bench
@@ -38,6 +40,8 @@ CUDA_TORCH := torch==2.14.1
 BUILD_TOOLS := ninja numpy 'setuptools>=70.1'
 WHEEL_TORCHES := 2.11.0 2.13.0 2.15.0
 BASE_PYTHON ?= python3
+SECONDS ?= 600
+SEED ?= 0
 
 # With PYTHON=, an overlay: an environment that sees the packages of the other one below its own.
 VENV := .venv$(subst /,-,$(PYTHON))
@@ -71,6 +75,9 @@ demo: $(VENV)/.examples
 test: $(VENV)/.packages
 	OMP_WAIT_POLICY=passive $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=10 \
 		$(ARGS)
+
+fuzz: $(VENV)/.packages
+	$(PY) tests/fuzz --seconds $(SECONDS) --seed $(SEED) $(ARGS)
 
 sanitize: $(VENV)/.packages
 	$(PY) -m pytest -m sanitizer tests/cuda $(ARGS)

@@ -24,9 +24,10 @@ inline bool holds(const c10::SymBool& condition) {
   return condition.expect_true(__FILE__, __LINE__);
 }
 
-// "float32", as Python names it.
+// "float32", as Python names it; an operator may be given None for a tensor.
 inline std::string dtype_name(c10::ScalarType type) {
-  return std::string(c10::getDtypeNames(type).first);
+  return type == c10::ScalarType::Undefined ? "no tensor"
+                                            : std::string(c10::getDtypeNames(type).first);
 }
 
 // ValueError unless both tensors live on one device.

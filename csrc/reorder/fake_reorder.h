@@ -104,9 +104,9 @@ inline FakeReorderArguments fake_reorder_backward_arguments(
     const ReorderOptions& options) {
   FakeReorderArguments call = fake_reorder_detail::arguments(grad, options);
   const char* op = options.names.op;
+  reorder_detail::check_type(mask.scalar_type() == c10::kByte, op, "mask", "uint8", mask);
   check_strided(op, "mask", mask);
   check_same_device(op, "mask", mask, "grad", grad);
-  reorder_detail::check_type(mask.scalar_type() == c10::kByte, op, "mask", "uint8", mask);
   TORCH_CHECK_VALUE(
       mask.dim() >= 1 && mask.dim() <= grad.dim() + 1,
       Expected(op) << "mask to have from 1 to " << grad.dim() + 1 << " dimensions, got sizes "

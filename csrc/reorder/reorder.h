@@ -248,6 +248,12 @@ at::Tensor reorder_backward_kernel(
         dtype_name(dtype.value_or(grad.scalar_type())));
   }
   const c10::SymIntArrayRef size = optional_size.value_or(c10::SymIntArrayRef());
+  TORCH_CHECK_VALUE(
+      size.size() <= kMaxDims, // as many as tags have letters for
+      "reorder_backward: expected size to have at most ",
+      kMaxDims,
+      " entries, got ",
+      size.size());
   const BackwardFormats formats = backward_formats(dst_format, src_format, size.size());
   return run(
       grad,

@@ -70,8 +70,13 @@ void resample_rows(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* st
   const auto factors = args[rows_arg::scales].toDoubleVector();
   const auto regions = argument(roi).toDoubleVector();
   check_length(name, "dst_size", c10::IntArrayRef(resized), sizes.size());
-  check_within(name, "", "src_size", c10::fromIntArrayRefSlow(sizes), 1);
-  check_within(name, "", "dst_size", c10::fromIntArrayRefSlow(resized), 1);
+  for (const auto& [list, list_name] : {std::pair(&sizes, "src_size"), {&resized, "dst_size"}}) {
+    const bool are_positive =
+        std::all_of(list->begin(), list->end(), [](int64_t n) { return n >= 1; });
+    TORCH_CHECK_VALUE(
+        are_positive,
+        Expected(name) << "every entry of " << list_name << " to be at least 1, got " << *list);
+  }
   const int64_t spatial = sizes.size(), d = args[rows_arg::axis].toInt();
   TORCH_CHECK_VALUE(
       d >= 0 && d < spatial,

@@ -31,6 +31,19 @@ def test_long_values_are_cut_short():
         assert len(str(failure.value)) < 400
 
 
+def test_halves_of_characters():
+    """Such a str has no UTF-8, and reaches no operator."""
+    for call in (
+        lambda: D.resample(IMAGE, (4, 4), mode="\ud800"),
+        lambda: D.reorder(IMAGE, "ab\udfffcd"),
+        lambda: D.convolution(NXC, XIO, activation="\ud800"),
+    ):
+        with pytest.raises(
+            ValueError, match=r"^\w+: expected \w+ to have whole characters, got '.*ud"
+        ):
+            call()
+
+
 def test_integers_of_other_kinds():
     expected = F.conv2d(IMAGE, WEIGHT, stride=2)
     for two in (np.int64(2), torch.tensor(2), [np.int32(2), 2]):

@@ -32,7 +32,7 @@ def rounded(exact, dtype):
         exponent -= 1  # now 2^exponent <= magnitude < 2^(exponent + 1)
     unit = Fraction(2) ** max(exponent - bits + 1, smallest)
     result = round(magnitude / unit) * unit  # Python rounds a fraction to even
-    return math.copysign(math.inf if result > largest else float(result), exact)
+    return math.copysign(math.inf if result > largest else float(result), 1 if exact > 0 else -1)
 
 
 def to_float(value, dtype):

@@ -76,6 +76,10 @@ def check_types(function: str, arguments: Mapping[str, tuple[object, str]]) -> N
             of_tensors = " (strided, neither quantized nor nested)" * isinstance(value, Tensor)
             expected = kind.replace("a Tensor", f"a Tensor{of_tensors}")
             raise TypeError(f"{function}: expected {name} to be {expected}, got {describe(value)}")
+        if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
+            raise ValueError(
+                f"{function}: expected {name} to have whole characters, got {describe(value)}"
+            )
         limit = 2**63 if "int" in kind else 2**1023
         if any(isinstance(n, int) and not -limit <= n < limit for n in _entries(value)):
             raise ValueError(f"{function}: expected {name} to fit in 64 bits, got {_short(value)}")
