@@ -74,7 +74,8 @@ def new_library() -> Path:
 
 def bits(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Comparable whatever they are, NaN included."""
-    return [t.detach().contiguous().view(-1).view(torch.uint8).clone() for t in tensors]
+    dense = [t.detach().clone(memory_format=torch.contiguous_format) for t in tensors]
+    return [t.view(-1).view(torch.uint8) for t in dense]
 
 
 def exhaust(call: Callable[[], Sequence[Tensor]], allocator: Allocator) -> int:
