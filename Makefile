@@ -7,6 +7,8 @@
 #   make bench-summary  the documents' tables and pictures of speed-ups, from benchmarks/results
 #   make sanitize    the CUDA kernels, run on the CPU under AddressSanitizer and ThreadSanitizer, and
 #                    with planted mistakes
+#   make test-large  tensors of more than 2^31 elements: 10 GB of memory
+#   make soak        memory over 100,000 steps of training (ARGS=--compiled)
 #   make ecosystem   deployment beyond Python and torch: other runtimes, packages, builds
 #   make wheel       dist/: the sources, and a wheel for the torch at hand
 #   make wheel-matrix   the same for several torches, each in an environment of its own, and tried
@@ -27,8 +29,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -e -o pipefail -c
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build build-native demo test sanitize ecosystem docs docs-links wheel wheel-matrix lint
-.PHONY: cuda-build clean help
+.PHONY: build build-native demo test test-large soak sanitize ecosystem docs docs-links wheel
+.PHONY: wheel-matrix lint cuda-build clean help
 .PHONY: bench bench-choices bench-summary
 .PHONY: gpu gpu-build gpu-test gpu-memcheck gpu-bench
 
@@ -70,6 +72,13 @@ demo: $(VENV)/.examples
 test: $(VENV)/.packages
 	OMP_WAIT_POLICY=passive $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=10 \
 		$(ARGS)
+
+# One at a time, for their memory.
+test-large: $(VENV)/.packages
+	$(PY) -m pytest -m large --durations=10 $(ARGS)
+
+soak: $(VENV)/.packages
+	$(PY) tests/faults/soak.py --steps 100000 $(ARGS)
 
 sanitize: $(VENV)/.packages
 	$(PY) -m pytest -m sanitizer $(ARGS)

@@ -103,14 +103,15 @@ def refused(x: Tensor) -> None:
 
 
 class Soak:
-    def __init__(self, compiled: bool) -> None:
+    def __init__(self, backend: str | None = None) -> None:
+        """`backend`: of torch.compile; None: eager."""
         torch.manual_seed(0)
         self.random = random.Random(0)
         self.models = {}
         for cls, sizes in MODELS.items():
             model = cls()
             optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-            call = torch.compile(model, backend="torch_dnnl", dynamic=True) if compiled else model
+            call = torch.compile(model, backend=backend, dynamic=True) if backend else model
             self.models[cls] = (call, optimizer, sizes)
 
     def step(self) -> None:
@@ -145,7 +146,7 @@ def main() -> int:
     parser.add_argument("--compiled", action="store_true", help="by the backend of torch.compile")
     parser.add_argument("--most", type=float, default=10, help="MB that may come on the way")
     arguments = parser.parse_args()
-    sets = Soak(arguments.compiled).run(arguments.steps)
+    sets = Soak("torch_dnnl" if arguments.compiled else None).run(arguments.steps)
     print(f"first {sets[0]:.1f} MB, last {sets[-1]:.1f} MB")
     return int(sets[-1] - sets[0] > arguments.most)
 

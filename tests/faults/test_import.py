@@ -1,5 +1,5 @@
-"""What import says where the package does not fit its torch, or a library is damaged: an ImportError
-in one sentence."""
+"""What import says where the package does not fit its torch, or a library is damaged: an
+ImportError in one sentence."""
 
 import ctypes
 import json

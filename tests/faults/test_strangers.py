@@ -1,5 +1,6 @@
-"""What a stranger may hand over: tags and other texts, sizes, state dicts, pickled modules. Each is an
-exception or a right result; none ends the process or takes long."""
+"""What a stranger may hand over: tags and other texts, sizes, state dicts, pickled modules.
+
+Each is an exception or a right result; none ends the process or takes long."""
 
 import copy
 import io
@@ -27,7 +28,7 @@ TEXTS = {
     "zeros": "aBcd" + "0" * 10**6 + "16b",
     "NUL": "nchw\0",
     "NUL first": "\0nhwc",
-    "unicode": "ｎｃｈｗ",
+    "unicode": "\uff4e\uff43\uff48\uff57",
     "combined": "nc\u0301hw",
     "surrogate": "nc\udc80hw",
     "right to left": "\u202enhwc",
@@ -71,13 +72,19 @@ def text_calls(text):
     )
 
 
+def is_refused(call):
+    try:
+        call()
+    except REFUSED:
+        return True
+    return False
+
+
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_texts(text):
     for name, call in text_calls(text):
         start = time.perf_counter()
-        with pytest.raises(REFUSED):
-            call()
-            pytest.fail(f"{name} was taken")
+        assert is_refused(call), name
         assert time.perf_counter() - start < 5, name
 
 
@@ -105,11 +112,14 @@ TAGS = st.one_of(
 @example("A2147483647a")
 @example("A65536a65536a")
 def test_tags(tag):
-    """A tag says one thing and is written in one way, or a ValueError says what is wrong with it."""
+    """A tag says one thing and is written in one way, or a ValueError says what is wrong."""
     try:
         format = formats.parse(tag)
+    except UnicodeError:  # no text of UTF-8
+        return
     except ValueError as error:
-        assert isinstance(error, UnicodeError) or ": expected " in str(error), error
+        if ": expected " not in str(error):
+            raise
         return
     assert sorted(format.order) == list(range(format.ndim))
     again = formats.parse(str(format))
@@ -131,13 +141,13 @@ HUGE = [2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**64, 10**30]
 @pytest.mark.parametrize("number", [*HUGE, *(-n for n in HUGE), 0, -1])
 def test_sizes(number):
     """Sizes that no memory has, and numbers that do not fit. What is refused takes no memory."""
-    nothing = torch.empty(0, 4, 6, 5)
+    nothing, blocked = torch.empty(0, 4, 6, 5), IMAGE.reshape(1, 1, 6, 5, 4)
     for call in (
         lambda: D.interpolate(IMAGE, size=(number, 3)),
         lambda: D.interpolate(IMAGE, scale_factor=float(number) * 2**32),
         lambda: D.resample(nothing, size=(number, number)),
         lambda: D.reorder(IMAGE, "nchw", src_format="nChw4c", size=(number, 4, 6, 5)),
-        lambda: D.reorder(IMAGE.reshape(1, 1, 6, 5, 4), "nchw", src_format="nChw4c", size=(number,) * 4),
+        lambda: D.reorder(blocked, "nchw", src_format="nChw4c", size=(number,) * 4),
         lambda: D.reorder(IMAGE, f"aBcd{number}b"),
         lambda: D.conv2d(IMAGE, WEIGHTS, padding=number),
         lambda: D.conv2d(IMAGE, WEIGHTS, padding=[(number, number), (0, 0)]),
@@ -210,7 +220,7 @@ def test_state_dicts(layer, x, assign):
                 continue
             assert y.shape[0] == 1
     for state in ({}, {**layer.state_dict(), "extra": torch.ones(3)}, {"weight.": torch.ones(1)}):
-        with pytest.raises(RuntimeError, match="Missing key|Unexpected key"):
+        with pytest.raises(RuntimeError, match=r"Missing key|Unexpected key"):
             copy.deepcopy(layer).load_state_dict(state)
 
 
