@@ -50,7 +50,9 @@ def test_tensors_and_scratch_of_kernels(allocator):
 
 
 def test_new_and_what_torch_takes_for_a_kernel():
-    """In a program of its own, as the library must be there first."""
+    """In a program of its own, as the library must be there first. What torch's oneDNN takes to
+    make the code for a size of matrices is taken before: it may end the process where that fails.
+    """
     environment = {
         **os.environ,
         "LD_PRELOAD": str(new_library()),

@@ -190,7 +190,7 @@ def name_of(layer):
 
 def tampered(value):
     """Values in the place of a tensor."""
-    yield value[..., :0]
+    yield value.new_zeros(0)
     yield value.new_zeros(3, 5, 2)
     yield value.new_zeros(())
     yield value.to(torch.complex64)
@@ -204,6 +204,7 @@ def tampered(value):
     yield "weights"
 
 
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")
 @pytest.mark.parametrize("assign", [False, True], ids=["copied", "assigned"])
 @pytest.mark.parametrize("layer, x", LAYERS, ids=[name_of(layer) for layer, _ in LAYERS])
 def test_state_dicts(layer, x, assign):
