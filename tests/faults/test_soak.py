@@ -5,7 +5,10 @@ import torch
 from soak import Soak
 
 
-@pytest.mark.parametrize("backend", [None, "aot_eager"], ids=["eager", "traced"])
+COMPILED = pytest.param("torch_dnnl", marks=pytest.mark.ecosystem)  # which takes minutes
+
+
+@pytest.mark.parametrize("backend", [None, COMPILED])
 def test_memory_is_flat(backend):
     """After the first half, in which most sizes are met for the first time. What would show is a
     tensor of each step: of 15 KB and more."""
