@@ -41,12 +41,12 @@ def test_tensors_and_scratch_of_kernels(allocator):
     """Of two threads, each of which has scratch of its own."""
     made = {}
     with threads(2):
-        for name, call in problems(4):
+        for name, call in problems(2):
             try:
                 made[name] = exhaust(call, allocator)
             except AssertionError as error:
                 raise AssertionError(f"{name}: {error}") from None
-    assert len(made) > 100 and max(made.values()) > 5
+    assert len(made) > 60 and max(made.values()) > 5
 
 
 def test_new_and_what_torch_takes_for_a_kernel():

@@ -4,7 +4,6 @@ import pytest
 import torch
 from soak import Soak
 
-
 COMPILED = pytest.param("torch_dnnl", marks=pytest.mark.ecosystem)  # which takes minutes
 
 
