@@ -273,10 +273,7 @@ def _explain_interpolate(
     recompute_scale_factor: bool | None,
     antialias: bool,
 ) -> None:
-    """Raises what torch raises for this call: its checks, in its order.
-
-    The caller raises any other error, as in `raise_as_torch`.
-    """
+    """Raises what torch raises, by its checks in its order; any other error, the caller raises."""
     if not isinstance(input, Tensor):
         raise AttributeError(f"interpolate: expected input to be a Tensor, got {describe(input)}")
     rank = input.dim()
