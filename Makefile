@@ -8,6 +8,8 @@
 #   make sanitize    the CUDA kernels, run on the CPU under AddressSanitizer and ThreadSanitizer, and
 #                    with planted mistakes; make sanitize-cpu  the CPU's kernels likewise
 #   make fuzz        random and hostile calls of every operator (SECONDS=600 SEED=0)
+#   make test-large  tensors of more than 2^31 elements: 10 GB of memory
+#   make soak        memory over 100,000 steps of training (ARGS=--compiled)
 #   make ecosystem   deployment beyond Python and torch: other runtimes, packages, builds
 #   make wheel       dist/: the sources, and a wheel for the torch at hand
 #   make wheel-matrix   the same for several torches, each in an environment of its own, and tried
@@ -30,7 +32,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -e -o pipefail -c
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build build-native demo test fuzz sanitize sanitize-cpu ecosystem docs docs-links
+.PHONY: build build-native demo test test-large soak fuzz sanitize sanitize-cpu ecosystem docs docs-links
 .PHONY: wheel wheel-matrix lint cuda-build clean help
 .PHONY: bench bench-choices bench-summary
 .PHONY: gpu gpu-10 gpu-build gpu-test gpu-memcheck gpu-bench
@@ -78,6 +80,13 @@ test: $(VENV)/.packages
 
 fuzz: $(VENV)/.packages
 	$(PY) tests/fuzz --seconds $(SECONDS) --seed $(SEED) $(ARGS)
+
+# One at a time, for their memory.
+test-large: $(VENV)/.packages
+	$(PY) -m pytest -m large --durations=10 $(ARGS)
+
+soak: $(VENV)/.packages
+	$(PY) tests/faults/soak.py --steps 100000 $(ARGS)
 
 sanitize: $(VENV)/.packages
 	$(PY) -m pytest -m sanitizer tests/cuda $(ARGS)

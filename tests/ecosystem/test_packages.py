@@ -1,5 +1,8 @@
 """The packages: what is in the sources and in a wheel, and a wheel in an environment of its own."""
 
+import base64
+import csv
+import hashlib
 import re
 import subprocess
 import sys
@@ -102,6 +105,21 @@ def test_wheel_has_what_runs(wheel):
         "torch_dnnl",
         f"{'-'.join(wheel.name.split('-')[:2])}.dist-info",
     }
+
+
+def test_wheel_is_what_its_record_says(wheel):
+    """Each file has its digest and size there, and none lies outside of the package."""
+    with zipfile.ZipFile(wheel) as files:
+        assert files.testzip() is None
+        (record,) = (n for n in files.namelist() if n.endswith(".dist-info/RECORD"))
+        rows = list(csv.reader(files.read(record).decode().splitlines()))
+        assert sorted(name for name, *_ in rows) == sorted(files.namelist())
+        for name, digest, size in rows:
+            assert not name.startswith("/") and ".." not in name.split("/")
+            if name != record:
+                content = files.read(name)
+                sha = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
+                assert (digest, int(size)) == (f"sha256={sha.decode()}", len(content)), name
 
 
 def test_index_can_show_the_description(wheel, sdist):

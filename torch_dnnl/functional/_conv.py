@@ -6,7 +6,7 @@ All of these functions call one operator, `torch_dnnl::convolution`, which valid
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -199,6 +199,7 @@ def _conv(
         return dst if batched else dst.squeeze(0)  # type: ignore[no-any-return]
     except Exception as error:
         _explain_conv(error, n, input, weight, bias, stride, padding, dilation, groups)
+        raise
 
 
 def check_ints(*values: Any) -> None:
@@ -236,7 +237,7 @@ def _explain_conv(
     padding: Any,
     dilation: object,
     groups: object,
-) -> NoReturn:
+) -> None:
     """Raises a RuntimeError for bad values, as torch does, and a TypeError for bad types."""
     function = f"conv{n}d"
     check_types(
@@ -292,8 +293,12 @@ _TORCH_NAMES = {
 
 def raise_as_torch(
     function: str, error: Exception, input: Tensor, weight: Tensor, bias: Tensor | None
-) -> NoReturn:
-    """Raises what torch raises for an operator's ValueError or TypeError, in torch's words."""
+) -> None:
+    """Raises what torch raises for an operator's ValueError or TypeError, in torch's words.
+
+    The caller raises any other error: raised here, it would refer to itself by this frame, and keep
+    the tensors of the call until garbage is collected.
+    """
     if isinstance(error, (ValueError, TypeError)):
         # torch raises NotImplementedError for a type without a kernel, and RuntimeError for types
         # that differ.
@@ -301,7 +306,6 @@ def raise_as_torch(
         is_type = isinstance(error, TypeError) and has_one_type
         refusal = NotImplementedError if is_type else RuntimeError
         raise refusal(in_words_of(function, error, _TORCH_NAMES)) from error
-    raise error
 
 
 def convolution(

@@ -193,6 +193,7 @@ def _conv_transpose(
         )
         check_rank(function, n, input)
         raise_as_torch(function, error, input, weight, bias)
+        raise
 
 
 def convolution_transpose(

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-try:
-    import torch_dnnl._python as _python
-except ImportError:  # built for another version of Python
-    _python = None
+from torch_dnnl._libraries import check_whole
+
+
+def _load() -> Any:
+    """The library; None where it was built for another version of Python, or is damaged."""
+    spec = find_spec("torch_dnnl._python")
+    try:
+        if spec is None or spec.origin is None:
+            return None
+        check_whole(Path(spec.origin))
+        return import_module("torch_dnnl._python")
+    except (ImportError, OSError):
+        return None
+
+
+_python = _load()
 
 
 def quick(operator: str) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ Both spell their arguments for one operator, `torch_dnnl::resample`, which valid
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -244,6 +244,7 @@ def interpolate(
     except Exception as error:
         given = (size, scale_factor, mode, align_corners, recompute_scale_factor, bool(antialias))
         _explain_interpolate(error, input, *given)
+        raise
 
 
 def _axis_by_axis(
@@ -271,8 +272,8 @@ def _explain_interpolate(
     align_corners: bool | None,
     recompute_scale_factor: bool | None,
     antialias: bool,
-) -> NoReturn:
-    """Raises what torch raises for this call: its checks, in its order."""
+) -> None:
+    """Raises what torch raises, by its checks in its order; any other error, the caller raises."""
     if not isinstance(input, Tensor):
         raise AttributeError(f"interpolate: expected input to be a Tensor, got {describe(input)}")
     rank = input.dim()
@@ -338,7 +339,6 @@ def _explain_interpolate(
     if isinstance(error, (ValueError, TypeError)):
         refusal = NotImplementedError if isinstance(error, TypeError) else RuntimeError
         raise refusal(in_words_of("interpolate", error, {"src": "input"})) from error
-    raise error
 
 
 def resample(

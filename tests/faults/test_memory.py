@@ -1,0 +1,74 @@
+"""Inputs whose memory is not torch's: the same results, and nothing is written there."""
+
+import numpy as np
+import pytest
+import torch
+from calls import with_gradients
+from elsewhere import MAKERS, odd_address, read_only_file
+from failing import bits
+from op_db import CASES
+
+import torch_dnnl.functional as D
+
+
+def by_maker(maker):
+    return maker.__name__
+
+
+@pytest.mark.parametrize("maker", MAKERS, ids=by_maker)
+def test_same_bits(maker):
+    """Every row of op_db, forward and backward. Strides are kept: other ones may be another
+    kernel's, whose sums differ."""
+    for case in CASES:
+        elsewhere = [maker(x) for x in case.inputs()]
+        before = bits(elsewhere)
+        own = [torch.empty_strided(x.shape, x.stride()).copy_(x) for x in elsewhere]
+        results = [
+            with_gradients(case.call, [x.requires_grad_() for x in tensors])
+            for tensors in (own, elsewhere)
+        ]
+        assert all(map(torch.equal, *map(bits, results))), case.name
+        assert all(map(torch.equal, bits(elsewhere), before)), case.name
+
+
+@pytest.mark.parametrize("maker", MAKERS, ids=by_maker)
+def test_integers(maker):
+    pixels = torch.randint(256, (2, 12, 9, 7), dtype=torch.uint8)
+    weights = torch.randint(-128, 128, (20, 12, 3, 3), dtype=torch.int8)
+    scale = torch.rand(20)
+    layout = {"data_format": "NCX", "weights_format": "OIX"}
+
+    def calls(pixels, weights, scale):
+        yield D.quantized_convolution(pixels, weights, weights_scale=scale, dst_scale=9.0, **layout)
+        yield D.interpolate(pixels, scale_factor=1.7, mode="bilinear", antialias=True)
+        yield D.reorder(pixels, "nChw8c", dtype=torch.int8, dst_scale=2.0)
+        yield D.reorder(weights, "OIhw4i16o4i", dtype=torch.float16, scale=scale, axis=0)
+
+    expected = bits(list(calls(pixels, weights, scale)))
+    results = bits(list(calls(maker(pixels), maker(weights), maker(scale))))
+    assert all(map(torch.equal, results, expected))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_odd_addresses_of_other_types(dtype):
+    """Types that NumPy lacks, too: their bytes."""
+    x, w = torch.randn(2, 8, 9, 11, dtype=dtype), torch.randn(16, 8, 3, 3, dtype=dtype)
+
+    def odd(t):
+        return odd_address(t.view(torch.uint8)).view(-1).view(dtype).view(t.shape)
+
+    assert odd(x).data_ptr() % 2 == 1
+    for call in (
+        lambda x, w: D.conv2d(x, w, padding=1),
+        lambda x, w: D.reorder(x, "nhwc", dtype=torch.float32, accumulate=odd(x).float()),
+        lambda x, w: D.interpolate(x, scale_factor=0.6, mode="bicubic", antialias=True),
+    ):
+        assert torch.equal(call(odd(x), odd(w)), call(x, w))
+
+
+def test_results_leave_as_they_came():
+    """To NumPy and by DLPack, without a copy."""
+    result = D.reorder(read_only_file(torch.rand(2, 3, 5, 4)), "nhwc")
+    for array in (result.numpy(), np.from_dlpack(result)):
+        assert array.ctypes.data == result.data_ptr()
+        assert array.strides == tuple(4 * s for s in result.stride())
