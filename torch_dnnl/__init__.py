@@ -19,8 +19,9 @@ try:
     import torch_dnnl._build as _build
 except ImportError:
     raise ImportError(
-        "torch_dnnl is not built: run `make` in its source tree, "
-        "or install it with `pip install --no-build-isolation .`"
+        "torch_dnnl is not built: run `make` in its source tree, or install it with "
+        "`pip install --no-build-isolation .` and start Python in another folder than that of the "
+        "sources"
     ) from None
 
 __version__: str = _build.version
