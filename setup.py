@@ -186,6 +186,9 @@ def library(
     # Contraction is off so that a formula rounds alike in every library; where a kernel wants FMA
     # it says so.
     host = ["-g0", "-fvisibility=hidden", "-ffp-contract=off"]
+    # Messages of asserts name files, which no user has at the place where they were compiled.
+    for folder, prefix in ((ROOT, "torch_dnnl"), (Path(torch.__file__).parent, "torch")):
+        host.append(f"-ffile-prefix-map={folder}={prefix}")
     # These warnings come from ATen's headers and from GCC's intrinsics, in hundreds.
     quiet = ["-Wno-unknown-pragmas", "-Wno-maybe-uninitialized"]
     quiet += ["-Wno-uninitialized", "-Wno-sign-compare"]

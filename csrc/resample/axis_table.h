@@ -300,17 +300,21 @@ TORCH_DNNL_HD inline double fixed_point_weight(double weight) {
   return scaled == weight * 0x1p22 && weight != 1 ? weight * (1 + 0x1p-21) : scaled * 0x1p-22;
 }
 
-// Row `o` of the table of a whole axis, as build_row has it.
-template <class Set>
-TORCH_DNNL_HD inline Range
-build_row_of_whole(const AxisSpec& a, int64_t o, const Set& set, double* taps) {
+// The taps strictly inside the support of the filter around a position, relative to its floor.
+TORCH_DNNL_HD inline Range taps_around(const AxisSpec& a, const Position& x) {
+  const double support = mul(filter_support(a.filter), filter_stretch(a));
+  return {
+      static_cast<int64_t>(std::floor(x.fraction - support)) + 1,
+      static_cast<int64_t>(std::ceil(x.fraction + support))};
+}
+
+// Which inputs row `o` of a whole axis reads; none outside of a region.
+TORCH_DNNL_HD inline Range range_of_row(const AxisSpec& a, int64_t o) {
   if (a.filter == Filter::area) {
     const __int128 in = a.in, index = o;
-    const int64_t begin = static_cast<int64_t>(index * in / a.out);
-    const int64_t end = static_cast<int64_t>(((index + 1) * in + a.out - 1) / a.out);
-    for (int64_t k = 0; k < end - begin; k++)
-      set(begin + k, k, 1.0 / static_cast<double>(end - begin));
-    return {begin, end};
+    return {
+        static_cast<int64_t>(index * in / a.out),
+        static_cast<int64_t>(((index + 1) * in + a.out - 1) / a.out)};
   }
   if (a.coordinates == Coordinates::tf_crop_and_resize) {
     const Position x = source_coordinate(a, o);
@@ -322,16 +326,27 @@ build_row_of_whole(const AxisSpec& a, int64_t o, const Set& set, double* taps) {
   }
   if (a.filter == Filter::nearest) {
     const int64_t index = clamp_index(nearest_index(a, o), a.in);
-    set(index, 0, 1.0);
     return {index, index + 1};
+  }
+  const Position x = source_coordinate(a, o);
+  const Range taps = taps_around(a, x);
+  return {clamp_index(x.floor + taps.begin, a.in), clamp_index(x.floor + taps.end - 1, a.in) + 1};
+}
+
+// Row `o` of the table of a whole axis, as build_row has it.
+template <class Set>
+TORCH_DNNL_HD inline Range
+build_row_of_whole(const AxisSpec& a, int64_t o, const Set& set, double* taps) {
+  const Range range = range_of_row(a, o);
+  if (a.filter == Filter::area || a.filter == Filter::nearest || range.count() == 0) {
+    for (int64_t k = 0; k < range.count(); k++)
+      set(range.begin + k, k, 1.0 / static_cast<double>(range.count()));
+    return range;
   }
 
   const Position x = source_coordinate(a, o);
   const double stretch = filter_stretch(a);
-  const double support = mul(filter_support(a.filter), stretch);
-  // The taps strictly inside the support, relative to x.floor.
-  int64_t low = static_cast<int64_t>(std::floor(x.fraction - support)) + 1;
-  int64_t high = static_cast<int64_t>(std::ceil(x.fraction + support)) - 1;
+  int64_t low = taps_around(a, x).begin, high = taps_around(a, x).end - 1;
   const auto compute = [&](int64_t k) {
     return tap_weight(a, (static_cast<double>(k) - x.fraction) / stretch);
   };
@@ -361,18 +376,17 @@ build_row_of_whole(const AxisSpec& a, int64_t o, const Set& set, double* taps) {
     total = sums_to_1 ? 1 : sum_of(low, high);
   }
   // Taps beyond an edge are clamped to it, where their weights add up.
-  const int64_t begin = clamp_index(x.floor + low, a.in);
   double sum = 0;
   for (int64_t k = low; k <= high; k++) {
     const int64_t at = clamp_index(x.floor + k, a.in);
     sum += tap(k);
     if (k == high || clamp_index(x.floor + k + 1, a.in) != at) {
       const double weight = sum / total;
-      set(at, at - begin, a.fixed_point ? fixed_point_weight(weight) : weight);
+      set(at, at - range.begin, a.fixed_point ? fixed_point_weight(weight) : weight);
       sum = 0;
     }
   }
-  return {begin, clamp_index(x.floor + high, a.in) + 1};
+  return range;
 }
 
 // Row `o` of the table: which inputs it reads. set(index, tap, weight) is called for each of them,

@@ -10,26 +10,21 @@
 
 namespace torch_dnnl {
 
-// The inputs that these outputs of a whole axis are made of. Rows of no taps, which are outside of
-// a region, come first and last.
-inline Range rows_read(const AxisSpec& axis, Range outputs) {
-  const auto row = [&](int64_t o) { return build_row(axis, o, [](int64_t, int64_t, double) {}); };
-  while (outputs.count() > 0 && row(outputs.begin).count() == 0)
-    outputs.begin++;
-  while (outputs.count() > 0 && row(outputs.end - 1).count() == 0)
-    outputs.end--;
-  if (outputs.count() == 0)
-    return {0, 0};
-  const Range first = row(outputs.begin), last = row(outputs.end - 1);
-  return {std::min(first.begin, last.begin), std::max(first.end, last.end)};
-}
-
 // The outputs of a whole axis that are made of these inputs.
 inline Range rows_made(const AxisSpec& axis, const Range& inputs) {
-  const Range readers = readers_of(inputs, axis.out, is_flipped(axis), [&](int64_t o) {
-    return build_row(axis, o, [](int64_t, int64_t, double) {});
-  });
+  const Range readers = readers_of(
+      inputs, axis.out, is_flipped(axis), [&](int64_t o) { return range_of_row(axis, o); });
   return inputs.count() > 0 && readers.count() > 0 ? readers : Range{0, 0};
+}
+
+// The inputs that these outputs of a whole axis are made of. Rows outside of a region have none.
+inline Range rows_read(const AxisSpec& axis, const Range& outputs) {
+  const Range made = rows_made(axis, {0, axis.in});
+  const Range some{std::max(outputs.begin, made.begin), std::min(outputs.end, made.end)};
+  if (some.count() <= 0)
+    return {0, 0};
+  const Range first = range_of_row(axis, some.begin), last = range_of_row(axis, some.end - 1);
+  return {std::min(first.begin, last.begin), std::max(first.end, last.end)};
 }
 
 // Makes an axis the part of an axis that the call says. Rows outside of the parts count as 0, so

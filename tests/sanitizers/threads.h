@@ -1,5 +1,5 @@
-// at::parallel_for over threads of the C++ library, whose starts and ends ThreadSanitizer knows. For
-// files that are compiled without OpenMP, but with INTRA_OP_PARALLEL.
+// at::parallel_for over threads of the C++ library, whose starts and ends ThreadSanitizer knows.
+// For files that are compiled without OpenMP, but with INTRA_OP_PARALLEL.
 #pragma once
 
 #include <cstdint>

@@ -156,9 +156,9 @@ template <class V>
     const auto x = load_register(elements(even) + i), y = load_register(elements(odd) + i);
     store_register<C>(
         element_of(a, b, 2 * i), shuffle(x, y, [](size_t i) { return i / 2 + i % 2 * step; }));
-    store_register<C>(
-        element_of(a, b, 2 * i + step),
-        shuffle(x, y, [](size_t i) { return (step + i) / 2 + i % 2 * step; }));
+    store_register<C>(element_of(a, b, 2 * i + step), shuffle(x, y, [](size_t i) {
+                        return (step + i) / 2 + i % 2 * step;
+                      }));
   }
   return {a, b};
 }

@@ -2,7 +2,6 @@
 #include <ATen/Context.h>
 
 #include <algorithm>
-#include <exception>
 
 #include "conv/cpu/shared/products/products.h"
 #include "core/cpu/simd.h"
@@ -60,13 +59,11 @@ bool try_products() {
         expected[i * n + j] += static_cast<float>(a[i * k + r]) * value;
     }
   }
-  try {
+  const bool can = can_do([&] { // not without oneDNN
     at::native::cpublas::brgemm(m, n, k, k, n, n, /*add_C=*/false, a, b, c, /*is_vnni=*/true);
     at::native::cpublas::brgemm_release();
-  } catch (const std::exception&) {
-    return false; // torch was built without oneDNN
-  }
-  return std::equal(c, c + m * n, expected);
+  });
+  return can && std::equal(c, c + m * n, expected);
 }
 
 } // namespace
@@ -117,12 +114,7 @@ bool FloatProducts::are_fast() {
     constexpr int64_t n = 16;
     const float a = 2, b[n] = {3};
     float c[n] = {};
-    try {
-      multiply({1, n, 1, 1, n, &a, b, c, /*adds=*/false});
-    } catch (const std::exception&) {
-      return false; // torch was built without oneDNN
-    }
-    return c[0] == a * b[0];
+    return can_do([&] { multiply({1, n, 1, 1, n, &a, b, c, /*adds=*/false}); }) && c[0] == a * b[0];
   };
   static const bool can = can_multiply();
   return can && at::globalContext().userEnabledMkldnn();

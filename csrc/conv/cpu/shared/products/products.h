@@ -9,6 +9,8 @@
 #include <ATen/native/CPUBlas.h>
 
 #include <cstdint>
+#include <exception>
+#include <new>
 #include <type_traits>
 
 #include "core/dispatch.h"
@@ -30,6 +32,20 @@ struct Product {
   C* c;
   bool adds; // to c
 };
+
+// Whether torch and the machine can do what f tries, which throws where they cannot. That memory is
+// wanting says nothing about them: who asks again may get an answer.
+template <class F>
+bool can_do(const F& f) {
+  try {
+    f();
+    return true;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
 
 // What the products of a kind have in common. Weight: the type of weights in memory. kPixelPack:
 // the channels of a pixel are filled up with zeros to a multiple of it. kTogether: a whole panel,
