@@ -10,7 +10,8 @@ import torch
 def _refuse(module: torch.nn.Module) -> NoReturn:
     raise NotImplementedError(
         f"torch.jit.script: expected no module of torch_dnnl.nn, got {type(module).__name__}: "
-        "use torch.jit.trace or torch.export, or script what torch_dnnl.revert(model) returns"
+        "use torch.jit.trace or torch.export, or, of a converted model, script what "
+        "torch_dnnl.revert(model) returns"
     )
 
 
