@@ -8,6 +8,7 @@
 #   make sanitize    the CUDA kernels, run on the CPU under AddressSanitizer and ThreadSanitizer, and
 #                    with planted mistakes
 #   make ecosystem   deployment beyond Python and torch: other runtimes, packages, builds
+#   make suites      other projects' test suites (ARGS=--write: the table of docs/reliability.md)
 #   make wheel       dist/: the sources, and a wheel for the torch at hand
 #   make wheel-matrix   the same for several torches, each in an environment of its own, and tried
 #   make docs        the site, in build/docs; make docs-links  whether its links to other sites work
@@ -27,7 +28,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -e -o pipefail -c
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build build-native demo test sanitize ecosystem docs docs-links wheel wheel-matrix lint
+.PHONY: build build-native demo test sanitize ecosystem suites docs docs-links lint
+.PHONY: wheel wheel-matrix
 .PHONY: cuda-build clean help
 .PHONY: bench bench-choices bench-summary
 .PHONY: gpu gpu-build gpu-test gpu-memcheck gpu-bench
@@ -77,6 +79,10 @@ sanitize: $(VENV)/.packages
 ecosystem: $(VENV)/.ecosystem
 	OMP_WAIT_POLICY=passive $(PY) -m pytest -m ecosystem -n 2 --dist loadfile --no-loadscope-reorder \
 		--durations=10 $(ARGS)
+
+# A quarter of an hour. What is not installed says so in its row.
+suites: $(VENV)/.suites
+	PYTHONPATH=tests OMP_WAIT_POLICY=passive $(PY) -m suites $(ARGS)
 
 # All CPU libraries, and CUDA's where they can be built. ARGS=--help: what else there is.
 wheel: $(VENV)/.wheel-tools
@@ -221,6 +227,10 @@ $(VENV)/.packages: pyproject.toml | build
 
 $(VENV)/.ecosystem: $(VENV)/.packages
 	$(PIP) install $(PIP_ARGS) --no-build-isolation -e '.[ecosystem]'
+	touch $@
+
+$(VENV)/.suites: $(VENV)/.packages
+	$(PIP) install $(PIP_ARGS) --no-build-isolation -e '.[suites]'
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.packages
