@@ -128,10 +128,11 @@ def assert_close(ours: Tensor, reference: Tensor, sums: float = 4e-6, roundings:
     assert bool((ours.isnan() == reference.isnan()).all()), "NaN in other places"
     reference = reference.nan_to_num(0, torch.inf, -torch.inf)
     if dtype in ROUNDING:
-        magnitude = reference.abs()
-        largest = magnitude[magnitude.isfinite()].max().item() if magnitude.isfinite().any() else 0
+        overflows = reference.to(dtype).isinf()
+        reference = torch.where(overflows, reference.sign() * torch.inf, reference)
+        magnitude = reference.abs().masked_fill(overflows, 0)
         sums = 1e-12 if dtype == torch.float64 else sums
-        limit = roundings * ROUNDING[dtype] * magnitude + sums * largest
+        limit = roundings * ROUNDING[dtype] * magnitude + sums * magnitude.max()
     else:
         limits = torch.iinfo(dtype)
         reference = reference.clamp(limits.min, limits.max)

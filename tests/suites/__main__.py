@@ -11,7 +11,6 @@ them). The exit status is 1 if a difference has no reason that the suite knows.
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import subprocess
 import sys
@@ -110,5 +109,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     sys.exit(main())
