@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from paths import ROOT
-from suites import SUITES, Case, KnownError, OutsideError, assert_close, missing, run
-from suites.__main__ import BEGIN, END, differences, rows_of, table
+from suites import SUITES, Case, KnownError, OutsideError, Row, assert_close, missing, run
+from suites.__main__ import BEGIN, END, HEAD, differences, rows_of, table, write
 
 
 def failing(error):
@@ -25,7 +25,8 @@ def test_cases_are_counted():
         "absent": failing(OutsideError("type int4")),
     }
     cases = [Case("values", name, check) for name, check in checks.items()]
-    suite = SimpleNamespace(TITLE="A suite", source=lambda: "it 1.0", cases=lambda: iter(cases))
+    parts = {"TITLE": "A suite", "source": lambda: "it 1.0", "cases": lambda: iter(cases)}
+    suite = SimpleNamespace(__name__="suites.jax_resize", **parts)
     (row,) = run(suite)
     assert (row.passed, row.total) == (1, 4)
     assert row.unexplained == [
@@ -34,8 +35,20 @@ def test_cases_are_counted():
     ]
     words = "1: it rounds twice; 2: without a known reason; beside these: type int4 (1)"
     assert differences(row) == words
-    assert table([row]).endswith(f"| A suite: it 1.0 | values | 1 / 4 | {words} |\n")
+    assert table([row]) == f"| `jax_resize` | A suite: it 1.0 | values | 1 / 4 | {words} |\n"
     assert run(suite, only="right")[0].total == 1
+
+
+def test_rows_take_the_place_of_the_suites(tmp_path, monkeypatch):
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}{END}after\n")
+    monkeypatch.setattr("suites.__main__.PAGE", page)
+    write([Row("opinfo", "a", "of"), Row("jax_resize", "b", "of")])
+    write([Row("jax_resize", "c", "of"), Row("onednn", "d", "of")])
+    text = page.read_text()
+    names = [line.split(" | ")[2] for line in text.splitlines() if line.startswith("| `")]
+    assert names == ["a", "d", "c"]
+    assert text.startswith(f"before\n{BEGIN}{HEAD}") and text.endswith(f"{END}after\n")
 
 
 def test_what_is_not_installed_is_said(monkeypatch):
@@ -79,6 +92,6 @@ def test_nan_and_infinities_have_their_places():
 def test_the_page_has_the_table():
     page = (ROOT / "docs" / "reliability.md").read_text()
     rows = page.partition(BEGIN)[2].partition(END)[0]
-    for title in ("OpInfo", "ONNX", "oneDNN", "torchvision", "TensorFlow", "JAX"):
-        assert title in rows, "run: make suites ARGS=--write"
+    for suite in SUITES:
+        assert f"| `{suite}` |" in rows, "run: make suites ARGS=--write"
     assert "without a known reason" not in rows

@@ -61,7 +61,7 @@ class Case:
 class Row:
     """A row of the table."""
 
-    suite: str
+    suite: str  # the module
     name: str
     source: str
     passed: int = 0
@@ -90,12 +90,12 @@ def run(suite: ModuleType, only: str = "") -> list[Row]:
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = True
     rows: dict[str, Row] = {}
-    source = suite.source()
+    module, source = suite.__name__.rpartition(".")[2], f"{suite.TITLE}: {suite.source()}"
     for case in suite.cases():
         name = f"{case.row}: {case.name}"
         if not re.search(only, name):
             continue
-        row = rows.setdefault(case.row, Row(suite.TITLE, case.row, source))
+        row = rows.setdefault(case.row, Row(module, case.row, source))
         try:
             case.check()
         except OutsideError as outside:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import platform
+import re
 import subprocess
 import sys
 import warnings
@@ -48,17 +49,32 @@ def differences(row: Row) -> str:
     return "; ".join(words)
 
 
+HEAD = """\
+| Suite | Of | Cases | Passed / all | What differs, and what is left out |
+|---|---|---|---|---|
+"""
+
+
 def table(rows: list[Row]) -> str:
-    lines = ["| Suite and version | Cases | Passed / all | What differs, and what is left out |"]
-    lines.append("|---|---|---|---|")
-    seen = ""
+    """Without its head."""
+    lines = []
     for row in rows:
-        suite = f"{row.suite}: {row.source}"
         passed = f"{row.passed} / {row.total}" if row.name else ""
-        shown = "" if suite == seen else suite
-        lines.append(f"| {shown} | {row.name} | {passed} | {differences(row)} |")
-        seen = suite
-    return "\n".join(lines) + "\n"
+        cells = (f"`{row.suite}`", row.source, row.name, passed, differences(row))
+        lines.append("| " + " | ".join(cells) + " |\n")
+    return "".join(lines)
+
+
+def write(rows: list[Row]) -> None:
+    """Into the page, in the place of what it has of the same suites."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    old, _, after = rest.partition(END)
+    parts = {}
+    for suite in SUITES:
+        kept = re.findall(rf"^\| `{suite}` .*\n", old, re.MULTILINE)
+        new = [row for row in rows if row.suite == suite]
+        parts[suite] = table(new) if new else "".join(kept)
+    PAGE.write_text(f"{before}{BEGIN}{HEAD}{''.join(parts.values())}\n{machine()}\n{END}{after}")
 
 
 def machine() -> str:
@@ -74,8 +90,8 @@ def machine() -> str:
     git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
     return (
-        f"{cpu} ({capability}), Python {platform.python_version()}, torch {torch.__version__}, "
-        f"commit {commit}."
+        f"Last run on: {cpu} ({capability}), Python {platform.python_version()}, "
+        f"torch {torch.__version__}, commit {commit}."
     )
 
 
@@ -87,8 +103,8 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.suites) - set(SUITES):
         parser.error(f"expected suite to be one of {', '.join(SUITES)}, got {', '.join(unknown)}")
-    if options.write and (options.only or options.suites):
-        parser.error("expected --write alone: the page has the table of all cases")
+    if options.write and options.only:
+        parser.error("expected --write without --only: the page has the numbers of all cases")
     rows: list[Row] = []
     # A process for each: these libraries have not been made to share one, and a crash is one row's.
     for name in options.suites or SUITES:
@@ -98,13 +114,11 @@ def main() -> int:
             except Exception as error:
                 found = [Row(name, "", "stopped", unexplained=[f"{name}: {error!r}"])]
         rows += found
-        print(table(found), flush=True)
+        print(table(found), end="", flush=True)
         for row in found:
             print("".join(f"    {line}\n" for line in row.unexplained[:20]), end="", flush=True)
-    if options.write:
-        text = PAGE.read_text()
-        before, after = text.partition(BEGIN)[0], text.partition(END)[2]
-        PAGE.write_text(f"{before}{BEGIN}{table(rows)}\nOn an {machine()}\n{END}{after}")
+        if options.write:
+            write(found)
     return int(any(row.unexplained for row in rows))
 
 
