@@ -5,8 +5,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 from paths import ROOT
-from suites import SUITES, Case, KnownError, OutsideError, Row, assert_close, missing, run
-from suites.__main__ import BEGIN, END, HEAD, differences, rows_of, table, write
+from suites import (
+    SUITES,
+    Case,
+    KnownError,
+    OutsideError,
+    Row,
+    assert_close,
+    missing,
+    rows_of,
+    run,
+)
+from suites.__main__ import BEGIN, END, HEAD, differences, table, write
 
 
 def failing(error):

@@ -13,9 +13,11 @@ and that is imported only where its packages are installed.
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
@@ -111,6 +113,14 @@ def run(suite: ModuleType, only: str = "") -> list[Row]:
         row.total += 1
     torch.use_deterministic_algorithms(False)
     return list(rows.values())
+
+
+def rows_of(name: str, only: str = "") -> list[Row]:
+    """Those of a suite, or the one that says what it lacks."""
+    warnings.simplefilter("ignore")
+    if absent := missing(name):
+        return [Row(name, "", f"not installed: {', '.join(absent)}")]
+    return run(import_module(f"suites.{name}"), only)
 
 
 def assert_close(ours: Tensor, reference: Tensor, sums: float = 4e-6, roundings: int = 1) -> None:

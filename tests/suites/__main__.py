@@ -15,9 +15,7 @@ import platform
 import re
 import subprocess
 import sys
-import warnings
 from concurrent.futures import ProcessPoolExecutor
-from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -25,18 +23,10 @@ import torch
 from paths import ROOT
 
 import torch_dnnl
-from suites import SUITES, Row, missing, run
+from suites import SUITES, Row, rows_of
 
 PAGE = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- suites: begin -->\n", "<!-- suites: end -->\n"
-
-
-def rows_of(name: str, only: str = "") -> list[Row]:
-    """Those of one suite, or the one that says what it lacks."""
-    warnings.simplefilter("ignore")
-    if absent := missing(name):
-        return [Row(name, "", f"not installed: {', '.join(absent)}")]
-    return run(import_module(f"suites.{name}"), only)
 
 
 def differences(row: Row) -> str:
