@@ -10,13 +10,14 @@ fixed point, may also be 1 off: docs/resample.md says why. Errors have the type 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import torch_dnnl.functional as D
-from suites import Case, OutsideError, assert_close
+from suites import Case, KnownError, OutsideError, assert_close
 from torch_dnnl import accelerate
 
 with torch.backends.__allow_nonbracketed_mutation():  # torch's tests take it from all others
@@ -39,13 +40,11 @@ def source() -> str:
     return f"torch {torch.__version__.split('+')[0]}"
 
 
-def area(input: Tensor, output_size: Any) -> Tensor:
-    rank = input.dim() - 2
-    if isinstance(output_size, int):
-        output_size = [output_size] * rank
-    if len(output_size) != rank:
-        raise OutsideError("no batch")
-    spatial = zip(output_size, input.shape[2:], strict=True)
+def area(rank: int, input: Tensor, output_size: Any) -> Tensor:
+    if input.dim() == rank + 1:
+        return area(rank, input[None], output_size)[0]
+    sizes = [output_size] * rank if isinstance(output_size, int) else output_size
+    spatial = zip(sizes, input.shape[2:], strict=True)
     return D.resample(input, [n if size is None else size for size, n in spatial], mode="area")
 
 
@@ -74,7 +73,7 @@ def ours_of(op: Any) -> Callable[..., Tensor]:
     if name == "_upsample_bilinear2d_aa":
         return antialiased
     if name.startswith("adaptive_avg_pool"):
-        return area
+        return partial(area, int(name[-2]))
     if name.startswith("upsample_"):
         mode = name.removeprefix("upsample_")
         corners = True if mode == "bilinear" else None
@@ -123,19 +122,32 @@ def assert_as_torch(ours: Tensor, torchs: Tensor, exact: Callable[[], Tensor]) -
     assert ours.stride() == torchs.stride(), f"strides {ours.stride()}, not {torchs.stride()}"
     if torch.equal(ours, torchs):
         return
-    if ours.dtype == torch.uint8 and (ours.int() - torchs.int()).abs().max() <= 1:
-        return
+    if ours.dtype == torch.uint8:
+        difference = (ours.int() - torchs.int()).abs()
+        if difference.max() <= 1:
+            return
+        if difference.max() == 2 and (difference == 2).double().mean() <= 1e-4:
+            raise KnownError("a byte in 10000 is 2 off torch's fixed point: docs/resample.md")
     assert_close(ours, exact())
 
 
-def check_values(op: Any, function: Callable[..., Tensor], sample: Any) -> None:
-    assert_as_torch(
-        call(function, sample), call(op, sample), lambda: call(op, widened(sample)).detach()
-    )
+def check_values(op: Any, function: Callable[..., Tensor], sample: Any, replaced: bool) -> None:
+    try:
+        torchs = call(op, sample)
+    except NotImplementedError:  # antialias of half types
+        if replaced:
+            check_error(function, sample, NotImplementedError)
+        else:
+            assert_close(call(function, sample), call(op, widened(sample)))
+        return
+    assert_as_torch(call(function, sample), torchs, lambda: call(op, widened(sample)).detach())
 
 
 def check_gradients(op: Any, function: Callable[..., Tensor], sample: Any) -> None:
-    result = call(op, sample)
+    try:
+        result = call(op, sample)
+    except NotImplementedError:
+        raise OutsideError("antialias of half types, which torch does not have") from None
     generator = torch.Generator().manual_seed(0)
     seed = torch.randn(result.shape, dtype=torch.float64, generator=generator).to(result.dtype)
     exact: list[Tensor] = []
@@ -149,12 +161,12 @@ def check_gradients(op: Any, function: Callable[..., Tensor], sample: Any) -> No
         assert_as_torch(our, their, lambda i=i: exact_gradient(i))
 
 
-def check_error(op: Any, function: Callable[..., Tensor], error: Any) -> None:
+def check_error(function: Callable[..., Tensor], sample: Any, kind: type[Exception]) -> None:
     try:
-        call(function, error.sample_input)
-    except error.error_type:
+        call(function, sample)
+    except kind:
         return
-    raise AssertionError(f"no {error.error_type.__name__}")
+    raise AssertionError(f"no {kind.__name__}")
 
 
 def cases() -> Iterator[Case]:
@@ -170,15 +182,12 @@ def cases() -> Iterator[Case]:
                     continue
                 for number, sample in samples(op, dtype):
                     label = f"{name}, {dtype}, {number}"
-                    arguments = (op, function, sample)
-                    yield Case(f"values, {where}", label, lambda a=arguments: check_values(*a))
+                    run = partial(check_values, op, function, sample, replaced)
+                    yield Case(f"values, {where}", label, run)
                     if dtype in FLOATING:
-                        yield Case(
-                            f"gradients, {where}", label, lambda a=arguments: check_gradients(*a)
-                        )
+                        run = partial(check_gradients, op, function, sample)
+                        yield Case(f"gradients, {where}", label, run)
             if op.error_inputs_func and not op.name.startswith(NOT_REPLACED):
                 for i, error in enumerate(op.error_inputs("cpu")):
-                    arguments = (op, function, error)
-                    yield Case(
-                        f"errors, {where}", f"{name}, {i}", lambda a=arguments: check_error(*a)
-                    )
+                    run = partial(check_error, function, error.sample_input, error.error_type)
+                    yield Case(f"errors, {where}", f"{name}, {i}", run)
