@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -155,6 +156,11 @@ def resampled(
     return logical(result, tag)
 
 
+def position_error(size: Sequence[int], out: Sequence[int]) -> float:
+    """Of oneDNN, relative to the largest value: its positions are float32, ours are exact."""
+    return 4e-6 + 2.0**-23 * max(*size, *out)
+
+
 def check_resampling(
     problem: tuple[int, int, tuple[int, ...], tuple[int, ...]],
     mode: str,
@@ -166,12 +172,12 @@ def check_resampling(
     if types[1] in (torch.int8, torch.uint8) and types[0] == torch.float32:
         input *= 90
     input = logical(laid_out(input, tag), tag)
-    ours = D.resample(input, out, mode=mode, dtype=types[1])
     theirs = resampled(input, out, mode, types[1], False)
+    ours = D.resample(input, out, mode=mode, dtype=types[1])
     if not types[1].is_floating_point and not torch.equal(ours, theirs):
         # In the middle between two integers, rounding errors choose one.
         theirs = resampled(input.float(), out, mode, torch.float32, False)
-    assert_close(ours, theirs, roundings=2)
+    assert_close(ours, theirs, position_error(size, out), roundings=2)
 
 
 def check_resampling_backward(
@@ -182,9 +188,10 @@ def check_resampling_backward(
 ) -> None:
     batch, channels, size, out = problem
     grad = logical(laid_out(random_image((batch, channels, *out), dtype), tag), tag)
+    theirs = resampled(grad, size, mode, dtype, True)
     x = torch.zeros((batch, channels, *size), dtype=dtype, requires_grad=True)
     (ours,) = torch.autograd.grad(D.resample(x, out, mode=mode), x, grad)
-    assert_close(ours, resampled(grad, size, mode, dtype, True), roundings=2)
+    assert_close(ours, theirs, position_error(size, out), roundings=2)
 
 
 def resampling() -> Iterator[Case]:
@@ -282,6 +289,8 @@ def reorders() -> Iterator[Case]:
         name = f"{problem}, {pair[0]} to {pair[1]}"
         kinds = (BY_NAME[pair[0]], BY_NAME[pair[1]])
         yield Case("reorder", name, partial(check_reorder, problem, kinds))
+        if math.prod(problem[0]) > 20000:
+            continue
         attributes: dict[str, dict[str, Any]] = {
             "scales": {"scaled": "common"},
             "scales per channel": {"scaled": "b"},
@@ -384,6 +393,8 @@ def check_convolution(shape: Convolution, last: bool, dtype: torch.dtype, which:
     options = problem.attributes()
     if which == "forward":
         tensors["bias"] = random_image([shape.outputs], dtype, 3)
+    problem.call(which, tensors, {})
+    if which == "forward":
         ours = D.convolution(views["src"], views["weights"], tensors["bias"], **options)
     elif which == "backward_data":
         arguments = (views["dst"], views["weights"], problem.size)
@@ -391,7 +402,6 @@ def check_convolution(shape: Convolution, last: bool, dtype: torch.dtype, which:
     else:
         arguments = (views["dst"], views["src"], problem.kernel)
         ours = OPS.convolution_backward_weights(*arguments, **options)
-    problem.call(which, tensors, {})
     # Sums of a few thousand products, in another order: a few more roundings than in a resize.
     assert_close(ours, problem.view(made, tensors[made]), sums=1e-5, roundings=2)
 
@@ -448,6 +458,8 @@ def convolutions() -> Iterator[Case]:
                     f"{shape.name}, {layout}, {kind}",
                     partial(check_convolution, shape, last, BY_NAME[kind], which),
                 )
+        if shape.products() > 4e6:
+            continue  # oneDNN has loops alone for bytes in these layouts without VNNI: seconds
         combinations: list[tuple[str, str, bool]] = [
             (source, target, scaled)
             for source in ("u8", "s8")

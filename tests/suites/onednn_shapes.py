@@ -8,6 +8,7 @@ at the end follow from the output's size where one is given, else they are those
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 Size = int | tuple[int, ...]
@@ -39,9 +40,14 @@ class Convolution:
         for (size, kernel, stride, begin, dilation), out in zip(columns, outs):
             covered = (kernel - 1) * dilation + 1
             n = (size + 2 * begin - covered) // stride + 1 if out is None else out
-            end = (n - 1) * stride + covered - size - begin
+            end = max(0, (n - 1) * stride + covered - size - begin)
             result.append((size, kernel, stride, begin, end, dilation, n))
         return result
+
+    def products(self) -> int:
+        """Of a batch of 2."""
+        pixels = math.prod(axis[1] * axis[-1] for axis in self.axes())
+        return 2 * self.outputs * (self.inputs // self.groups) * pixels
 
 
 # conv/shapes_basic: name, inputs, outputs, size, kernel, pad, stride, groups, output's size
