@@ -80,7 +80,7 @@ ecosystem: $(VENV)/.ecosystem
 	OMP_WAIT_POLICY=passive $(PY) -m pytest -m ecosystem -n 2 --dist loadfile --no-loadscope-reorder \
 		--durations=10 $(ARGS)
 
-# A quarter of an hour. What is not installed says so in its row.
+# Ten minutes. What is not installed says so in its row.
 suites: $(VENV)/.suites
 	PYTHONPATH=tests OMP_WAIT_POLICY=passive $(PY) -m suites $(ARGS)
 

