@@ -11,6 +11,7 @@
 #   make test-large  tensors of more than 2^31 elements: 10 GB of memory
 #   make soak        memory over 100,000 steps of training (ARGS=--compiled)
 #   make ecosystem   deployment beyond Python and torch: other runtimes, packages, builds
+#   make suites      other projects' test suites (ARGS=--write: the table of docs/reliability.md)
 #   make wheel       dist/: the sources, and a wheel for the torch at hand
 #   make wheel-matrix   the same for several torches, each in an environment of its own, and tried
 #   make docs        the site, in build/docs; make docs-links  whether its links to other sites work
@@ -32,8 +33,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -e -o pipefail -c
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build build-native demo test test-large soak fuzz sanitize sanitize-cpu ecosystem docs docs-links
-.PHONY: wheel wheel-matrix lint cuda-build clean help
+.PHONY: build build-native demo test test-large soak fuzz sanitize sanitize-cpu ecosystem suites
+.PHONY: docs docs-links wheel wheel-matrix lint cuda-build clean help
 .PHONY: bench bench-choices bench-summary
 .PHONY: gpu gpu-10 gpu-build gpu-test gpu-memcheck gpu-bench
 
@@ -97,6 +98,10 @@ sanitize-cpu: $(VENV)/.packages
 ecosystem: $(VENV)/.ecosystem
 	OMP_WAIT_POLICY=passive $(PY) -m pytest -m ecosystem -n 2 --dist loadfile --no-loadscope-reorder \
 		--durations=10 $(ARGS)
+
+# Ten minutes. What is not installed says so in its row.
+suites: $(VENV)/.suites
+	PYTHONPATH=tests OMP_WAIT_POLICY=passive $(PY) -m suites $(ARGS)
 
 # All CPU libraries, and CUDA's where they can be built. ARGS=--help: what else there is.
 wheel: $(VENV)/.wheel-tools
@@ -252,6 +257,10 @@ $(VENV)/.packages: pyproject.toml | build
 
 $(VENV)/.ecosystem: $(VENV)/.packages
 	$(PIP) install $(PIP_ARGS) --no-build-isolation -e '.[ecosystem]'
+	touch $@
+
+$(VENV)/.suites: $(VENV)/.packages
+	$(PIP) install $(PIP_ARGS) --no-build-isolation -e '.[suites]'
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.packages
