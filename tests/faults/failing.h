@@ -12,8 +12,8 @@ inline std::atomic<int64_t> asked{0};            // since fail_at()
 inline std::atomic<int64_t> at{0};               // which one fails; 0: none
 inline std::atomic<bool> is_on{false};
 
-// Counts an allocation; whether it is to fail. Later ones succeed: what handles the failure may need
-// memory.
+// Counts an allocation; whether it is to fail. Later ones succeed: what handles the failure may
+// need memory.
 inline bool fails() {
   return is_on && ++asked == at;
 }

@@ -1,9 +1,9 @@
-// The other memory: what C++ takes by `new`, and what torch, oneDNN in it and its allocator of tensors
-// ask the system for. To be loaded before the program, by LD_PRELOAD.
+// The other memory: what C++ takes by `new`, and what torch, oneDNN in it and its allocator of
+// tensors ask the system for. To be loaded before the program, by LD_PRELOAD.
 //
 // What fails: what the libraries of this project ask for themselves and what torch asks for below
-// their kernels. Not what torch asks for elsewhere, as its engine and the destructors of its nodes do
-// not survive that.
+// their kernels. Not what torch asks for elsewhere, as its engine and the destructors of its nodes
+// do not survive that.
 #include <link.h>
 #include <malloc.h>
 #include <unwind.h>
