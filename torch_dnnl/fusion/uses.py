@@ -73,7 +73,9 @@ class Uses:
             for layer in layers:
                 yield layer, cls is own
                 tree = definition(layer)
-                for node in ast.walk(tree) if tree is not None else ():
+                if tree is None:
+                    continue
+                for node in ast.walk(tree):
                     if isinstance(node, ast.Attribute) and node.attr not in _REACHING | {"forward"}:
                         is_own = is_name(node.value, own_name(tree))
                         is_tensor = not is_own and hasattr(torch.Tensor, node.attr)
