@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torch_dnnl._libraries import check_whole
+from torch_dnnl import _libraries
 
 try:
     import torch_dnnl._build as _build
@@ -69,7 +69,7 @@ def _load_libraries() -> None:
     problem = "" if built.split(".")[:2] == running.split(".")[:2] else "the versions differ"
     try:
         for path in () if problem else paths:
-            check_whole(Path(path))
+            _libraries.check_whole(Path(path))
             torch.ops.load_library(path)  # type: ignore[no-untyped-call]
     except OSError as error:
         problem = str(error.__cause__ or error)

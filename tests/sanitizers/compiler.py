@@ -150,7 +150,7 @@ def run_under(sanitizer: str | None) -> tuple[list[str], dict[str, str]]:
         environment["UBSAN_OPTIONS"] = "print_stacktrace=1"
         return [], environment
     # Of Python and torch, which are not instrumented, ThreadSanitizer would see half the locks.
-    options = "ignore_noninstrumented_modules=1:halt_on_error=1:exitcode=66"
+    options = "ignore_noninstrumented_modules=1:halt_on_error=1:exitcode=66:die_after_fork=0"
     environment["TSAN_OPTIONS"] = options
     # Its shadow has fixed addresses, which a randomised address space may take.
     setarch = shutil.which("setarch")
