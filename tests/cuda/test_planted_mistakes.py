@@ -17,7 +17,7 @@ from build import build, build_program
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="written for x86-64")
 
 WRONG = r"AssertionError"
-OVERRUN = r"AddressSanitizer: (heap-buffer-overflow|SEGV)"
+OVERRUN = r"AddressSanitizer: (heap-buffer-overflow|SEGV)|runtime error: index"
 RACE = r"ThreadSanitizer: data race(.*\n){1,12}.*"  # and the file
 
 WINDOW, SUM_ROWS = "resample/cuda/sliding_window.cu", "resample/cuda/sum_rows.cu"
