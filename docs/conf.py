@@ -1,8 +1,9 @@
 """The documentation site, which `make docs` writes to build/docs.
 
 Sphinx's source folder is the root of the repository, with this file named by `-c docs`. So
-README.md, CONTRIBUTING.md and CHANGELOG.md are pages as they are, and links between pages, and from
-pages to source files, mean the same on the site and where the files are read without it.
+README.md, CONTRIBUTING.md, SECURITY.md and CHANGELOG.md are pages as they are, and links between
+pages, and from pages to source files, mean the same on the site and where the files are read
+without it.
 """
 
 import re
@@ -20,7 +21,7 @@ project = "torch_dnnl"
 version = release = torch_dnnl.__version__
 root_doc = "docs/index"
 include_patterns = [
-    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**"),
+    *("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "docs/**"),
     *("benchmarks/results/README.md", "tools/emulator/README.md"),
 ]
 exclude_patterns = [".*", "build", "csrc", "examples", "tests", "torch_dnnl"]  # are not walked
