@@ -171,6 +171,18 @@ def test_windows_that_do_not_fit_are_refused(given, message):
         OPS.resample(image, (3, 7), window=given, extrapolation_value=1.0)
 
 
+def test_huge_wholes_take_no_time():
+    """Neither the rows nor the taps of one are run through to know what a part reads."""
+    widened = {"mode": "cubic", "antialias": True, "exclude_outside": True}
+    with pytest.raises(ValueError, match=f"window to have rows 0 to {2**47} of the source"):
+        OPS.resample(
+            torch.ones(1, 1, 1), [1], window=[2**47, 0, 1, 0], extrapolation_value=1.0, **widened
+        )
+    assert rows(0, 2, True, [2**62], [5], widened) == (0, 2)
+    outside = {"coordinates": "tf_crop_and_resize", "roi": [2.0, 3.0]}
+    assert rows(0, 2**62, False, [5], [2**62], outside) == (0, 0)
+
+
 def test_rows_outside_of_the_parts_count_as_0():
     """So parts of the source, or of the gradient, give parts of a sum."""
     src, dst, call = (9, 5), (6, 7), {"mode": "cubic", "antialias": True}

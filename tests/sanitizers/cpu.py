@@ -4,12 +4,13 @@ Torch itself is not instrumented; its allocators are seen, so that what lies bef
 tensor is known.
 """
 
+import ast
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
 from paths import ROOT
 
+import torch_dnnl
 from sanitizers.compiler import (
     INCLUDES,
     KERNELS,
@@ -23,21 +24,17 @@ from sanitizers.compiler import (
 
 THREADS = Path(__file__).with_name("threads.h")
 
-# As setup.py has them.
-CAPABILITIES = {
-    "default": [],
-    "avx2": ["-mavx2", "-mfma", "-mf16c"],
-    "avx512": [
-        *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"),
-        *("-mavx2", "-mfma", "-mf16c"),
-    ],
-}
 
-
-def capability() -> str:
-    """Whose kernels torch_dnnl takes here."""
-    used = torch.backends.cpu.get_cpu_capability().lower()
-    return next((name for name in ("avx512", "avx2") if used.startswith(name)), "default")
+def _flags_of(capability: str) -> list[str]:
+    """What setup.py compiles a library's vectors with."""
+    (flags,) = (
+        statement.value
+        for statement in ast.parse((ROOT / "setup.py").read_text()).body
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "CPU_FLAGS"
+    )
+    own: list[str] = eval(ast.unparse(flags))[capability]
+    defines = [f"-DCPU_CAPABILITY={capability.upper()}", f"-DCPU_CAPABILITY_{capability.upper()}"]
+    return [*defines, *own]
 
 
 def _flags(sanitizer: str) -> list[str]:
@@ -53,9 +50,7 @@ def _flags(sanitizer: str) -> list[str]:
 
 def build(sanitizer: str, mistake: Mistake | None = None) -> dict[str, str]:
     """The environment in which torch_dnnl takes the libraries."""
-    name = capability()
-    vectors = [f"-DCPU_CAPABILITY={name.upper()}", f"-DCPU_CAPABILITY_{name.upper()}"]
-    vectors += CAPABILITIES[name]
+    vectors = _flags_of(torch_dnnl.build_info()["cpu_capability"])
     parts = {
         "core": (_sources(lambda parts: not parts & {"cpu", "cuda", "python"}), []),
         "cpu": (_sources(lambda parts: "cpu" in parts), vectors),

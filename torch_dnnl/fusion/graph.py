@@ -325,7 +325,6 @@ class FusedCalls(torch.nn.Module):
     _fused_forward: Any = None
     _fused_hooks: tuple[dict[int, Any], ...] = ()
     _fused_parts: tuple[tuple[torch.nn.Module, tuple[torch.nn.Module | None, ...]], ...] = ()
-
     _fused_attributes: tuple[tuple[torch.nn.Module, str, Any], ...] = ()
     _fused_layers: tuple[torch.nn.Module, ...] = ()
 

@@ -144,7 +144,7 @@ def prefers_interpolation(input: Tensor, output: Tensor, mode: str, is_joined: b
     pixels of channels-last images, and areas of whole pixels; and linear interpolation of such
     images whose result is but a part of another tensor (`is_joined`), where it writes it at once.
     """
-    if input.device.type != "cpu":
+    if input.device.type != "cpu" or output.dtype != input.dtype:  # which autocast chose
         return False
     if input.requires_grad and torch.is_grad_enabled():
         return True

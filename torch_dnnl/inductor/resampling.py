@@ -32,8 +32,6 @@ def replace_interpolations(graph: Graph) -> None:
         mode, factors = call.arguments["mode"], call.arguments["scale_factor"]
         if input is None or output is None or not _has_one_rule(output, mode, factors):
             continue
-        if output.dtype != input.dtype:  # autocast's choice
-            continue
         antialias = call.arguments["antialias"]
         if prefers_interpolation(input, output, mode, _is_joined(node) and not antialias):
             node.target = _interpolate
@@ -42,8 +40,6 @@ def replace_interpolations(graph: Graph) -> None:
             input = _example(node.args[0] if node.args else node.kwargs["input"])
             output = _example(node)
             if input is None or output is None or input.dim() != n + 2:
-                continue
-            if output.dtype != input.dtype:
                 continue
             if prefers_interpolation(input, output, "area", _is_joined(node)):
                 node.target = _average_pool
