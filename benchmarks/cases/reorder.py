@@ -83,6 +83,7 @@ def layouts(x: Tensor) -> Iterator[Case]:
             lambda x: x.contiguous(),
             (nhwc,),
         )
+    yield Case("copy f32", lambda x: D.reorder(x, "nchw"), lambda x: x.clone(), (x,))
 
 
 def conversions(x: Tensor) -> Iterator[Case]:

@@ -21,15 +21,17 @@ def test_every_mantissa(divisor):
 
 
 @pytest.mark.parametrize("scale", [3e-44, 1e-38, 2e-19, 0.3, 5e18, 1e38, -0.3])
+@pytest.mark.parametrize("zero_point", [3, -(2.0**30), 2.0**41, -1.5 * 2.0**40])
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32])
-def test_numbers_of_every_size(scale, dtype):
+def test_numbers_of_every_size(scale, dtype, zero_point):
     exponents = torch.arange(-149, 128, dtype=torch.float64)
     sizes = (2**exponents).float() * 1.7
     edges = torch.tensor([0.0, -0.0, float("inf"), -float("inf")])
     halves = (torch.arange(-300, 300).double() + 0.5) * torch.tensor(scale).double()
     x = torch.cat([sizes, -sizes, edges, halves.float(), torch.tensor([float("nan")])])
-    zero_point = 3
-    result = D.reorder(x, dtype=dtype, dst_scale=scale, dst_zero_point=zero_point)
+    # Numbers have to be values of the type, tensors may have any.
+    shift = zero_point if zero_point == 3 else torch.tensor([zero_point])
+    result = D.reorder(x, dtype=dtype, dst_scale=scale, dst_zero_point=shift)
     limits = torch.iinfo(dtype)
     quotients = x / torch.tensor(scale) + zero_point
     exact = quotients.double().round().clamp(limits.min, limits.max).nan_to_num(0)

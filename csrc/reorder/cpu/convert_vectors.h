@@ -213,8 +213,10 @@ inline Ints to_limited_ints(Floats x, float high) {
   return to_ints(x == x ? limited : Floats{});
 }
 
-// kCount: 2 or, for types of one byte, 4 vectors make whole registers.
-template <class T, int kCount>
+// kCount: 2 or, for types of one byte, 4 vectors make whole registers. kFitInts, for AVX2 and
+// AVX-512: what becomes an integer of a byte is NaN or within int32, and saturates when it is
+// packed.
+template <bool kFitInts = false, class T, int kCount>
 C10_ALWAYS_INLINE void narrow(const Floats (&x)[kCount], T* to, bool streamed) {
   if constexpr (std::is_same_v<T, float>) {
     for (int k = 0; k < kCount; k++)
@@ -250,6 +252,8 @@ C10_ALWAYS_INLINE void narrow(const Floats (&x)[kCount], T* to, bool streamed) {
         codes[k] = narrow_float8<3, 7>(x[k], 448.0f);
       else if constexpr (std::is_same_v<T, c10::Float8_e5m2>)
         codes[k] = narrow_float8<2, 15>(x[k], 57344.0f);
+      else if constexpr (kFitInts)
+        codes[k] = to_ints(x[k]) & (std::is_signed_v<T> ? x[k] == x[k] : all(-1));
       else if constexpr (std::is_same_v<T, uint8_t>)
         codes[k] = to_ints(at_most(positive(x[k]), all(255.0f)));
       else

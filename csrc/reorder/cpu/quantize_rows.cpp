@@ -35,17 +35,19 @@ struct Block {
       ((vector[k] = f(vector[k], k)), ...);
     }(std::make_integer_sequence<int, kVectors>());
   }
-  template <class T>
+  template <bool kFitInts = false, class T>
   C10_ALWAYS_INLINE void store(T* to, bool streamed) const {
     [&]<int... k>(std::integer_sequence<int, k...>) __attribute__((always_inline)) {
       const Floats copy[] = {vector[k]...};
-      narrow(copy, to, streamed);
+      narrow<kFitInts>(copy, to, streamed);
     }(std::make_integer_sequence<int, kVectors>());
   }
 };
 
 class FloatRow {
  public:
+  static constexpr bool kFitInts = false; // what is computed, as narrow() has it
+
   FloatRow(const RowArgs<float>& s, int64_t row)
       : beta_(s.beta), round_before_zero_point_(s.round_before_zero_point) {
     for (int array = 0; array < kOperands; array++) {
@@ -95,6 +97,7 @@ class FloatRow {
 // Dequantization and quantization by numbers, in registers. What is not there is a
 // number that changes nothing, zeros' signs included.
 struct Dequantize {
+  static constexpr bool kFitInts = false;
   Floats zero_point, scale;
 
   template <class B>
@@ -104,11 +107,14 @@ struct Dequantize {
 };
 
 #if defined(__FMA__)
+// Quotients that are limited to what saturates in any case, so that nothing overflows.
 class DivideBy {
  public:
-  explicit DivideBy(float scale) : quotients_(scale), most_(all(0x1p40f * std::fabs(scale))) {}
+  static constexpr bool kLimits = true;
 
-  // What saturates in any case is limited first, so that nothing overflows.
+  DivideBy(float scale, float largest)
+      : quotients_(scale), most_(all(largest * std::fabs(scale))) {}
+
   C10_ALWAYS_INLINE Floats operator()(Floats v) const {
     return quotients_(at_least(at_most(v, most_), -most_));
   }
@@ -123,7 +129,9 @@ class DivideBy {
 #else
 class DivideBy {
  public:
-  explicit DivideBy(float scale) : scale_(all(scale)) {}
+  static constexpr bool kLimits = false;
+
+  DivideBy(float scale, float /*largest*/) : scale_(all(scale)) {}
 
   C10_ALWAYS_INLINE Floats operator()(Floats v) const {
     return v / scale_;
@@ -137,21 +145,39 @@ class DivideBy {
 };
 #endif
 
-struct Quantize {
-  DivideBy divide;
-  Floats zero_point;
-  bool round_before_zero_point;
+template <class Dst>
+class Quantize {
+ public:
+  static constexpr bool kFitInts = DivideBy::kLimits && sizeof(Dst) == 1;
+
+  Quantize(float scale, float zero_point, bool round_before_zero_point)
+      : divide_(scale, kLargest),
+        zero_point_(all(zero_point)),
+        round_before_zero_point_(round_before_zero_point) {}
 
   template <class B>
   C10_ALWAYS_INLINE void compute(int64_t /*begin*/, B& x) const {
-    x.update([&](Floats v, int) { return divide(v); });
-    if (round_before_zero_point)
+    x.update([&](Floats v, int) { return divide_(v); });
+    if (round_before_zero_point_)
       x.update([&](Floats v, int) { return round_even(v); });
-    x.update([&](Floats v, int) { return v + zero_point; });
+    x.update([&](Floats v, int) { return v + zero_point_; });
   }
+  static bool is_exact(float scale, float zero_point) {
+    return DivideBy::is_exact(scale) && std::fabs(zero_point) <= kLargest / 2;
+  }
+
+ private:
+  // Larger quotients saturate, whatever the zero point is; of bytes, within the range of int32.
+  static constexpr float kLargest = sizeof(Dst) == 1 ? 0x1p30f : 0x1p40f;
+
+  DivideBy divide_;
+  Floats zero_point_;
+  bool round_before_zero_point_;
 };
 
 struct Nothing {
+  static constexpr bool kFitInts = false;
+
   template <class B>
   C10_ALWAYS_INLINE void compute(int64_t /*begin*/, B& /*x*/) const {}
 };
@@ -200,7 +226,7 @@ run_row(const Arithmetic& arithmetic, const Src& src, Dst* to, const RowArgs<flo
     Block<kVectors> x;
     src.load(i, x);
     arithmetic.compute(i, x);
-    x.store(to + i, is_streamed);
+    x.template store<Arithmetic::kFitInts>(to + i, is_streamed);
   };
   for (int64_t i = 0; i < run; i += kBlock)
     run_block(std::min(i, run - kBlock));
@@ -255,20 +281,20 @@ void run_rows(const RowArgs<float>& s) {
     }
     return run_typed_rows<kFew, Dst>(Floats32{}, s, nothing);
   }
-  const auto divides_exactly = [&] {
-    bool is_exact = true;
-    for (int64_t row = 0; row < s.rows; row++)
-      is_exact &= DivideBy::is_exact(number(kDstScale, row, 1.0f));
-    return is_exact;
-  };
   if constexpr (std::is_integral_v<Dst>) {
+    const auto is_exact = [&] {
+      bool result = true;
+      for (int64_t row = 0; row < s.rows; row++) {
+        const float zero_point = number(kDstZeroPoint, row, -0.0f);
+        result &= Quantize<Dst>::is_exact(number(kDstScale, row, 1.0f), zero_point);
+      }
+      return result;
+    };
     if (!from_integers && !has_src_side && !has_sum && is_number(kDstScale) &&
-        is_number(kDstZeroPoint) && divides_exactly()) {
+        is_number(kDstZeroPoint) && is_exact()) {
       return run_typed_rows<kVectors, Dst>(Floats32{}, s, [&](int64_t row) {
-        return Quantize{
-            DivideBy(number(kDstScale, row, 1.0f)),
-            all(number(kDstZeroPoint, row, -0.0f)),
-            s.round_before_zero_point};
+        const float scale = number(kDstScale, row, 1.0f);
+        return Quantize<Dst>(scale, number(kDstZeroPoint, row, -0.0f), s.round_before_zero_point);
       });
     }
   } else if (

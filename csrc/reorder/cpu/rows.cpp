@@ -40,19 +40,16 @@ void move_short(const char* src, int64_t src_step, char* dst, int64_t dst_step, 
 constexpr int64_t kLongRun = 2048;
 
 void move_long(const char* src, char* dst, int64_t bytes, bool may_stream) {
-  constexpr int kVectors = 4;
-  constexpr int64_t size = sizeof(Floats), block = kVectors * size;
+  constexpr int64_t size = sizeof(Floats), block = 4 * size;
   int64_t i = 0;
   if (may_stream && !is_line(dst)) {
     i = kCacheLine - reinterpret_cast<uintptr_t>(dst) % kCacheLine;
     std::memcpy(dst, src, i);
   }
-  for (; i + block <= bytes; i += block) {
-    Floats x[kVectors];
-    std::memcpy(x, src + i, block);
-    for (int k = 0; k < kVectors; k++)
-      store_all(x[k], dst + i + k * size, may_stream);
-  }
+  // Vector by vector: compilers copy an array of them through memory, in smaller parts.
+  for (; i + block <= bytes; i += block)
+    for (int64_t k = i; k < i + block; k += size)
+      store_all(load_floats(reinterpret_cast<const float*>(src + k)), dst + k, may_stream);
   std::memcpy(dst + i, src + i, bytes - i);
 }
 
