@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "conv/conv.h"
+#include "conv/profiled.h"
 
 namespace torch_dnnl {
 
@@ -162,8 +163,11 @@ struct ConvOnDevice {
       [[maybe_unused]] const F& problem) {
     if constexpr (!is_meta) {
       const c10::DeviceGuard guard(out.device());
-      if (out.numel() > 0)
-        Device::compute(problem(), args.algorithm);
+      if (out.numel() == 0)
+        return;
+      const ConvProblem p = problem();
+      const CountedProducts counted(p);
+      Device::compute(p, args.algorithm);
     }
   }
 };

@@ -1,7 +1,9 @@
-"""What `torch.utils.flop_counter` counts of our operators, beside what it counts of torch's."""
+"""What torch counts of our operators: FlopCounterMode and the profiler, beside what they count of
+torch's."""
 
 import pytest
 import torch
+from torch.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 
 import torch_dnnl.functional as D
@@ -65,3 +67,41 @@ def test_operations_of_a_fused_activation(data_format, weights_format, src, weig
 
     products = 2 * 12 * 9 * 8 * 3 * 3 * 3
     assert flops_of(train) == 2 * products * (1 + src + weights)
+
+
+def profiled(call, **options):
+    with profile(**options) as profiler:
+        call()
+    return profiler.key_averages()
+
+
+@pytest.mark.parametrize("stride, padding, dilation, groups", [(1, 1, 1, 1), (2, 0, 2, 3)])
+def test_profiler_counts_forward_passes_as_those_of_torch(stride, padding, dilation, groups):
+    x = torch.randn(2, 6, 9, 8, requires_grad=True)
+    w = torch.randn(12, 6 // groups, 3, 2, requires_grad=True)
+
+    def train(module):
+        y = module.conv2d(x, w, torch.zeros(12), stride, padding, dilation, groups)
+        y.square().sum().backward()
+
+    def counted(module):
+        rows = profiled(lambda: train(module), with_flops=True)
+        return sum(row.flops for row in rows if "conv" in row.key)
+
+    assert counted(D) == counted(torch.nn.functional) > 0
+
+
+@pytest.mark.parametrize(
+    "spatial, kernel", [((11,), (5,)), ((9, 8), (3, 2)), ((5, 6, 7), (1, 2, 3))]
+)
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_profiler_counts_every_rank_and_layout(spatial, kernel, activation):
+    x, w = torch.randn(2, *spatial, 6), torch.randn(*kernel, 2, 12)
+    options = {"data_format": "NXC", "weights_format": "XIO", "groups": 3}
+
+    def call():
+        return D.convolution(x, w, pads_begin=1, pads_end=2, activation=activation, **options)
+
+    rows = profiled(call, with_flops=True)
+    assert sum(row.flops for row in rows) == 2 * call().numel() * w[..., 0].numel()
+    assert not any(row.key.startswith("aten::conv") for row in profiled(call))
