@@ -31,7 +31,8 @@ _OURS: dict[Class, Class] = {
     torch.nn.Upsample: nn.Upsample,
 }
 _THEIRS = {ours: theirs for theirs, ours in _OURS.items()}
-# timm's layer with TensorFlow's padding, where it is and where it was.
+# timm's layer with TensorFlow's padding, where it is and where it was. What it becomes has that
+# padding as `_call_padding`.
 _SAME = ("timm.layers.conv2d_same.Conv2dSame", "timm.models.layers.conv2d_same.Conv2dSame")
 
 # Values hold their keys, which are their bases, and go when no layer has them any more.
@@ -92,7 +93,7 @@ def replacement(old: Class) -> Class | None:
     if not _inherits(old, base, "forward"):
         if base is not torch.nn.Conv2d or _definer(old, "forward") not in _SAME:
             return None
-        members["forward"] = _same_forward
+        members |= {"forward": _same_forward, "_call_padding": "same_upper"}
     return make((old, _OURS[base]), members, replacement, old)
 
 
@@ -107,7 +108,7 @@ def _definer(cls: type, method: str) -> str:
 
 def _same_forward(self: nn.Conv2d, input: Tensor) -> Tensor:
     """TensorFlow's SAME, whatever `padding` is."""
-    options: Any = (self.stride, "same_upper", self.dilation, self.groups)
+    options: Any = (self.stride, self._call_padding, self.dilation, self.groups)
     return self._function(input, self.weight, self.bias, *options)
 
 

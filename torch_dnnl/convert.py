@@ -35,9 +35,11 @@ def convert(module: _M, inplace: bool = False, verbose: bool = False, fuse: bool
 
     With `fuse=True`, for inference:
 
-    - A batch norm is folded into the convolution before it, and an `Identity` takes its place. The
-      convolution gets new parameters, and always a bias; `state_dict` has neither the batch norm's
-      entries nor the old weights. The batch norm is never trained again.
+    - A batch norm is folded into the convolution before it, and an `Identity` takes its place. So
+      are torchvision's `FrozenBatchNorm2d`, and timm's `BatchNormAct2d` and
+      `FrozenBatchNormAct2d`, of which the activation stays. The convolution gets new parameters,
+      and always a bias; `state_dict` has neither the batch norm's entries nor the old weights. The
+      batch norm is never trained again.
     - A residual and an activation (relu, relu6, silu, exact gelu, sigmoid, tanh, hardswish) after a
       convolution are computed in its kernel, whether they are functions or modules, also of other
       people's that do nothing else. Their module stays but is not called.

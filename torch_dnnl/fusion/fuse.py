@@ -3,7 +3,7 @@
 What is changed is what can be proved from the code of the model's modules:
 
 - A batch norm is folded if no module's forward sees the convolution's result but to hand it to the
-  batch norm. The batch norm becomes an `Identity`.
+  batch norm. An `Identity` takes its place; of timm's, the activation that is its part.
 - A module's forward is replaced by its graph, in which sums and activations are arguments of the
   convolutions before them, if the graph is known to be all that the forward does.
 
@@ -24,7 +24,7 @@ import torch
 from torch import fx
 
 from torch_dnnl.fusion import graph as graphs
-from torch_dnnl.fusion.layers import HOOKS, can_fold, fold
+from torch_dnnl.fusion.layers import HOOKS, after_fold, can_fold, fold
 from torch_dnnl.fusion.uses import Uses, calls_alone, chained
 
 
@@ -35,7 +35,7 @@ def fuse(model: torch.nn.Module) -> dict[torch.nn.Module, list[str]]:
     for conv, norm in list(code.pairs()):
         if code.belongs_to(norm, conv) and can_fold(conv, norm) and fold(conv, norm):
             ((parent, name),) = code.owners[id(norm)]
-            parent._modules[name] = torch.nn.Identity().eval()
+            parent._modules[name] = after_fold(norm)
             done[conv] = ["batch norm"]
     for module in list(model.modules()):
         for layer, parts in graphs.install(module):
@@ -69,8 +69,9 @@ class _Code:
                 layer = graphs.called(module, node)
                 if layer is not None:
                     self.calls[id(layer)] += 1
-                if node.op == "get_attr":  # its weights are used: as if it was called twice
-                    self.calls[id(module.get_submodule(node.target.rpartition(".")[0]))] += 2
+                owner, _, _ = str(node.target).rpartition(".")
+                if node.op == "get_attr" and owner:  # its weights are used: as if called twice
+                    self.calls[id(module.get_submodule(owner))] += 2
         elif type(module).forward is not torch.nn.Module.forward:
             self.opaque[module] = Uses(graphs.as_written(module))
 

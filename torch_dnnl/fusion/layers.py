@@ -27,6 +27,13 @@ _NORMS: dict[type, int] = {  # and the number of spatial dimensions
     torch.nn.BatchNorm2d: 2,
     torch.nn.BatchNorm3d: 3,
 }
+# Others', which are known by what they are called: the same in two dimensions. timm's go on with
+# their `drop` and `act`.
+_NAMED_NORMS = (
+    "timm.layers.norm_act.BatchNormAct2d",
+    "timm.layers.norm_act.FrozenBatchNormAct2d",
+    "torchvision.ops.misc.FrozenBatchNorm2d",
+)
 
 
 class _Fused:
@@ -69,7 +76,7 @@ class _Fused:
 
 
 def _pads(layer: Any, input: Tensor) -> tuple[list[int], list[int]]:
-    padding = layer.padding
+    padding = getattr(layer, "_call_padding", layer.padding)
     if padding == "valid":
         padding = (0,) * len(layer.kernel_size)
     if isinstance(padding, str):
@@ -108,11 +115,9 @@ def _fits(residual: Any, input: Tensor, sizes: list[int]) -> bool:
     )
 
 
-def fused_class(old: _classes.Class) -> _classes.Class | None:
+def fused_class(old: _classes.Class) -> _classes.Class:
     """The class of a fused layer; `old` is what the layer's class was before the conversion."""
     ours = _classes.replacement(old) or old
-    if "forward" in vars(ours) and "_original_class" in vars(ours):
-        return None  # timm's, whose padding is not an attribute
     members = {"_original_class": None, "_fused_class": old}
     return _classes.make((_Fused, ours), members, fused_class, old)
 
@@ -140,24 +145,34 @@ def can_fuse(layer: torch.nn.Module) -> bool:
     convs = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
     transposed = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
     old = _classes.original(type(layer))
-    return (
-        isinstance(layer, (*convs, *transposed))
-        and old is not None
-        and not has_hooks(layer)
-        and fused_class(old) is not None
-    )
+    return isinstance(layer, (*convs, *transposed)) and old is not None and not has_hooks(layer)
 
 
 def make_fused(layer: torch.nn.Module) -> None:
     if not is_fused(layer):
         old = _classes.original(type(layer))
         assert old is not None
-        layer.__class__ = fused_class(old)  # type: ignore[assignment]
+        layer.__class__ = fused_class(old)
+
+
+def _norm_dims(norm: torch.nn.Module) -> int | None:
+    """The number of spatial dimensions of a batch norm."""
+    cls = type(norm)
+    return 2 if f"{cls.__module__}.{cls.__qualname__}" in _NAMED_NORMS else _NORMS.get(cls)
+
+
+def after_fold(norm: Any) -> Any:
+    """What takes the place of a batch norm that is folded: what it goes on with."""
+    rest = [norm._modules[name] for name in ("drop", "act") if name in norm._modules]
+    rest = [part for part in rest if type(part) is not torch.nn.Identity or has_hooks(part)]
+    if len(rest) == 1:
+        return rest[0]
+    return (torch.nn.Sequential(*rest) if rest else torch.nn.Identity()).eval()
 
 
 def can_fold(conv: Any, norm: Any) -> bool:
     """Whether a batch norm may become part of the convolution whose only consumer it is."""
-    if not can_fuse(conv) or _NORMS.get(type(norm)) != len(conv.kernel_size) or has_hooks(norm):
+    if not can_fuse(conv) or _norm_dims(norm) != len(conv.kernel_size) or has_hooks(norm):
         return False
     weight, mean = conv._parameters.get("weight"), norm._buffers.get("running_mean")
     if weight is None or mean is None or norm._buffers.get("running_var") is None:
@@ -165,7 +180,7 @@ def can_fold(conv: Any, norm: Any) -> bool:
     return (
         not conv.training
         and not norm.training
-        and norm.num_features == conv.out_channels
+        and mean.shape == (conv.out_channels,)
         and weight.device == mean.device
         and not parametrize.is_parametrized(norm)
     )

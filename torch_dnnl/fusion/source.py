@@ -13,6 +13,7 @@ import builtins
 import inspect
 import textwrap
 import types
+from collections import Counter
 from functools import cache, lru_cache
 from typing import Any
 
@@ -85,6 +86,8 @@ class _Method(ast.NodeVisitor):
         self.module, self.function, self.tree = module, function, tree
         self.own, *_ = function.__code__.co_varnames
         self.locals = set(function.__code__.co_varnames) - {self.own}
+        names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+        self.written = Counter(node.id for node in names if not _is_load(node))
         # None: somebody else calls it, in any way.
         self.known = {} if call is None else self._defaults(call)
         self.modules: set[str] = set()  # variables that stand for submodules
@@ -95,7 +98,7 @@ class _Method(ast.NodeVisitor):
         parameters = list(inspect.signature(self.function).parameters.values())
         given = {parameter.name for parameter in parameters[: len(call.args) + 1]}
         given |= {keyword.arg or "" for keyword in call.keywords}
-        given |= {n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name) and not _is_load(n)}
+        given |= set(self.written)
         free = [p for p in parameters if p.name not in given and isinstance(p.default, _CONSTANTS)]
         return {parameter.name: parameter.default for parameter in free}
 
@@ -168,7 +171,35 @@ class _Plain(_Method):
     def visit_Assign(self, node: ast.Assign) -> None:
         for target in node.targets:
             self._check_target(target)
-        self.visit(node.value)
+        if isinstance(node.value, ast.Call) and is_name(node.value.func, "getattr"):
+            target, *others = node.targets
+            if others or not isinstance(target, ast.Name) or self.written[target.id] != 1:
+                raise _Unclear
+            self.known[target.id] = self._got(node.value)
+        else:
+            self.visit(node.value)
+
+    def _got(self, call: ast.Call) -> Any:
+        """What `getattr(self, "name", default)` is, for tests of it."""
+        is_constant = all(isinstance(part, ast.Constant) for part in call.args[1:])
+        is_own = len(call.args) in (2, 3) and is_name(call.args[0], self.own)
+        if (
+            self._value(call.func) is not getattr
+            or not (is_constant and is_own)
+            or call.keywords
+            or not has_plain_attributes(type(self.module))
+        ):
+            raise _Unclear
+        _, name, *default = (getattr(part, "value", None) for part in call.args)
+        has_it = any(name in scope for scope in _scopes(self.module))
+        has_it |= inspect.getattr_static(type(self.module), name, _Unclear) is not _Unclear
+        if not has_it and not default:
+            raise _Unclear
+        value = _attribute(self.module, name) if has_it else default[0]
+        if not isinstance(value, (*_CONSTANTS, torch.nn.Module)):
+            raise _Unclear
+        self.takes_attributes = True
+        return value
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         self._check_target(node.target)
@@ -193,19 +224,30 @@ class _Plain(_Method):
         self.visit(node.body if self._test(node.test) else node.orelse)
 
     def visit_For(self, node: ast.For) -> None:
-        modules = self.module if is_name(node.iter, self.own) else self._value(node.iter)
-        if not isinstance(modules, _MODULES) or not isinstance(node.target, ast.Name):
-            raise _Unclear
-        if type(modules).__iter__ not in [kind.__iter__ for kind in _MODULES]:
+        if not self._is_over_children(node.iter):
+            modules = self.module if is_name(node.iter, self.own) else self._value(node.iter)
+            if not isinstance(modules, _MODULES):
+                raise _Unclear
+            if type(modules).__iter__ not in [kind.__iter__ for kind in _MODULES]:
+                raise _Unclear
+        if not isinstance(node.target, ast.Name):
             raise _Unclear
         self._check_target(node.target)
         self.modules.add(node.target.id)
         for statement in (*node.body, *node.orelse):
             self.visit(statement)
 
+    def _is_over_children(self, node: ast.expr) -> bool:
+        """Whether this is `self.children()`, of the submodules as they are registered."""
+        if not isinstance(node, ast.Call) or node.args or node.keywords:
+            return False
+        method = self._value(node.func)
+        return bool(method == types.MethodType(torch.nn.Module.children, self.module))
+
     def visit_Name(self, node: ast.Name) -> None:
         # Of submodules only calls are known; a global variable may get another value.
-        if node.id in self.modules or node.id not in self.locals:
+        is_module = isinstance(self.known.get(node.id), torch.nn.Module)
+        if node.id in self.modules or is_module or node.id not in self.locals:
             raise _Unclear
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
@@ -268,6 +310,20 @@ def _root(node: ast.AST) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
+def has_plain_attributes(cls: type) -> bool:
+    """Whether the attributes of a module are where torch looks for them."""
+    module: Any = torch.nn.Module
+    return (cls.__getattr__, cls.__getattribute__) == (  # type: ignore[attr-defined]
+        module.__getattr__,
+        module.__getattribute__,
+    )
+
+
+def _scopes(module: torch.nn.Module) -> tuple[dict[str, Any], ...]:
+    """Where a module's own attributes are."""
+    return vars(module), module._parameters, module._buffers, module._modules
+
+
 def _attribute(value: Any, name: str) -> Any:
     """An attribute, found without running anybody's code."""
     if isinstance(value, types.ModuleType):
@@ -278,7 +334,7 @@ def _attribute(value: Any, name: str) -> Any:
         return value  # tracing records what is taken from a tensor
     if not isinstance(value, torch.nn.Module):
         raise _Unclear
-    for scope in (vars(value), value._parameters, value._buffers, value._modules):
+    for scope in _scopes(value):
         if name in scope:
             return scope[name]
     static = inspect.getattr_static(type(value), name, _Unclear)

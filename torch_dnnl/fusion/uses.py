@@ -16,14 +16,17 @@ from typing import Any
 
 import torch
 
-from torch_dnnl.fusion.source import definition, is_name, own_name
+from torch_dnnl.fusion.source import definition, has_plain_attributes, is_name, own_name
 
-# What gives a module's submodules, or their tensors, to code that does not name them.
+# What gives submodules, or their tensors, to code that does not name them: functions, and
+# attributes beside them.
+_REACHING_FUNCTIONS = {"vars", "getattr", "eval", "exec", "super"}
 _REACHING = {
+    *_REACHING_FUNCTIONS,
     *("children", "named_children", "modules", "named_modules", "_modules", "get_submodule"),
     *("parameters", "named_parameters", "_parameters", "get_parameter", "state_dict", "apply"),
     *("buffers", "named_buffers", "_buffers", "get_buffer"),
-    *("items", "values", "__dict__", "vars", "getattr", "eval", "exec", "super"),
+    *("items", "values", "__dict__"),
     *("__getattr__", "__getattribute__"),
 }
 
@@ -40,10 +43,7 @@ class Uses:
         self.iterated: set[str] = set()  # attributes whose items a loop calls; "" is the module
         self.not_called: set[str] = set()  # attributes of which more may happen than a call
         cls = type(module)
-        self.reaches = "forward" in vars(module) or (
-            (cls.__getattr__, cls.__getattribute__)
-            != (torch.nn.Module.__getattr__, torch.nn.Module.__getattribute__)
-        )
+        self.reaches = "forward" in vars(module) or not has_plain_attributes(cls)
         self.forward = definition(inspect.unwrap(cls.forward))
         for function, is_own in self._functions(module):
             tree = definition(function)
@@ -112,9 +112,12 @@ class Uses:
                     self.elsewhere.add(node.attr)
                 if id(node) not in harmless | called | bases:
                     self.not_called.add(node.attr)
-            name = getattr(node, "attr", getattr(node, "id", None))
-            is_self = isinstance(node, ast.Name) and is_name(node, own) and id(node) not in bases
-            if (name in _REACHING or is_self) and id(node) not in harmless:
+            is_self = is_name(node, own) and id(node) not in bases
+            is_reaching = (
+                getattr(node, "attr", None) in _REACHING
+                or getattr(node, "id", None) in _REACHING_FUNCTIONS
+            )
+            if (is_reaching or is_self) and id(node) not in harmless:
                 self.reaches = True
 
     def may_reach(self, path: list[str]) -> bool:
