@@ -94,8 +94,41 @@ def hooked():
     return model
 
 
+class Items(nn.Module):
+    """Calls items of what it holds, in a forward that is no graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4))
+
+    def forward(self, x, times=1):
+        y = self.layers(x)
+        if times > 0:
+            y = y + self.layers[0](x)
+        return y
+
+
+class Parted(Items):
+    def forward(self, x, times=1):
+        return self.layers(x) + self.layers[:times](x)
+
+
+class Nested(Items):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([self.layers])
+
+    def forward(self, x, times=1):
+        y = self.layers[0](x)
+        return y + self.layers[0][0](x) if times > 0 else y
+
+
 @pytest.mark.parametrize(
-    "make", [Next, Named, State, Buffer, Visitor, Spelled, Alias, Decorated, Patched, hooked]
+    "make",
+    [
+        *(Next, Named, State, Buffer, Visitor, Spelled, Alias, Decorated, Patched, hooked),
+        *(Items, Parted, Nested),
+    ],
 )
 def test_forwards_that_reach_their_convolutions(make):
     model, x = ready(make()), torch.randn(2, 4, 6, 5)
@@ -103,6 +136,27 @@ def test_forwards_that_reach_their_convolutions(make):
     with torch.no_grad():
         torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
     assert sum(isinstance(layer, nn.BatchNorm2d) for layer in fused.modules()) >= 1
+
+
+class Branches(Items):
+    """Only whole items."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([self.layers])
+
+    def forward(self, x, times=1):
+        if times == 1:
+            return [self.layers[0](x)]
+        return [layer(x) for layer in self.layers]
+
+
+def test_calls_of_whole_items_are_no_hindrance():
+    model, x = ready(Branches()), torch.randn(2, 4, 6, 5)
+    fused = torch_dnnl.convert(model, fuse=True)
+    for times in (1, 2):
+        torch.testing.assert_close(fused(x, times), model(x, times), rtol=1e-4, atol=1e-5)
+    assert isinstance(fused.layers[0][1], nn.Identity)
 
 
 class ByMethod(Parts):

@@ -40,7 +40,7 @@ class Uses:
     def __init__(self, module: torch.nn.Module) -> None:
         self.mentioned: Counter[str] = Counter()  # every attribute
         self.elsewhere: set[str] = set()  # attributes that may be those of a submodule
-        self.iterated: set[str] = set()  # attributes whose items a loop calls; "" is the module
+        self.iterated: set[str] = set()  # attributes whose items are called; "" is the module
         self.not_called: set[str] = set()  # attributes of which more may happen than a call
         cls = type(module)
         self.reaches = "forward" in vars(module) or not has_plain_attributes(cls)
@@ -85,7 +85,12 @@ class Uses:
 
     def _look_at(self, tree: ast.FunctionDef, is_own: bool, wrapped: set[str]) -> None:
         own = own_name(tree)
-        called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        functions = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        called = {id(function) for function in functions}
+        for function in functions:  # an item of `self.layers[0](x)`
+            if isinstance(function, ast.Subscript) and isinstance(function.value, ast.Attribute):
+                called.add(id(function.value))
+                self.iterated.add(function.value.attr)
         bases = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         harmless = set()
         for node in ast.walk(tree):
