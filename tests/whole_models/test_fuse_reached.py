@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import inspect
 import weakref
 from typing import Any
 
@@ -185,8 +186,18 @@ class Quiet(Parts):
         return y
 
 
-def test_wrappers_and_types_are_no_hindrance():
-    model, x = ready(Quiet()), torch.randn(2, 4, 6, 5)
+class Filtered(Parts):
+    """Takes what its forward takes of what it is given."""
+
+    def forward(self, x, deep=False, **kwargs):
+        taken = inspect.signature(self.forward).parameters
+        kwargs = {name: value for name, value in kwargs.items() if name in taken}
+        return self(x, **kwargs) if deep else self.norm(self.conv(x))
+
+
+@pytest.mark.parametrize("cls", [Quiet, Filtered])
+def test_wrappers_types_and_signatures_are_no_hindrance(cls):
+    model, x = ready(cls()), torch.randn(2, 4, 6, 5)
     fused = torch_dnnl.convert(model, fuse=True)
     torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
     assert isinstance(fused.norm, nn.Identity)

@@ -92,10 +92,12 @@ class Uses:
                 called.add(id(function.value))
                 self.iterated.add(function.value.attr)
         bases = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-        harmless = set()
+        harmless = {id(function) for function in functions if is_name(function, own)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and getattr(node.func, "id", None) in wrapped:
                 harmless |= {id(argument) for argument in node.args[:1]}
+            if isinstance(node, ast.Attribute) and _is_of_arguments(node, tree):
+                harmless.add(id(node))
             if isinstance(node, ast.Attribute) and node.attr in ("dtype", "device"):
                 harmless |= {id(part) for part in ast.walk(node)} if _is_of_any(node) else set()
             if isinstance(node, (ast.If, ast.IfExp)):
@@ -141,6 +143,16 @@ def _wrapped_names(function: Any) -> set[str]:
     inner = getattr(function, "__wrapped__", None)
     outside = {} if inner is None else inspect.getclosurevars(function).nonlocals
     return {name for name, value in outside.items() if value is inner}
+
+
+def _is_of_arguments(node: ast.Attribute, tree: ast.FunctionDef) -> bool:
+    """Whether this is `kwargs.items` of the arguments, or the parameters of a signature."""
+    source = node.value
+    function = getattr(source, "func", None)
+    name = getattr(function, "attr", getattr(function, "id", None))
+    return (tree.args.kwarg is not None and is_name(source, tree.args.kwarg.arg)) or (
+        node.attr == "parameters" and name == "signature"
+    )
 
 
 def _is_of_any(node: ast.Attribute) -> bool:
