@@ -18,6 +18,7 @@ pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="written 
 
 WRONG = r"AssertionError"
 OVERRUN = r"AddressSanitizer: (heap-buffer-overflow|SEGV)|runtime error: index"
+MISALIGNED = r"runtime error: .*misaligned address"
 RACE = r"ThreadSanitizer: data race(.*\n){1,12}.*"  # and the file
 
 WINDOW, SUM_ROWS = "resample/cuda/sliding_window.cu", "resample/cuda/sum_rows.cu"
@@ -93,6 +94,14 @@ MISTAKES = {
     "reorder, packs: one pack more": (
         mistake_in(PACKS, "if (index >= box.packs)", "if (index > box.packs)"),
         *("address", OVERRUN, PACK_TESTS),
+    ),
+    "reorder, packs: whatever the alignment of the source": (
+        mistake_in(PACKS, "    most = std::min(most, src.bytes() / args.src_size);\n", ""),
+        *("address", MISALIGNED, PACK_TESTS),
+    ),
+    "reorder, converted rows: whatever the alignment": (
+        mistake_in(CONVERTED, " && Alignment(box, array, data, size).bytes() >= size * width", ""),
+        *("address", MISALIGNED, ROW_TESTS),
     ),
     "reorder, converted rows: one element more at the end": (
         mistake_in(CONVERTED, "if (e < count)\n          to[", "if (e <= count)\n          to["),
