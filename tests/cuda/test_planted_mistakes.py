@@ -95,13 +95,13 @@ MISTAKES = {
         mistake_in(PACKS, "if (index >= box.packs)", "if (index > box.packs)"),
         *("address", OVERRUN, PACK_TESTS),
     ),
-    "reorder, packs: whatever the alignment of the source": (
-        mistake_in(PACKS, "    most = std::min(most, src.bytes() / args.src_size);\n", ""),
-        *("address", MISALIGNED, PACK_TESTS),
+    "reorder, packs: wherever the tensor begins": (
+        Mistake(PACKS, "reorder/cuda/pack.h", "    add(data);\n", ""),
+        *("address", MISALIGNED, ("reorder_packs", "any_alignment")),
     ),
-    "reorder, converted rows: whatever the alignment": (
-        mistake_in(CONVERTED, " && Alignment(box, array, data, size).bytes() >= size * width", ""),
-        *("address", MISALIGNED, ROW_TESTS),
+    "reorder, converted rows: wherever the tensor begins": (
+        Mistake(CONVERTED, "reorder/cuda/pack.h", "    add(data);\n", ""),
+        *("address", MISALIGNED, ("reorder_packs", "any_alignment")),
     ),
     "reorder, converted rows: one element more at the end": (
         mistake_in(CONVERTED, "if (e < count)\n          to[", "if (e <= count)\n          to["),
