@@ -125,7 +125,6 @@ struct ConvOnDevice {
       bool bias,
       bool residual) {
     const FusedBackward call{
-        // with its outputs
         fused_backward_arguments(
             grad, value, activation, src, weights, src_size, kernel_size, options),
         grad,
@@ -138,7 +137,7 @@ struct ConvOnDevice {
         residual};
     if constexpr (!is_meta) {
       const c10::DeviceGuard guard(grad.device());
-      Device::fused_backward(call);
+      Device::fused_backward(call); // into its outputs
     }
     return {call.src_grad, call.weights_grad, call.bias_grad, call.residual_grad};
   }
