@@ -69,9 +69,12 @@ class _Code:
                 layer = graphs.called(module, node)
                 if layer is not None:
                     self.calls[id(layer)] += 1
-                owner, _, _ = str(node.target).rpartition(".")
-                if node.op == "get_attr" and owner:  # its weights are used: as if called twice
-                    self.calls[id(module.get_submodule(owner))] += 2
+                if node.op in ("call_module", "get_attr"):
+                    # What holds it, or whose weights it is, is used: as if it was called twice.
+                    owner, _, _ = str(node.target).rpartition(".")
+                    while owner:
+                        self.calls[id(module.get_submodule(owner))] += 2
+                        owner, _, _ = owner.rpartition(".")
         elif type(module).forward is not torch.nn.Module.forward:
             self.opaque[module] = Uses(graphs.as_written(module))
 
@@ -112,6 +115,8 @@ class _Code:
         for layer in (norm, conv):
             for module, path in self._above(layer, [], set()):
                 if any(vars(module).get(name) for name in HOOKS):  # which are given the module
+                    return False
+                if id(module) in self.held:
                     return False
                 uses = self.opaque.get(module)
                 is_seen = in_source and module is parent

@@ -92,11 +92,16 @@ def trace(module: torch.nn.Module, inlined: list[torch.nn.Module] | None = None)
     view = as_written(module)
     if isinstance(view, torch.jit.ScriptModule) or not source.is_plain(view):
         return None
+    if type(view).__call__ is not torch.nn.Module.__call__:
+        return None
     try:
         graph = _Tracer(inlined or []).trace(view)
     except Exception:  # whatever the code of others raises when it sees no tensors
         return None
     for node in graph.nodes:
+        layer = called(module, node)
+        if layer is not None and type(layer).__call__ is not torch.nn.Module.__call__:
+            return None  # what else it does is recorded too
         if node.op == "get_attr" and "_tensor_constant" in node.target:
             return None  # made by the forward
         if node.target is getattr and node.args[1] not in _ATTRIBUTES:
@@ -144,6 +149,9 @@ def _read_by_forward(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str
 def _whole_activation(module: torch.nn.Module) -> str | None:
     """The activation that is all that a module of other people's does."""
     if module._modules or module._parameters or module._buffers:
+        return None
+    code = getattr(_class_as_written(module).forward, "__code__", None)
+    if code is None or "getattr" in code.co_names:  # of a name that nobody watches
         return None
     if any(isinstance(value, types.MethodType) for _, _, value in _read_by_forward(module)):
         return None
@@ -260,6 +268,15 @@ def _holders(module: torch.nn.Module, graph: fx.Graph) -> list[torch.nn.Module]:
     return [module.get_submodule(prefix) for prefix in sorted(prefixes)]
 
 
+def _lists(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """The containers of a module, which a forward may loop over or test though they are empty."""
+    found: list[torch.nn.Module] = []
+    for child in module.children():
+        if isinstance(child, source.CONTAINERS):
+            found += [child, *_lists(child)]
+    return found
+
+
 def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str]]:
     """Lets a module call its convolutions with their epilogues; what they got, layer by layer."""
     if not module._modules or module.training:
@@ -271,7 +288,8 @@ def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str]]:
     watched = _to_look_into(module, graph)
     graph = trace(module, watched)
     assert graph is not None
-    opened = _holders(module, graph)
+    looked_into = [module, *watched]
+    opened = [*_holders(module, graph), *(part for m in looked_into for part in _lists(m))]
     for node in list(graph.nodes):
         layer = called(module, node)
         if type(layer) is torch.nn.Identity and not has_hooks(layer) and len(node.args) == 1:
@@ -293,10 +311,6 @@ def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str]]:
         module.__class__ = cls
         vars(module).update(
             _fused_forward=forward,
-            _fused_hooks=(
-                *(getattr(torch.nn.modules.module, f"_global{name}") for name in HOOKS),
-                *(vars(layer)[name] for layer in watched for name in HOOKS),
-            ),
             _fused_parts=tuple((part, tuple(part._modules.values())) for part in opened),
             _fused_attributes=tuple(attributes),
             _fused_layers=tuple(watched),
@@ -306,11 +320,20 @@ def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str]]:
 
 _NOTHING = {
     "_fused_forward": None,
-    "_fused_hooks": (),
     "_fused_parts": (),
     "_fused_attributes": (),
     "_fused_layers": (),
 }
+
+
+def _has_hooks_of_all() -> bool:
+    module = torch.nn.modules.module
+    return bool(
+        module._global_forward_hooks
+        or module._global_forward_pre_hooks
+        or module._global_backward_hooks
+        or module._global_backward_pre_hooks
+    )
 
 
 class FusedCalls(torch.nn.Module):
@@ -323,19 +346,18 @@ class FusedCalls(torch.nn.Module):
     """
 
     _fused_forward: Any = None
-    _fused_hooks: tuple[dict[int, Any], ...] = ()
     _fused_parts: tuple[tuple[torch.nn.Module, tuple[torch.nn.Module | None, ...]], ...] = ()
     _fused_attributes: tuple[tuple[torch.nn.Module, str, Any], ...] = ()
     _fused_layers: tuple[torch.nn.Module, ...] = ()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self.training or self._fused_forward is None or any(self._fused_hooks):
+        if self.training or self._fused_forward is None or _has_hooks_of_all():
             return super().forward(*args, **kwargs)
         for module, children in self._fused_parts:
             if tuple(module._modules.values()) != children:
                 return super().forward(*args, **kwargs)
         for module in self._fused_layers:
-            if "forward" in module.__dict__:
+            if "forward" in module.__dict__ or any(module.__dict__[name] for name in HOOKS):
                 return super().forward(*args, **kwargs)
         for module, name, value in self._fused_attributes:
             if getattr(module, name) is not value:
@@ -346,6 +368,18 @@ class FusedCalls(torch.nn.Module):
         super().__setattr__(name, value)
         if name != "training":
             vars(self)["_fused_forward"] = None
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        vars(self)["_fused_forward"] = None
+
+    def register_buffer(self, *args: Any, **kwargs: Any) -> None:
+        super().register_buffer(*args, **kwargs)
+        vars(self)["_fused_forward"] = None
+
+    def register_parameter(self, *args: Any, **kwargs: Any) -> None:
+        super().register_parameter(*args, **kwargs)
+        vars(self)["_fused_forward"] = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), **_NOTHING}

@@ -167,7 +167,9 @@ def after_fold(norm: Any) -> Any:
     rest = [part for part in rest if type(part) is not torch.nn.Identity or has_hooks(part)]
     if len(rest) == 1:
         return rest[0]
-    return (torch.nn.Sequential(*rest) if rest else torch.nn.Identity()).eval()
+    place = torch.nn.Sequential(*rest) if rest else torch.nn.Identity()
+    place.training = False  # of its own: a dropout may be in training mode
+    return place
 
 
 def can_fold(conv: Any, norm: Any) -> bool:
@@ -181,6 +183,7 @@ def can_fold(conv: Any, norm: Any) -> bool:
         not conv.training
         and not norm.training
         and mean.shape == (conv.out_channels,)
+        and (type(norm) in _NORMS or weight.dtype == mean.dtype)
         and weight.device == mean.device
         and not parametrize.is_parametrized(norm)
     )

@@ -28,6 +28,7 @@ _EXPRESSIONS = (
 _IN_TESTS = (ast.Compare, ast.BoolOp, ast.boolop, ast.cmpop, ast.unaryop)
 _CONSTANTS = (int, float, str, bool, type(None), torch.dtype, torch.device, torch.memory_format)
 _MODULES = (torch.nn.Sequential, torch.nn.ModuleList)
+CONTAINERS = (*_MODULES, torch.nn.ModuleDict)
 _is_scripting: Any = torch.jit.is_scripting  # type: ignore[attr-defined]
 
 
@@ -117,6 +118,8 @@ class _Method(ast.NodeVisitor):
                 kinds: Any = (*_CONSTANTS, torch.nn.Module) if is_own else types.ModuleType
                 if not isinstance(value, kinds) and value is not _is_scripting:
                     raise _Unclear
+                if isinstance(value, torch.nn.Module) and not _has_plain_truth(value):
+                    raise _Unclear
             elif not isinstance(node, (*_EXPRESSIONS, *_IN_TESTS)):
                 raise _Unclear
         code = compile(ast.Expression(test), "<test>", "eval")
@@ -196,7 +199,8 @@ class _Plain(_Method):
         if not has_it and not default:
             raise _Unclear
         value = _attribute(self.module, name) if has_it else default[0]
-        if not isinstance(value, (*_CONSTANTS, torch.nn.Module)):
+        is_module = isinstance(value, torch.nn.Module) and _has_plain_truth(value)
+        if not is_module and not isinstance(value, _CONSTANTS):
             raise _Unclear
         self.takes_attributes = True
         return value
@@ -319,6 +323,12 @@ def has_plain_attributes(cls: type) -> bool:
     )
 
 
+def _has_plain_truth(module: torch.nn.Module) -> bool:
+    """Whether a module is true as all are, or as long as it holds others."""
+    cls = type(module)
+    return not hasattr(cls, "__bool__") and (not hasattr(cls, "__len__") or cls in CONTAINERS)
+
+
 def _scopes(module: torch.nn.Module) -> tuple[dict[str, Any], ...]:
     """Where a module's own attributes are."""
     return vars(module), module._parameters, module._buffers, module._modules
@@ -334,10 +344,10 @@ def _attribute(value: Any, name: str) -> Any:
         return value  # tracing records what is taken from a tensor
     if not isinstance(value, torch.nn.Module):
         raise _Unclear
-    for scope in _scopes(value):
+    static = inspect.getattr_static(type(value), name, _Unclear)
+    for scope in _scopes(value)[: 1 if static is not _Unclear else None]:
         if name in scope:
             return scope[name]
-    static = inspect.getattr_static(type(value), name, _Unclear)
     if isinstance(static, types.FunctionType):
         return types.MethodType(static, value)
     if not isinstance(static, _CONSTANTS):

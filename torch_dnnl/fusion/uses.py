@@ -43,7 +43,11 @@ class Uses:
         self.iterated: set[str] = set()  # attributes whose items are called; "" is the module
         self.not_called: set[str] = set()  # attributes of which more may happen than a call
         cls = type(module)
-        self.reaches = "forward" in vars(module) or not has_plain_attributes(cls)
+        self.reaches = (
+            "forward" in vars(module)
+            or not has_plain_attributes(cls)
+            or any(_has_items_of_its_own(type(part)) for part in module.modules())
+        )
         self.forward = definition(inspect.unwrap(cls.forward))
         for function, is_own in self._functions(module):
             tree = definition(function)
@@ -64,7 +68,8 @@ class Uses:
         while wanted:
             cls, name = wanted.pop()
             function = inspect.getattr_static(cls, name, None)
-            function = getattr(function, "fget", getattr(function, "__func__", function))
+            for inner in ("fget", "__func__", "func"):
+                function = getattr(function, inner, function)
             if not callable(function) or (name != "forward" and _is_of_torch(function)):
                 continue
             layers = [function]
@@ -78,9 +83,8 @@ class Uses:
                 for node in ast.walk(tree):
                     if isinstance(node, ast.Attribute) and node.attr not in _REACHING | {"forward"}:
                         is_own = is_name(node.value, own_name(tree))
-                        is_tensor = not is_own and hasattr(torch.Tensor, node.attr)
                         found = {(c, node.attr) for c in ([cls] if is_own else classes)} - seen
-                        wanted += [] if is_tensor else found
+                        wanted += found
                         seen |= found
 
     def _look_at(self, tree: ast.FunctionDef, is_own: bool, wrapped: set[str]) -> None:
@@ -102,7 +106,7 @@ class Uses:
                 harmless |= {id(part) for part in ast.walk(node)} if _is_of_any(node) else set()
             if isinstance(node, (ast.If, ast.IfExp)):
                 tested = list(ast.walk(node.test))
-                if not any(isinstance(part, ast.NamedExpr) for part in tested):
+                if not any(_does_more(part, own) for part in tested):
                     harmless |= {id(part) for part in tested}
             if isinstance(node, (ast.For, ast.comprehension)):
                 harmless |= _iterated(node, tree, called)
@@ -136,6 +140,27 @@ class Uses:
             or (path[-2] if is_part else "") in self.iterated
             or bool(self.not_called.intersection(path[:-1]))
         )
+
+
+def _does_more(part: ast.AST, own: str) -> bool:
+    """Whether a part of a test may see more of the submodules than that there is one."""
+    if not isinstance(part, ast.Call):
+        return isinstance(part, (ast.NamedExpr, ast.Subscript))
+    of_names = all(isinstance(x, (ast.Name, ast.Constant)) for x in part.args[:1])
+    if is_name(part.func, "hasattr") or is_name(part.func, "isinstance"):
+        return not of_names
+    root = part.func
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    is_of_others = isinstance(part.func, ast.Attribute) and isinstance(root, ast.Name)
+    return not is_of_others or is_name(root, own) or bool(part.args)
+
+
+def _has_items_of_its_own(cls: type) -> bool:
+    """Whether calls, loops and items are not what they are in torch's own modules."""
+    names = ("__call__", "__getitem__", "__iter__", "children", "named_children", "named_modules")
+    methods = (inspect.getattr_static(cls, name, None) for name in names)
+    return not all(method is None or _is_of_torch(method) for method in methods)
 
 
 def _wrapped_names(function: Any) -> set[str]:
@@ -213,7 +238,8 @@ def chained(uses: Uses, first: str, second: str) -> bool:
     if {first, second} & uses.not_called or uses.mentioned[first] + uses.mentioned[second] != 2:
         return False
     for node in ast.walk(tree):
-        if _calls(node, own, second) and _calls(_only_argument(node), own, first):
+        inner = _only_argument(node) if _calls(node, own, second) else None
+        if _calls(inner, own, first) and _only_argument(inner) is not None:
             return True
         for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
             if isinstance(block, list) and _in_a_row(block, own, first, second):
@@ -249,7 +275,8 @@ def _calls(node: ast.AST | None, own: str, name: str) -> bool:
 
 
 def _only_argument(call: Any) -> ast.AST | None:
-    return call.args[0] if len(call.args) == 1 and not call.keywords else None
+    is_only = len(call.args) == 1 and not call.keywords
+    return call.args[0] if is_only and not isinstance(call.args[0], ast.Starred) else None
 
 
 def _in_a_row(block: list[ast.stmt], own: str, first: str, second: str) -> bool:
@@ -259,7 +286,8 @@ def _in_a_row(block: list[ast.stmt], own: str, first: str, second: str) -> bool:
         names = [t.id for s in (a, b) for t in s.targets if isinstance(t, ast.Name)]
         if len(a.targets) + len(b.targets) != 2:
             continue
-        if len(set(names)) == 1 and len(names) == 2 and _calls(a.value, own, first):
+        is_plain = _calls(a.value, own, first) and _only_argument(a.value) is not None
+        if len(set(names)) == 1 and len(names) == 2 and is_plain:
             argument = _only_argument(b.value) if _calls(b.value, own, second) else None
             if argument is not None and is_name(argument, names[0]):
                 return True
