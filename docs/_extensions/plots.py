@@ -56,7 +56,8 @@ def of_cases(columns: list[tuple[str, dict[str, tuple[str, str]], str]], height:
             points = [
                 (row["case"], float(row["ratio"])) for row in rows(file) if row["pass"] == wanted
             ]
-            names = names or [name for name, _ in points]
+            # A machine's table may be of before a case was added, or after.
+            names += [name for name, _ in points if name not in names]
             dots(axis, points, names, color=color, label=label)
         ratio_axis(axis, names, title)
     with_legend(figure, axes[0, 0], ncols=2)
