@@ -32,10 +32,16 @@ GROUPS: list[tuple[str, str, Callable[[Row], bool]]] = [
 ]
 
 
-def ratios(file: str, machine: str, wanted: Callable[[Row], bool]) -> list[float]:
-    """The peer's time / ours, of the rows that are wanted."""
+def rows(file: str, machine: str, wanted: Callable[[Row], bool]) -> list[Row]:
     with (RESULTS / f"{file}{machine}.csv").open() as lines:
-        return [float(row["ratio"]) for row in csv.DictReader(lines) if wanted(row)]
+        return [row for row in csv.DictReader(lines) if wanted(row)]
+
+
+def ratios(file: str, wanted: Callable[[Row], bool]) -> list[list[float]]:
+    """The peer's time / ours, for each machine, of the rows that are wanted and that all have."""
+    tables = [rows(file, machine, wanted) for machine in MACHINES]
+    common = set.intersection(*({row["case"] for row in table} for table in tables))
+    return [[float(row["ratio"]) for row in table if row["case"] in common] for table in tables]
 
 
 def mean(values: list[float]) -> float:
@@ -48,7 +54,7 @@ def table() -> str:
         "|---" * (2 + 2 * len(MACHINES)) + "|",
     ]
     for label, file, wanted in GROUPS:
-        columns = [ratios(file, machine, wanted) for machine in MACHINES]
+        columns = ratios(file, wanted)
         cells = [f"{mean(column):.1f} | {min(column):.2f}" for column in columns]
         lines.append(f"| {label} | {len(columns[0])} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -136,8 +142,8 @@ def draw(path: Path) -> None:
     colors = dict(zip(MACHINES, ("tab:blue", "tab:orange"), strict=True))
     figure, axis = plt.subplots(figsize=(8, 3.6), layout="constrained")
     for y, (_, file, wanted) in enumerate(GROUPS):
-        for machine, shift in zip(MACHINES, (-0.2, 0.2), strict=True):
-            values = sorted(ratios(file, machine, wanted))
+        columns = map(sorted, ratios(file, wanted))
+        for machine, values, shift in zip(MACHINES, columns, (-0.2, 0.2), strict=True):
             heights = [y + shift + 0.12 * math.sin(2.4 * i) for i in range(len(values))]
             axis.scatter(values, heights, s=7, alpha=0.5, linewidths=0, color=colors[machine])
             middle = mean(values)

@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from torch_dnnl import _classes
 from torch_dnnl.fusion import source
-from torch_dnnl.fusion.layers import HOOKS, can_fuse, has_hooks, make_fused
+from torch_dnnl.fusion.layers import can_fuse, has_hooks, make_fused
 
 _functional = torch.nn.functional
 _ACTIVATIONS: dict[Any, str] = {  # by module, function or method
@@ -139,10 +139,14 @@ def _activation(module: torch.nn.Module, node: Node) -> str | None:
     return name
 
 
+def _names_in_forward(module: torch.nn.Module) -> tuple[str, ...]:
+    code = getattr(_class_as_written(module).forward, "__code__", None)
+    return () if code is None else code.co_names
+
+
 def _read_by_forward(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str, Any]]:
     """The attributes of a module that its forward names, and what they are."""
-    code = getattr(_class_as_written(module).forward, "__code__", None)
-    names = () if code is None else code.co_names
+    names = _names_in_forward(module)
     return [(module, name, getattr(module, name)) for name in names if hasattr(module, name)]
 
 
@@ -150,8 +154,7 @@ def _whole_activation(module: torch.nn.Module) -> str | None:
     """The activation that is all that a module of other people's does."""
     if module._modules or module._parameters or module._buffers:
         return None
-    code = getattr(_class_as_written(module).forward, "__code__", None)
-    if code is None or "getattr" in code.co_names:  # of a name that nobody watches
+    if "getattr" in _names_in_forward(module):  # of a name that nobody watches
         return None
     if any(isinstance(value, types.MethodType) for _, _, value in _read_by_forward(module)):
         return None
@@ -357,7 +360,7 @@ class FusedCalls(torch.nn.Module):
             if tuple(module._modules.values()) != children:
                 return super().forward(*args, **kwargs)
         for module in self._fused_layers:
-            if "forward" in module.__dict__ or any(module.__dict__[name] for name in HOOKS):
+            if has_hooks(module):
                 return super().forward(*args, **kwargs)
         for module, name, value in self._fused_attributes:
             if getattr(module, name) is not value:
