@@ -93,7 +93,7 @@ sanitize: $(VENV)/.packages
 	$(PY) -m pytest -m sanitizer tests/cuda $(ARGS)
 
 sanitize-cpu: $(VENV)/.packages
-	$(PY) -m pytest -m sanitizer tests/sanitizers $(ARGS)
+	$(PY) -m pytest -m sanitizer -rP tests/sanitizers $(ARGS)
 
 ecosystem: $(VENV)/.ecosystem
 	OMP_WAIT_POLICY=passive $(PY) -m pytest -m ecosystem -n 2 --dist loadfile --no-loadscope-reorder \

@@ -54,7 +54,9 @@ def gradients(operator: Operator, problem: Problem) -> None:
             return  # and nothing to differentiate
         result = outputs[0]
         assert result.requires_grad, "the result has no gradient"
-        upstream = like(result) if upstream is None else upstream
+        if upstream is None:
+            upstream = like(result)
+            upstream *= operator.smooth(call) if operator.smooth else 1
         found = torch.autograd.grad(
             result, list(leaves.values()), upstream.to(result.dtype), allow_unused=True
         )

@@ -246,6 +246,8 @@ class Operator:
     # (<A x, y>, <x, A' y>, the sum of the absolute products); None if it is not linear.
     adjoint: Callable[[dict[str, Any]], tuple[Tensor, Tensor, Tensor]] | None = None
     differentiable: tuple[str, ...] = field(default=())  # arguments
+    # 1 for each value of the result of which rounding cannot change the derivative, else 0.
+    smooth: Callable[[dict[str, Any]], Tensor] | None = None
 
     def run(self, call: dict[str, Any]) -> Any:
         return getattr(torch.ops.torch_dnnl, self.name)(**call)

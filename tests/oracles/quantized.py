@@ -28,11 +28,11 @@ def sums(
     dilations: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """[N, O, *OX] of NCX images and OIX weights."""
+    """[N, O, *OX] of NCX images and OIX weights. Integers, so that no zero has a sign: 0 * -3 has."""
     pads = [pad for pair in zip(pads_begin, pads_end, strict=True) for pad in reversed(pair)]
     x = F.pad(src.double() - zero_point, pads[::-1])
     convolve = (F.conv1d, F.conv2d, F.conv3d)[src.dim() - 3]
-    return convolve(x, weights.double(), None, strides, 0, dilations, groups)
+    return convolve(x, weights.double(), None, strides, 0, dilations, groups) + 0.0
 
 
 def completed(

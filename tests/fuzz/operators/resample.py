@@ -260,7 +260,9 @@ def expected_rows(call: dict[str, Any]) -> tuple[int, int]:
         raise MemoryError("resample_rows: the matrix of so long an axis")
     matrix, _ = axes(call, call["src_size"], call["dst_size"])[call["axis"]]
     matrix = matrix.T if call["of_source"] else matrix
-    found = matrix[call["begin"] : call["end"]].any(0).nonzero().flatten().tolist()
+    weights = matrix[call["begin"] : call["end"]].abs()
+    # Less is the rounding of a weight that is 0.
+    found = (weights > 1e-10).any(0).nonzero().flatten().tolist()
     return (found[0], found[-1] + 1) if found else (0, 0)
 
 
