@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import types
+import weakref
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -35,24 +36,25 @@ def convert(module: _M, inplace: bool = False, verbose: bool = False, fuse: bool
 
     With `fuse=True`, for inference:
 
-    - A batch norm is folded into the convolution before it, and an `Identity` takes its place. So
-      are torchvision's `FrozenBatchNorm2d`, and timm's `BatchNormAct2d` and
-      `FrozenBatchNormAct2d`, of which the activation stays. The convolution gets new parameters,
-      and always a bias; `state_dict` has neither the batch norm's entries nor the old weights. The
-      batch norm is never trained again.
+    - A batch norm is folded into the weights of the convolution before it. So are torchvision's
+      `FrozenBatchNorm2d`, and timm's `BatchNormAct2d` and `FrozenBatchNormAct2d`, of which the
+      activation stays.
     - A residual and an activation (relu, relu6, silu, exact gelu, sigmoid, tanh, hardswish) after a
       convolution are computed in its kernel, whether they are functions or modules, also of other
-      people's that do nothing else. Their module stays but is not called.
+      people's that do nothing else.
 
-    What is fused follows from the source of the forwards, and what does not follow is left alone:
-    layers with hooks, batch norms within modules with hooks, layers that are used or kept in more
-    than one place, parametrized layers, results that something else may see. A module's forward
-    becomes its graph; it goes back to its own forward in training mode, when one of its attributes
-    or of an activation's is set, and while a submodule has hooks, or a forward that was set, which
-    the graph would miss, or there are hooks of all modules. Who keeps a layer outside of the model,
-    as in a global list, is not seen. Only a call of a layer by itself tells that a batch norm is
-    folded, and an image without a batch, which is refused. A fused model has the results of the
-    model up to rounding, and gradients for its inputs and parameters.
+    The model stays what it was: no parameter, buffer or submodule goes or changes, so `state_dict`
+    is the same, training goes on, and a layer that is called by itself has its own result. A
+    module's forward becomes its graph, in eval mode, where its source proves that the graph is all
+    that it does; a forward whose source does not, and a `GraphModule`, call their parts as before.
+    The forward of the class takes over in training mode, where an attribute, a submodule or a
+    method that the graph was made of is another one, where a layer that the graph calls otherwise
+    has hooks, and within `torch.compile`, `torch.export`, other tracing and `torch.func`. The
+    weights with their batch norms are kept beside the parameters, which takes as much memory again,
+    and are made anew when one of these is written to. What is written by way of `tensor.data` or a
+    NumPy array is seen after `train()` or `eval()`. The class of a fused module is a subclass of
+    its class, which `isinstance` does not tell, but `type(module) is` does. A fused model has the
+    results of the model up to rounding, and gradients for its inputs and parameters.
 
     Args:
         module: the model.
@@ -82,6 +84,7 @@ def convert(module: _M, inplace: bool = False, verbose: bool = False, fuse: bool
             "got training mode"
         )
     model = module if inplace else _StructuralCopy(module).result
+    fusion.fuse_copies(model)
     for name, layer in list(model.named_modules()):
         old = _classes.layer_class(layer)
         reason = _reason_to_leave(layer)
@@ -102,8 +105,8 @@ def revert(module: _M, inplace: bool = False) -> _M:
     """Replaces our layers in a model by torch's: the inverse of `convert`.
 
     The layers share the parameters, buffers and hooks of ours. Layers of subclasses get their class
-    back. Our other layers (`Conv`, `Resample`, `Reorder`, the quantized ones, and subclasses of
-    ours) stay.
+    back, and fused modules theirs. Our other layers (`Conv`, `Resample`, `Reorder`, the quantized
+    ones, and subclasses of ours) stay.
 
     Args:
         module: the model.
@@ -114,7 +117,7 @@ def revert(module: _M, inplace: bool = False) -> _M:
 
     Raises:
         TypeError: `module` is not a `torch.nn.Module`.
-        ValueError: a layer has a padding that torch lacks, or was fused. Nothing is changed then.
+        ValueError: a layer has a padding that torch lacks. Nothing is changed then.
 
     Example:
         >>> layer = revert(convert(torch.nn.Conv2d(3, 8, 3)))
@@ -124,14 +127,13 @@ def revert(module: _M, inplace: bool = False) -> _M:
     _check_module("revert", module)
     for name, layer in module.named_modules():
         what = name or "the model"
-        if fusion.is_fused(layer):
-            raise ValueError(f"revert: expected module to have no fused layers, {what} is one")
         if _theirs(layer) is not None and _torch_padding(layer) is None:
             raise ValueError(
                 f"revert: expected module to have paddings that torch's layers have, {what} got "
                 f"{layer.padding!r} with stride {layer.stride}"
             )
     model = module if inplace else _StructuralCopy(module).result
+    fusion.unfuse(model)
     for layer in list(model.modules()):
         if _theirs(layer) is not None:
             padding = _torch_padding(layer)
@@ -150,7 +152,8 @@ def _check_module(function: str, module: object) -> None:
 
 
 def _theirs(layer: torch.nn.Module) -> _classes.Class | None:
-    return _classes.original(_classes.layer_class(layer))
+    cls = _classes.layer_class(layer)
+    return _classes.original(cls) or vars(cls).get("_fused_class")
 
 
 def _torch_padding(layer: torch.nn.Module) -> Any:
@@ -225,6 +228,8 @@ class _StructuralCopy(Generic[_M]):
         self.result: _M = self._of(model)
 
     def _of(self, value: Any) -> Any:
+        if type(value) in weakref.ProxyTypes:  # of what may be gone
+            return value
         if id(value) in self._copies:
             return self._copies[id(value)]
         if id(value) in self._modules:

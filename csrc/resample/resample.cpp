@@ -82,6 +82,8 @@ void resample_rows(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* st
       d >= 0 && d < spatial,
       Expected(name) << "axis to be from 0 to " << spatial - 1 << ", got " << d);
   AxisSpec a = resample_detail::check_options(name, argument, factors, regions, spatial);
+  resample_detail::check_factors(
+      name, a, factors, c10::fromIntArrayRefSlow(sizes), c10::fromIntArrayRefSlow(resized));
   a.float64_index = args[rows_arg::is_double].toBool();
   a.in = sizes[d], a.out = resized[d];
   if (!factors.empty())

@@ -28,7 +28,7 @@ def sums(
     dilations: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """[N, O, *OX] of NCX images and OIX weights. Integers, so that no zero has a sign: 0 * -3 has."""
+    """[N, O, *OX] of NCX images and OIX weights. Integers: no zero has a sign, as 0 * -3 has."""
     pads = [pad for pair in zip(pads_begin, pads_end, strict=True) for pad in reversed(pair)]
     x = F.pad(src.double() - zero_point, pads[::-1])
     convolve = (F.conv1d, F.conv2d, F.conv3d)[src.dim() - 3]

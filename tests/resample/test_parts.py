@@ -205,3 +205,11 @@ def test_rows_outside_of_the_image_are_refused():
         rows(2, 7, False, (9, 5), (6, 7), {})
     with pytest.raises(ValueError, match="resample_rows: expected axis"):
         OPS.resample_rows(0, 1, False, [9], [6], 1, False, *DEFAULTS.values())
+
+
+def test_rows_have_the_factors_of_resample():
+    corners = {"coordinates": "align_corners", "scales": [1.0]}
+    with pytest.raises(ValueError, match="resample_rows: expected scale_factor"):
+        rows(0, 1, False, [1], [2], corners)
+    with pytest.raises(ValueError, match="resample_rows: expected scale_factor"):
+        rows(0, 1, False, [1], [2], {"antialias": True, "scales": [0.25]})

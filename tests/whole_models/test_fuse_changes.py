@@ -26,10 +26,15 @@ def test_needs_eval_mode():
         torch_dnnl.convert(nn.Sequential(nn.Conv2d(1, 1, 1)), fuse=True)
 
 
-def test_no_way_back():
-    fused = torch_dnnl.convert(ready(Block(None)), fuse=True)
-    with pytest.raises(ValueError, match=r"revert: expected .* no fused layers, conv1 is one"):
-        torch_dnnl.revert(fused)
+@pytest.mark.parametrize("inplace", [False, True])
+def test_way_back(inplace):
+    model = ready(block_with_downsample())
+    fused, x = torch_dnnl.convert(model, fuse=True), torch.randn(1, 4, 5, 5)
+    back = torch_dnnl.revert(fused, inplace=inplace)
+    assert [type(m) for m in back.modules()] == [type(m) for m in model.modules()]
+    torch.testing.assert_close(back(x), model(x), rtol=0, atol=0)
+    if not inplace:
+        assert operators(fused, x).count("convolution_fused") == 2
 
 
 def test_verbose(capsys):
@@ -67,11 +72,11 @@ def test_training_mode_and_changes_take_the_forward_of_the_class():
     model = ready(block_with_downsample())
     fused, x = torch_dnnl.convert(model, fuse=True), torch.randn(1, 4, 5, 5)
     expected = fused(x)
-    fused.train()
-    assert "relu" in operators(fused, x)
-    torch.testing.assert_close(fused(x), expected, rtol=1e-4, atol=1e-5)
-    fused.eval()
+    torch.testing.assert_close(fused.train()(x), model.train()(x), rtol=1e-4, atol=1e-5)
+    fused.load_state_dict(model.state_dict())
+    torch.testing.assert_close(fused.eval()(x), model.eval()(x), rtol=1e-4, atol=1e-5)
     assert "relu" not in operators(fused, x)
+    assert not torch.allclose(fused(x), expected)
     fused.relu = nn.Tanh()
     changed = copy.deepcopy(model)
     changed.relu = nn.Tanh()
@@ -144,10 +149,10 @@ def test_hooks_that_come_later_run(name):
     for network in (fused, copied):
         torch.testing.assert_close(network(x), expected, rtol=1e-4, atol=1e-5)
     assert len(calls) == 2
-    with torch.no_grad():
-        before = {"conv": model.conv, "conv.0": model.conv[0], "conv.0.2": model.conv[0]}
-        values = before[name](x) if name in before else model.conv(x)
-    torch.testing.assert_close(calls[0], values, rtol=1e-4, atol=1e-5)
+    seen = []
+    model.get_submodule(name).register_forward_hook(lambda module, args, out: seen.append(out))
+    model(x)
+    torch.testing.assert_close(calls[0], seen[0], rtol=1e-4, atol=1e-5)
     handle.remove()
     assert operators(fused, x) == ["convolution_fused"] * 2
 
@@ -226,10 +231,12 @@ def test_gradients(make):
         rtol=1e-3,
         atol=1e-4,
     )
-    fused(x).sum().backward()
-    assert all(parameter.grad is not None for parameter in fused.parameters())
-    model.requires_grad_(False)
-    assert not any(p.requires_grad for p in torch_dnnl.convert(model, fuse=True).parameters())
+    for network in (fused, model):
+        network.zero_grad()
+        network(x).square().sum().backward()
+    for ours, theirs in zip(fused.parameters(), model.parameters(), strict=True):
+        scale = theirs.grad.abs().max().item()
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-4 * scale)
 
 
 def test_memory_format_and_types():
@@ -254,14 +261,18 @@ def test_compile_and_export():
         torch.randn(2, 4, 5, 6),
     )
     compiled = torch.compile(fused, backend="aot_eager", fullgraph=True, dynamic=True)
-    torch.testing.assert_close(compiled(x), fused(x), rtol=0, atol=0)
+    torch.testing.assert_close(compiled(x), fused(x), rtol=1e-4, atol=1e-5)
     for sizes in (None, {"x": {0: torch.export.Dim("batch", max=99)}}):  # by the forward's own name
         exported = torch.export.export(fused, (x,), dynamic_shapes=sizes).module()
-        torch.testing.assert_close(exported(x), fused(x), rtol=0, atol=0)
+        torch.testing.assert_close(exported(x), fused(x), rtol=1e-4, atol=1e-5)
 
 
 def test_traced_models():
-    model = torch.fx.symbolic_trace(ready(block_with_downsample()))
-    fused, x = torch_dnnl.convert(model, fuse=True), torch.randn(2, 4, 5, 6)
-    torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
-    assert "native_batch_norm" not in operators(fused, x)
+    """A GraphModule stays as it is, and so do the parts of one that is made of a fused model."""
+    model, x = ready(block_with_downsample()), torch.randn(2, 4, 5, 6)
+    for fused in (
+        torch_dnnl.convert(torch.fx.symbolic_trace(model), fuse=True),
+        torch.fx.symbolic_trace(torch_dnnl.convert(model, fuse=True)),
+    ):
+        torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
+        assert operators(fused, x).count("native_batch_norm") == 3

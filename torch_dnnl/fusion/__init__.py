@@ -1,6 +1,5 @@
 """`torch_dnnl.convert(fuse=True)`: convolutions take in what follows them."""
 
-from torch_dnnl.fusion.fuse import fuse
-from torch_dnnl.fusion.layers import is_fused
+from torch_dnnl.fusion.calls import fuse, fuse_copies, unfuse
 
-__all__ = ["fuse", "is_fused"]
+__all__ = ["fuse", "fuse_copies", "unfuse"]

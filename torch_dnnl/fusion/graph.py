@@ -1,11 +1,11 @@
-"""The forward of one module as a graph, with residuals and activations moved into convolutions."""
+"""The forward of one module as a graph, with what follows its convolutions moved into them."""
 
 from __future__ import annotations
 
 import copy
-import functools
 import operator
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,8 +13,8 @@ from torch import fx
 from torch.fx import Node
 
 from torch_dnnl import _classes
-from torch_dnnl.fusion import source
-from torch_dnnl.fusion.layers import can_fuse, has_hooks, make_fused
+from torch_dnnl.fusion import folds, source
+from torch_dnnl.fusion.layers import can_fuse, has_hooks
 
 _functional = torch.nn.functional
 _ACTIVATIONS: dict[Any, str] = {  # by module, function or method
@@ -35,9 +35,8 @@ _ACTIVATIONS: dict[Any, str] = {  # by module, function or method
     **{name: name.removesuffix("_") for name in ("relu", "relu_", "sigmoid", "sigmoid_")},
     **{"tanh": "tanh", "tanh_": "tanh"},
 }
-_ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
-_IN_PLACE = (operator.iadd, "add_")
-_NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
+_METHODS, _IN_PLACE = ("add", "add_"), (operator.iadd, "add_")
+_ADDITIONS = (operator.add, operator.iadd, torch.add, *_METHODS)
 _INPUT, _OUTPUT, _CALLS = "placeholder", "output", ("call_function", "call_method")
 _ATTRIBUTES = ("shape", "dtype", "device", "ndim", "T", "mT")
 
@@ -53,8 +52,9 @@ def _record(function: Any) -> Any:
     return in_place
 
 
-for _name in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow"):
-    setattr(_Proxy, f"__{_name}__", _record(getattr(operator, _name)))
+_OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
+for _name in (*_OPERATORS, "and", "or", "xor", "lshift", "rshift"):
+    setattr(_Proxy, f"__i{_name}__", _record(getattr(operator, f"i{_name}")))
 
 
 class _Tracer(fx.Tracer):
@@ -75,24 +75,25 @@ class _Tracer(fx.Tracer):
 
 def as_written(module: torch.nn.Module) -> torch.nn.Module:
     """The module with the forward of its own class, to be looked at."""
-    view: torch.nn.Module = object.__new__(_class_as_written(module))
+    view: torch.nn.Module = object.__new__(class_as_written(module))
     vars(view).update(vars(module))
     return view
 
 
-def _class_as_written(module: torch.nn.Module) -> _classes.Class:
+def class_as_written(module: torch.nn.Module) -> _classes.Class:
     old: _classes.Class = vars(type(module)).get("_class_as_written", type(module))
     return old
 
 
 def trace(module: torch.nn.Module, inlined: list[torch.nn.Module] | None = None) -> fx.Graph | None:
     """The graph of a forward; None if it may be more than what a graph can say."""
-    if isinstance(module, fx.GraphModule):
-        return copy.deepcopy(module.graph)
-    view = as_written(module)
-    if isinstance(view, torch.jit.ScriptModule) or not source.is_plain(view):
+    if isinstance(module, torch.jit.ScriptModule):
         return None
-    if type(view).__call__ is not torch.nn.Module.__call__:
+    cls = class_as_written(module)
+    if isinstance(module, fx.GraphModule):
+        return copy.deepcopy(module.graph) if _is_its_graph(module, cls) else None
+    view = as_written(module)
+    if source.reads(view) is None or cls.__call__ is not torch.nn.Module.__call__:
         return None
     try:
         graph = _Tracer(inlined or []).trace(view)
@@ -106,7 +107,19 @@ def trace(module: torch.nn.Module, inlined: list[torch.nn.Module] | None = None)
             return None  # made by the forward
         if node.target is getattr and node.args[1] not in _ATTRIBUTES:
             return None
+        if node.op == _INPUT and node.target == "self":
+            return None  # which is what the code of a graph calls its module
     return graph
+
+
+def _is_its_graph(module: fx.GraphModule, cls: type) -> bool:
+    """Whether the forward of a GraphModule is made of its graph as it is now."""
+    (made, *bases) = cls.__mro__
+    return (
+        bases == list(fx.GraphModule.__mro__)
+        and made.forward.__code__.co_filename.startswith("<eval_with_key>")  # type: ignore[attr-defined]
+        and module.graph.python_code("self").src == module.code
+    )
 
 
 def called(module: torch.nn.Module, node: Any) -> torch.nn.Module | None:
@@ -126,6 +139,8 @@ def _activation(module: torch.nn.Module, node: Node) -> str | None:
         return None
     if layer is not None and type(layer) not in _ACTIVATIONS:
         return _whole_activation(layer)
+    if not {"input", "inplace", "approximate"}.issuperset(node.kwargs):
+        return None  # such as `out`
     key = node.target if layer is None else type(layer)
     name = _ACTIVATIONS.get(key)
     bounds = (getattr(layer, "min_val", 0), getattr(layer, "max_val", 6))  # of ReLU6
@@ -140,14 +155,17 @@ def _activation(module: torch.nn.Module, node: Node) -> str | None:
 
 
 def _names_in_forward(module: torch.nn.Module) -> tuple[str, ...]:
-    code = getattr(_class_as_written(module).forward, "__code__", None)
+    code = getattr(class_as_written(module).forward, "__code__", None)
     return () if code is None else code.co_names
 
 
-def _read_by_forward(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str, Any]]:
-    """The attributes of a module that its forward names, and what they are."""
+def read_by_forward(module: torch.nn.Module) -> list[tuple[Any, str, Any]]:
+    """The attributes of a module that its forward names, and what they are; and its forward."""
     names = _names_in_forward(module)
-    return [(module, name, getattr(module, name)) for name in names if hasattr(module, name)]
+    found: list[tuple[Any, str, Any]] = [
+        (module, name, getattr(module, name)) for name in names if hasattr(module, name)
+    ]
+    return [*found, (class_as_written(module), "forward", class_as_written(module).forward)]
 
 
 def _whole_activation(module: torch.nn.Module) -> str | None:
@@ -156,7 +174,7 @@ def _whole_activation(module: torch.nn.Module) -> str | None:
         return None
     if "getattr" in _names_in_forward(module):  # of a name that nobody watches
         return None
-    if any(isinstance(value, types.MethodType) for _, _, value in _read_by_forward(module)):
+    if any(isinstance(value, types.MethodType) for _, _, value in read_by_forward(module)):
         return None
     graph = trace(module)
     nodes = [] if graph is None else list(graph.nodes)
@@ -172,232 +190,197 @@ def _is_conv(module: torch.nn.Module, node: Any) -> bool:
     return layer is not None and can_fuse(layer) and len(node.args) == 1 and not node.kwargs
 
 
+def _is_norm(module: torch.nn.Module, node: Any) -> bool:
+    layer = called(module, node)
+    return layer is not None and folds.is_norm(layer) and not has_hooks(layer)
+
+
 def _is_pure(module: torch.nn.Module, node: Node) -> bool:
     """Whether a node changes no tensor."""
     layer = called(module, node)
     if layer is None:
         return node.op == "get_attr"
-    is_norm = type(layer) in _NORMS and not layer.training
-    return _is_conv(module, node) or (is_norm and not has_hooks(layer))
+    return can_fuse(layer) or (_is_norm(module, node) and not layer.training)
+
+
+def separate_activations(module: torch.nn.Module, graph: fx.Graph) -> None:
+    """Calls `drop` and `act` of the batch norms that have them and come after a convolution. The
+    batch norm in the graph is without them from then on, and so has to become a part of the
+    convolution."""
+    for node in list(graph.nodes):
+        norm, conv = called(module, node), node.args[0] if node.args else None
+        if norm is None or not folds.is_norm(norm) or not folds.has_activation(norm):
+            continue
+        if not isinstance(conv, Node) or not _is_conv(module, conv):
+            continue
+        if _Epilogue(module, conv).norm != node:
+            continue
+        result, users = node, list(node.users)
+        for name in ("drop", "act"):
+            if name in norm._modules:
+                with graph.inserting_after(result):
+                    result = graph.call_module(f"{node.target}.{name}", (result,))
+        for user in users:
+            user.replace_input_with(node, result)
+
+
+def drop_identities(module: torch.nn.Module, graph: fx.Graph) -> list[torch.nn.Module]:
+    """The modules that are no longer called."""
+    found: list[torch.nn.Module] = []
+    for node in list(graph.nodes):
+        layer = called(module, node)
+        if layer is None or type(layer) is not torch.nn.Identity:
+            continue
+        if not has_hooks(layer) and len(node.args) == 1:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+            found.append(layer)
+    return found
 
 
 class _Epilogue:
-    """A convolution of a graph, the sum and the activation after it."""
+    """A convolution of a graph; the batch norm, the sum and the activation after it."""
 
     def __init__(self, module: torch.nn.Module, conv: Node) -> None:
-        self.conv, self.nodes = conv, [conv]
+        self.module, self.conv, self.nodes = module, conv, [conv]
+        self.norm: Node | None = None
         self.residual: Node | None = None
+        self.addition = "add"
         self.activation: str | None = None
-        user = only_user(conv)
-        if user is not None and self._takes_sum(module, user):
-            self.nodes.append(user)
-            user = only_user(user)
-        activation = None if user is None else _activation(module, user)
-        if user is not None and activation is not None:
-            self.activation = activation
-            self.nodes.append(user)
+        if (node := self._next()) is not None and self._takes_norm(node):
+            self.norm = node
+            self.nodes.append(node)
+        if (node := self._next()) is not None and self._takes_sum(node):
+            self.nodes.append(node)
+        if (node := self._next()) is not None and (name := _activation(module, node)) is not None:
+            self.activation = name
+            self.nodes.append(node)
 
-    def _takes_sum(self, module: torch.nn.Module, node: Node) -> bool:
+    def _next(self) -> Node | None:
+        """What alone uses the result, if it takes it first and nothing is changed before: it is
+        there that the convolution is called."""
+        node = only_user(self.nodes[-1])
+        if node is None:
+            return None
+        between = self.conv.next
+        while between is not node:
+            if between not in self.nodes and not _is_pure(self.module, between):
+                return None
+            between = between.next
+        return node
+
+    def _takes_norm(self, node: Node) -> bool:
+        norm, conv = called(self.module, node), called(self.module, self.conv)
+        return (
+            norm is not None
+            and _is_norm(self.module, node)
+            and node.args == (self.conv,)
+            and not node.kwargs
+            and folds.can_fold(conv, norm)
+        )
+
+    def _takes_sum(self, node: Node) -> bool:
         if node.target not in _ADDITIONS or node.kwargs or len(node.args) != 2:
             return False
         left, right = node.args
-        other = right if left is self.conv else left
-        if not isinstance(other, Node) or other is self.conv:
+        result = self.nodes[-1]
+        other = right if left is result else left
+        if not isinstance(other, Node) or other is result:
             return False
-        # A sum in place is seen by nobody if what it changes is a result that nobody else has.
-        if node.target in _IN_PLACE and not (
-            isinstance(left, Node) and _is_conv(module, left) and only_user(left) is node
-        ):
+        # Nobody else has the result, so nobody sees whether it is changed. Methods of another left
+        # side may be those of a set.
+        if left is not result and node.target in (*_IN_PLACE, *_METHODS):
             return False
-        # The convolution moves to the place of the sum; its input must still be the same there.
-        between = self.conv.next
-        while between is not node:
-            if not _is_pure(module, between):
-                return False
-            between = between.next
         self.residual = other
+        if left is not result:
+            self.addition = "radd"
+        elif node.target in _IN_PLACE:
+            self.addition = "iadd"
         return True
 
     @property
-    def name(self) -> str:
-        parts = ["residual"] if self.residual is not None else []
-        parts += [self.activation] if self.activation is not None else []
-        return " and ".join(parts)
+    def parts(self) -> list[str]:
+        """What they are called."""
+        sums = ["residual"] if self.residual is not None else []
+        sums += [self.activation] if self.activation is not None else []
+        norms = ["batch norm"] if self.norm is not None else []
+        return [*norms, *([" and ".join(sums)] if sums else [])]
+
+    @property
+    def layers(self) -> list[torch.nn.Module]:
+        return [layer for node in self.nodes if (layer := called(self.module, node))]
 
     def rewrite(self, graph: fx.Graph) -> None:
         last = self.nodes[-1]
-        with graph.inserting_before(self.nodes[1]):
-            fused = graph.call_module(
-                str(self.conv.target),
-                self.conv.args,
-                {"residual": self.residual, "activation": self.activation},
-            )
+        options: dict[str, Any] = {}
+        with graph.inserting_before(last):
+            if self.norm is not None:
+                options["norm"] = graph.get_attr(str(self.norm.target))
+            if self.residual is not None:
+                options |= {"residual": self.residual, "addition": self.addition}
+            if self.activation is not None:
+                options["activation"] = self.activation
+            fused = graph.call_module(str(self.conv.target), self.conv.args, options)
         last.replace_all_uses_with(fused)
         for node in reversed(self.nodes):
             graph.erase_node(node)
+
+
+def epilogues(module: torch.nn.Module, graph: fx.Graph) -> Iterator[_Epilogue]:
+    """Those of all convolutions, to be rewritten. Of two convolutions the later one takes a sum."""
+    for node in reversed(list(graph.nodes)):
+        epilogue = _Epilogue(module, node) if _is_conv(module, node) else None
+        if epilogue is not None and len(epilogue.nodes) > 1:
+            yield epilogue
 
 
 def _tail(module: torch.nn.Module) -> list[torch.nn.Module] | None:
     """The modules to look into, from this one on, to find the convolution that is called last."""
     if can_fuse(module):
         return []
-    if has_hooks(module) or not source.is_plain(as_written(module), whatever_its_attributes=True):
+    reads = None if has_hooks(module) else source.reads(as_written(module))
+    if reads is None or reads.attributes:
         return None
     graph = trace(module)
-    last = None if graph is None else next(iter(reversed(graph.nodes))).args[0]
-    while type(called(module, last)) is torch.nn.Identity:
-        last = last.args[0]  # type: ignore[union-attr]
+    last: Any = None if graph is None else next(iter(reversed(graph.nodes))).args[0]
+    while _is_passed(called(module, last)):
+        last = last.args[0]
     layer = called(module, last)
-    rest = _tail(layer) if layer is not None and len(last.users) == 1 else None  # type: ignore[union-attr]
+    rest = _tail(layer) if layer is not None and len(last.users) == 1 else None
     return None if rest is None else [module, *rest]
 
 
-def _to_look_into(module: torch.nn.Module, graph: fx.Graph) -> list[torch.nn.Module]:
+def _is_passed(layer: torch.nn.Module | None) -> bool:
+    """Whether what comes after a layer may be a part of the convolution before it."""
+    if layer is None or not folds.is_norm(layer):
+        return type(layer) is torch.nn.Identity
+    return all(type(part) is torch.nn.Identity for part in layer.children())
+
+
+def to_look_into(module: torch.nn.Module, graph: fx.Graph) -> list[torch.nn.Module]:
     """The modules whose last convolution may take in what follows the module."""
     found: list[torch.nn.Module] = []
     for node in graph.nodes:
         layer, user = called(module, node), only_user(node)
         if layer is None or user is None or can_fuse(layer):
             continue
-        if user.target in _ADDITIONS or _activation(module, user) is not None:
+        is_norm = _is_norm(module, user)
+        if is_norm or user.target in _ADDITIONS or _activation(module, user) is not None:
             found += _tail(layer) or []
     return found
 
 
-def _holders(module: torch.nn.Module, graph: fx.Graph) -> list[torch.nn.Module]:
+def holders(module: torch.nn.Module, graph: fx.Graph) -> list[torch.nn.Module]:
     """The modules that a graph goes through to those that it calls."""
     names = [str(node.target).split(".") for node in graph.nodes if node.op == "call_module"]
     prefixes = {".".join(name[:i]) for name in names for i in range(len(name))}
     return [module.get_submodule(prefix) for prefix in sorted(prefixes)]
 
 
-def _lists(module: torch.nn.Module) -> list[torch.nn.Module]:
+def lists(module: torch.nn.Module) -> list[torch.nn.Module]:
     """The containers of a module, which a forward may loop over or test though they are empty."""
     found: list[torch.nn.Module] = []
     for child in module.children():
         if isinstance(child, source.CONTAINERS):
-            found += [child, *_lists(child)]
+            found += [child, *lists(child)]
     return found
-
-
-def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str]]:
-    """Lets a module call its convolutions with their epilogues; what they got, layer by layer."""
-    if not module._modules or module.training:
-        return []
-    cls = fused_calls_class(_class_as_written(module))
-    graph = trace(module)
-    if graph is None or cls is None:
-        return []
-    watched = _to_look_into(module, graph)
-    graph = trace(module, watched)
-    assert graph is not None
-    looked_into = [module, *watched]
-    opened = [*_holders(module, graph), *(part for m in looked_into for part in _lists(m))]
-    for node in list(graph.nodes):
-        layer = called(module, node)
-        if type(layer) is torch.nn.Identity and not has_hooks(layer) and len(node.args) == 1:
-            node.replace_all_uses_with(node.args[0])
-            graph.erase_node(node)
-            watched.append(layer)
-    done, attributes = [], []
-    for node in reversed(list(graph.nodes)):  # of two convolutions, the later one takes the sum
-        epilogue = _Epilogue(module, node) if _is_conv(module, node) else None
-        if epilogue is not None and len(epilogue.nodes) > 1:
-            layers = [layer for part in epilogue.nodes if (layer := called(module, part))]
-            epilogue.rewrite(graph)
-            make_fused(layers[0])
-            watched += layers
-            attributes += [read for layer in layers[1:] for read in _read_by_forward(layer)]
-            done.append((layers[0], epilogue.name))
-    if done:
-        forward = type(fx.GraphModule(as_written(module), graph)).forward
-        module.__class__ = cls
-        vars(module).update(
-            _fused_forward=forward,
-            _fused_parts=tuple((part, tuple(part._modules.values())) for part in opened),
-            _fused_attributes=tuple(attributes),
-            _fused_layers=tuple(watched),
-        )
-    return done[::-1]
-
-
-_NOTHING = {
-    "_fused_forward": None,
-    "_fused_parts": (),
-    "_fused_attributes": (),
-    "_fused_layers": (),
-}
-
-
-def _has_hooks_of_all() -> bool:
-    module = torch.nn.modules.module
-    return bool(
-        module._global_forward_hooks
-        or module._global_forward_pre_hooks
-        or module._global_backward_hooks
-        or module._global_backward_pre_hooks
-    )
-
-
-class FusedCalls(torch.nn.Module):
-    """The forward of a module that calls its convolutions with their epilogues.
-
-    It comes before the module's class among the bases. The forward of that class goes on giving the
-    same results. It takes over in training mode, when an attribute of the module or a submodule has
-    been set, while there are hooks on a submodule that the graph calls otherwise or not at all, or
-    a forward has been set there, and where what an activation was is no longer so.
-    """
-
-    _fused_forward: Any = None
-    _fused_parts: tuple[tuple[torch.nn.Module, tuple[torch.nn.Module | None, ...]], ...] = ()
-    _fused_attributes: tuple[tuple[torch.nn.Module, str, Any], ...] = ()
-    _fused_layers: tuple[torch.nn.Module, ...] = ()
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self.training or self._fused_forward is None or _has_hooks_of_all():
-            return super().forward(*args, **kwargs)
-        for module, children in self._fused_parts:
-            if tuple(module._modules.values()) != children:
-                return super().forward(*args, **kwargs)
-        for module in self._fused_layers:
-            if has_hooks(module):
-                return super().forward(*args, **kwargs)
-        for module, name, value in self._fused_attributes:
-            if getattr(module, name) is not value:
-                return super().forward(*args, **kwargs)
-        return self._fused_forward(self, *args, **kwargs)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        if name != "training":
-            vars(self)["_fused_forward"] = None
-
-    def __delattr__(self, name: str) -> None:
-        super().__delattr__(name)
-        vars(self)["_fused_forward"] = None
-
-    def register_buffer(self, *args: Any, **kwargs: Any) -> None:
-        super().register_buffer(*args, **kwargs)
-        vars(self)["_fused_forward"] = None
-
-    def register_parameter(self, *args: Any, **kwargs: Any) -> None:
-        super().register_parameter(*args, **kwargs)
-        vars(self)["_fused_forward"] = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), **_NOTHING}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        install(self)
-
-
-def fused_calls_class(old: _classes.Class) -> _classes.Class | None:
-    for method in ("__reduce_ex__", "__reduce__", "__getstate__"):
-        if getattr(old, method, None) is not getattr(torch.nn.Module, method, None):
-            return None  # it has a pickle of its own, as a GraphModule does
-    # With the signature of the class's own, by which torch.export names the inputs.
-    ours: Any = FusedCalls.forward
-    forward = types.FunctionType(ours.__code__, ours.__globals__, "forward", None, ours.__closure__)
-    members = {"_class_as_written": old, "forward": functools.update_wrapper(forward, old.forward)}
-    return _classes.make((FusedCalls, old), members, fused_calls_class, old)

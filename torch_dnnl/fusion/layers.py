@@ -1,16 +1,17 @@
-"""Convolution layers that take a residual and an activation, and batch norm folded into them."""
+"""Convolution layers that take a batch norm, a residual and an activation."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils import parametrize
 
 from torch_dnnl import _classes, functional, nn
 from torch_dnnl.functional._conv import same_padding
+from torch_dnnl.fusion import folds
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.nn.functional.relu,
@@ -22,44 +23,47 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "hardswish": torch.nn.functional.hardswish,
 }
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_NORMS: dict[type, int] = {  # and the number of spatial dimensions
-    torch.nn.BatchNorm1d: 1,
-    torch.nn.BatchNorm2d: 2,
-    torch.nn.BatchNorm3d: 3,
+_SUMS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "radd": lambda dst, other: other + dst,
+    "iadd": operator.iadd,
 }
-# Others', which are known by what they are called: the same in two dimensions. timm's go on with
-# their `drop` and `act`.
-_NAMED_NORMS = (
-    "timm.layers.norm_act.BatchNormAct2d",
-    "timm.layers.norm_act.FrozenBatchNormAct2d",
-    "torchvision.ops.misc.FrozenBatchNorm2d",
-)
 
 
 class _Fused:
-    """The forward of a layer of ours that adds a residual and applies an activation.
+    """The forward of a layer of ours that computes a batch norm, a sum and an activation, too.
 
     It comes before the layer's class among the bases. Called with an input alone, the layer is what
-    it was. Where the kernel cannot take the residual, the operations are done one after the other.
+    it was. Where the kernel cannot take all, the operations are done one after the other.
     """
 
-    _norm: str | None = None  # the class of a batch norm that is folded into the weights
-
     def forward(
-        self: Any, input: Tensor, residual: Any = None, activation: str | None = None
+        self: Any,
+        input: Tensor,
+        norm: torch.nn.Module | None = None,
+        residual: Any = None,
+        addition: str = "add",
+        activation: str | None = None,
     ) -> Tensor:
+        """`addition`: "add" is the result and the residual, "radd" the residual and the result,
+        "iadd" changes the result."""
         plain: Any = super().forward  # type: ignore[misc]
-        if self._norm is not None and input.dim() != len(self.kernel_size) + 2:
-            raise ValueError(
-                f"{self._norm}: expected its input to be a batch of images, as the convolution "
-                f"before it, into which it is folded, gets {input.dim()}-D input"
-            )
-        if residual is None and activation is None:
+        if norm is None and residual is None and activation is None:
             return plain(input)  # type: ignore[no-any-return]
-        sizes = _output_sizes(self, input)
-        if sizes is None or not (residual is None or _fits(residual, input, sizes)):
-            dst = plain(input)
-            dst = dst if residual is None else dst + residual
+        sizes, is_batch = _output_sizes(self, input), input.dim() == len(self.kernel_size) + 2
+        weights = (self.weight, self.bias) if norm is None else folds.weights(self, norm)
+        if (
+            sizes is None
+            or weights is None
+            or not (residual is None or _fits(residual, addition, input, weights[0], sizes))
+            or (activation == "relu6" and _has_gradient(input, *weights, residual))
+        ):
+            if weights is not None and self.padding_mode != "zeros" and is_batch:
+                dst = self._conv_forward(input, *weights)
+            else:
+                dst = plain(input)
+                dst = dst if norm is None else _normalized(norm, dst)
+            dst = dst if residual is None else _SUMS[addition](dst, residual)
             return dst if activation is None else _ACTIVATIONS[activation](dst)
         options = {"strides": self.stride, "dilations": self.dilation, "groups": self.groups}
         options |= {"residual": residual, "activation": activation, "data_format": "NCX"}
@@ -68,11 +72,27 @@ class _Fused:
         if self.transposed:
             options["output_padding"] = self.output_padding
             return functional.convolution_transpose(
-                input, self.weight, self.bias, weights_format="IOX", **options
+                input, *weights, weights_format="IOX", **options
             )
-        return functional.convolution(
-            input, self.weight, self.bias, weights_format="OIX", **options
-        )
+        return functional.convolution(input, *weights, weights_format="OIX", **options)
+
+
+def _normalized(norm: Any, image: Tensor) -> Tensor:
+    """What a batch norm makes of an image, before the activation that it may have."""
+    if not folds.has_activation(norm):
+        return norm(image)  # type: ignore[no-any-return]
+    if image.dim() != 4:
+        raise ValueError(f"expected 4D input (got {image.dim()}D input)")
+    values = (norm.running_mean, norm.running_var, norm.weight, norm.bias)
+    return torch.nn.functional.batch_norm(image, *values, False, 0.0, norm.eps)
+
+
+def _has_gradient(*tensors: Any) -> bool:
+    """Whether a graph is recorded. torch's relu6 keeps its input for it and ours its result, which
+    may be changed in place."""
+    return torch.is_grad_enabled() and any(
+        isinstance(tensor, Tensor) and tensor.requires_grad for tensor in tensors
+    )
 
 
 def _pads(layer: Any, input: Tensor) -> tuple[list[int], list[int]]:
@@ -104,15 +124,26 @@ def _output_sizes(layer: Any, input: Tensor) -> list[int] | None:
     return [input.shape[0], layer.out_channels, *sizes]
 
 
-def _fits(residual: Any, input: Tensor, sizes: list[int]) -> bool:
-    """Whether the sum has the type and the sizes of the convolution."""
+def _fits(residual: Any, addition: str, input: Tensor, weight: Tensor, sizes: list[int]) -> bool:
+    """Whether the sum has the type, the sizes and the memory format of the convolution."""
     return (
         isinstance(residual, Tensor)
         and residual.dtype == input.dtype
         and residual.device == input.device
         and list(residual.shape) == sizes
         and not torch.is_autocast_enabled(input.device.type)
+        and (
+            addition != "radd"
+            or all(tensor.is_contiguous() for tensor in (residual, input, weight))
+            or all(_has_channels_last(tensor) for tensor in (residual, input, weight))
+        )
     )
+
+
+def _has_channels_last(tensor: Tensor) -> bool:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    memory_format = formats.get(tensor.dim())
+    return memory_format is not None and tensor.is_contiguous(memory_format=memory_format)
 
 
 def fused_class(old: _classes.Class) -> _classes.Class:
@@ -134,6 +165,7 @@ def has_hooks(module: torch.nn.Module) -> bool:
         any(state.get(name) for name in HOOKS)
         or state.get("_compiled_call_impl") is not None
         or "forward" in state
+        or "_conv_forward" in state
         or type(module).__call__ is not torch.nn.Module.__call__
     )
 
@@ -155,66 +187,7 @@ def make_fused(layer: torch.nn.Module) -> None:
         layer.__class__ = fused_class(old)
 
 
-def _norm_dims(norm: torch.nn.Module) -> int | None:
-    """The number of spatial dimensions of a batch norm."""
-    cls = type(norm)
-    return 2 if f"{cls.__module__}.{cls.__qualname__}" in _NAMED_NORMS else _NORMS.get(cls)
-
-
-def after_fold(norm: Any) -> Any:
-    """What takes the place of a batch norm that is folded: what it goes on with."""
-    rest = [norm._modules[name] for name in ("drop", "act") if name in norm._modules]
-    rest = [part for part in rest if type(part) is not torch.nn.Identity or has_hooks(part)]
-    if len(rest) == 1:
-        return rest[0]
-    place = torch.nn.Sequential(*rest) if rest else torch.nn.Identity()
-    place.training = False  # of its own: a dropout may be in training mode
-    return place
-
-
-def can_fold(conv: Any, norm: Any) -> bool:
-    """Whether a batch norm may become part of the convolution whose only consumer it is."""
-    if not can_fuse(conv) or _norm_dims(norm) != len(conv.kernel_size) or has_hooks(norm):
-        return False
-    weight, mean = conv._parameters.get("weight"), norm._buffers.get("running_mean")
-    if weight is None or mean is None or norm._buffers.get("running_var") is None:
-        return False
-    return (
-        not conv.training
-        and not norm.training
-        and mean.shape == (conv.out_channels,)
-        and (type(norm) in _NORMS or weight.dtype == mean.dtype)
-        and weight.device == mean.device
-        and not parametrize.is_parametrized(norm)
-    )
-
-
-@torch.no_grad()
-def fold(conv: Any, norm: Any) -> bool:
-    """Scales the weights and moves the bias as the batch norm does with its running statistics.
-
-    Computed in float64 and rounded once. Where the new weights would overflow, nothing changes.
-    """
-    weight, bias = conv.weight, conv.bias
-    scale = (norm.running_var.double() + norm.eps).rsqrt()
-    if norm.weight is not None:
-        scale = scale * norm.weight.double()
-    shift = (-norm.running_mean if bias is None else bias.double() - norm.running_mean) * scale
-    if norm.bias is not None:
-        shift = shift + norm.bias.double()
-    # [groups, I / groups, O / groups, *K] of a transposed convolution, else [O, I / groups, *K]
-    shape = (conv.groups, 1, -1) if conv.transposed else (-1, 1)
-    factors = scale.view(*shape, *(1,) * len(conv.kernel_size))
-    grouped = weight.unflatten(0, (conv.groups, -1)) if conv.transposed else weight
-    new = torch.empty_like(weight)  # in the memory format of the weights
-    new.copy_((grouped * factors).view_as(weight))
-    new_bias = shift.to(weight.dtype)
-    if not weight.is_meta and not all(
-        bool(t.sum(dtype=torch.float64).isfinite()) for t in (new, new_bias)
-    ):
-        return False
-    conv.weight = torch.nn.Parameter(new, weight.requires_grad)
-    conv.bias = torch.nn.Parameter(new_bias, weight.requires_grad)
-    make_fused(conv)
-    conv._norm = type(norm).__name__
-    return True
+def make_plain(layer: torch.nn.Module) -> None:
+    if is_fused(layer):
+        old: _classes.Class = vars(type(layer))["_fused_class"]
+        layer.__class__ = _classes.replacement(old) or old

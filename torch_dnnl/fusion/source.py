@@ -2,8 +2,8 @@
 
 `torch.fx` runs a forward once and records the calls that its tensors see. That is the whole forward
 only if nothing else depends on the arguments and nothing else is changed: `if mask is None`, a list
-that grows, a random number would be lost. `is_plain` accepts a forward whose statements are known
-to have no such part, and nothing else.
+that grows, a random number would be lost. `reads` accepts a forward whose statements are known to
+have no such part, and nothing else, and says what has to stay for that.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import inspect
 import textwrap
 import types
 from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any
 
@@ -29,6 +31,7 @@ _IN_TESTS = (ast.Compare, ast.BoolOp, ast.boolop, ast.cmpop, ast.unaryop)
 _CONSTANTS = (int, float, str, bool, type(None), torch.dtype, torch.device, torch.memory_format)
 _MODULES = (torch.nn.Sequential, torch.nn.ModuleList)
 CONTAINERS = (*_MODULES, torch.nn.ModuleDict)
+ABSENT = object()  # the value of an attribute that is not there
 _is_scripting: Any = torch.jit.is_scripting  # type: ignore[attr-defined]
 
 
@@ -37,7 +40,7 @@ class _Unclear(Exception):
 
 
 @lru_cache(1000)
-def definition(function: Any) -> ast.FunctionDef | None:
+def _definition(function: Any) -> ast.FunctionDef | None:
     """The source of a function itself, not of what it wraps."""
     try:
         code = getattr(function, "__code__", function)
@@ -56,35 +59,48 @@ def _torch_functions() -> frozenset[Any]:
     return frozenset(functions | in_place)
 
 
-def is_plain(module: torch.nn.Module, whatever_its_attributes: bool = False) -> bool:
-    """Whether tracing the forward of a module records all that it does in eval mode.
+@dataclass
+class Reads:
+    """What a forward took from its module that is no tensor; the methods that it consists of."""
 
-    The record holds as long as the attributes of the module that the forward takes numbers from or
-    tests stay as they are; if need be, it is asked that there are none.
-    """
+    attributes: dict[str, Any] = field(default_factory=dict)
+    methods: dict[str, Any] = field(default_factory=dict)
+
+
+def reads(module: torch.nn.Module) -> Reads | None:
+    """What tracing the forward of a module in eval mode takes for given, if it records all else
+    that the forward does; None if it may not."""
+    if "forward" in vars(module):
+        return None
     try:
-        plain = _Plain(module, type(module).forward)
-        plain.check()
+        found = Reads()
+        _Plain(module, "forward", type(module).forward, found).check()
     except (_Unclear, RecursionError, ValueError):  # the last of a variable without a value
-        return False
-    return "forward" not in vars(module) and not (
-        whatever_its_attributes and plain.takes_attributes
-    )
+        return None
+    return found
 
 
 class _Method(ast.NodeVisitor):
     """A method of a module, and what is known of its variables when `call` calls it."""
 
     def __init__(
-        self, module: torch.nn.Module, function: Any, call: ast.Call | None = None
+        self,
+        module: torch.nn.Module,
+        name: str,
+        function: Any,
+        reads: Reads,
+        call: ast.Call | None = None,
     ) -> None:
-        tree = definition(function)
-        if tree is None or not isinstance(function, types.FunctionType):
+        if not isinstance(function, types.FunctionType) or name in vars(module):
+            raise _Unclear
+        tree = _definition(function)
+        if tree is None:
             raise _Unclear
         arguments = tree.args
         if tree.decorator_list or arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
             raise _Unclear
-        self.module, self.function, self.tree = module, function, tree
+        self.module, self.function, self.tree, self.reads = module, function, tree, reads
+        reads.methods[name] = function
         self.own, *_ = function.__code__.co_varnames
         self.locals = set(function.__code__.co_varnames) - {self.own}
         names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
@@ -92,7 +108,6 @@ class _Method(ast.NodeVisitor):
         # None: somebody else calls it, in any way.
         self.known = {} if call is None else self._defaults(call)
         self.modules: set[str] = set()  # variables that stand for submodules
-        self.takes_attributes = False
 
     def _defaults(self, call: ast.Call) -> dict[str, Any]:
         """The arguments that the call leaves at their defaults, and the body as they are."""
@@ -114,7 +129,7 @@ class _Method(ast.NodeVisitor):
                 value = self._value(node)
                 is_own = isinstance(node, ast.Attribute) and _root(node) == self.own
                 if is_own:
-                    self._check_own(node)  # type: ignore[arg-type]
+                    self._take(node, value)  # type: ignore[arg-type]
                 kinds: Any = (*_CONSTANTS, torch.nn.Module) if is_own else types.ModuleType
                 if not isinstance(value, kinds) and value is not _is_scripting:
                     raise _Unclear
@@ -130,12 +145,15 @@ class _Method(ast.NodeVisitor):
         except Exception as error:  # a name of an enclosing function, a tensor of many elements
             raise _Unclear from error
 
-    def _check_own(self, node: ast.Attribute) -> None:
-        """What is no tensor has to be the module's own, which notices when it is set."""
-        if _root(node) == self.own:
-            self.takes_attributes = True
-            if not is_name(node.value, self.own):
+    def _take(self, node: ast.Attribute, value: Any) -> None:
+        """What is no tensor has to be the module's own, or one of torch's."""
+        if _root(node) != self.own:
+            if not _is_of_torch(self._value(node.value)):
                 raise _Unclear
+        elif not _is_name(node.value, self.own):
+            raise _Unclear
+        else:
+            self.reads.attributes[node.attr] = value
 
     def _value(self, node: ast.AST) -> Any:
         """The object of a dotted path that begins with the module or with a global name."""
@@ -174,7 +192,7 @@ class _Plain(_Method):
     def visit_Assign(self, node: ast.Assign) -> None:
         for target in node.targets:
             self._check_target(target)
-        if isinstance(node.value, ast.Call) and is_name(node.value.func, "getattr"):
+        if isinstance(node.value, ast.Call) and _is_name(node.value.func, "getattr"):
             target, *others = node.targets
             if others or not isinstance(target, ast.Name) or self.written[target.id] != 1:
                 raise _Unclear
@@ -185,12 +203,12 @@ class _Plain(_Method):
     def _got(self, call: ast.Call) -> Any:
         """What `getattr(self, "name", default)` is, for tests of it."""
         is_constant = all(isinstance(part, ast.Constant) for part in call.args[1:])
-        is_own = len(call.args) in (2, 3) and is_name(call.args[0], self.own)
+        is_own = len(call.args) in (2, 3) and _is_name(call.args[0], self.own)
         if (
             self._value(call.func) is not getattr
             or not (is_constant and is_own)
             or call.keywords
-            or not has_plain_attributes(type(self.module))
+            or not _has_plain_attributes(type(self.module))
         ):
             raise _Unclear
         _, name, *default = (getattr(part, "value", None) for part in call.args)
@@ -202,7 +220,7 @@ class _Plain(_Method):
         is_module = isinstance(value, torch.nn.Module) and _has_plain_truth(value)
         if not is_module and not isinstance(value, _CONSTANTS):
             raise _Unclear
-        self.takes_attributes = True
+        self.reads.attributes[name] = value if has_it else ABSENT
         return value
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
@@ -229,7 +247,7 @@ class _Plain(_Method):
 
     def visit_For(self, node: ast.For) -> None:
         if not self._is_over_children(node.iter):
-            modules = self.module if is_name(node.iter, self.own) else self._value(node.iter)
+            modules = self.module if _is_name(node.iter, self.own) else self._value(node.iter)
             if not isinstance(modules, _MODULES):
                 raise _Unclear
             if type(modules).__iter__ not in [kind.__iter__ for kind in _MODULES]:
@@ -260,7 +278,7 @@ class _Plain(_Method):
             return
         value = self._value(node)
         if not isinstance(value, torch.Tensor):
-            self._check_own(node)
+            self._take(node, value)
         values = value if isinstance(value, tuple) else (value,)
         if not all(isinstance(value, (*_CONSTANTS, torch.Tensor)) for value in values):
             raise _Unclear
@@ -287,10 +305,9 @@ class _Plain(_Method):
         if isinstance(value, torch.nn.Module):
             return
         if isinstance(value, types.MethodType) and value.__self__ is self.module:
-            method = _Plain(self.module, value.__func__, call)
-            method.check()
-            self.takes_attributes |= method.takes_attributes
-        elif not (callable(value) and value in _torch_functions()):
+            name = function.attr  # type: ignore[attr-defined]
+            _Plain(self.module, name, value.__func__, self.reads, call).check()
+        elif not (isinstance(value, Hashable) and value in _torch_functions()):
             raise _Unclear
 
 
@@ -298,13 +315,8 @@ def _is_load(node: ast.Name) -> bool:
     return isinstance(node.ctx, ast.Load)
 
 
-def is_name(node: ast.AST, name: str) -> bool:
+def _is_name(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
-
-
-def own_name(method: ast.FunctionDef) -> str:
-    """What a method calls its module."""
-    return method.args.args[0].arg if method.args.args else ""
 
 
 def _root(node: ast.AST) -> str | None:
@@ -314,7 +326,15 @@ def _root(node: ast.AST) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-def has_plain_attributes(cls: type) -> bool:
+def _is_of_torch(value: Any) -> bool:
+    """Whether this is a Python module whose numbers stay as they are."""
+    return isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in (
+        "torch",
+        "math",
+    )
+
+
+def _has_plain_attributes(cls: type) -> bool:
     """Whether the attributes of a module are where torch looks for them."""
     module: Any = torch.nn.Module
     return (cls.__getattr__, cls.__getattribute__) == (  # type: ignore[attr-defined]
@@ -326,7 +346,9 @@ def has_plain_attributes(cls: type) -> bool:
 def _has_plain_truth(module: torch.nn.Module) -> bool:
     """Whether a module is true as all are, or as long as it holds others."""
     cls = type(module)
-    return not hasattr(cls, "__bool__") and (not hasattr(cls, "__len__") or cls in CONTAINERS)
+    length = getattr(cls, "__len__", None)
+    lengths = [None, *(kind.__len__ for kind in CONTAINERS)]
+    return not hasattr(cls, "__bool__") and length in lengths
 
 
 def _scopes(module: torch.nn.Module) -> tuple[dict[str, Any], ...]:

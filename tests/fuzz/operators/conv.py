@@ -238,8 +238,8 @@ def close(actual: Tensor, expected: Tensor, magnitude: Any, extra: float = 1.0) 
     assert actual.shape == expected.shape, f"sizes {actual.shape}, expected {expected.shape}"
     tolerance, expected = extra * TOLERANCE[actual.dtype], expected.double()
     limits = torch.finfo(actual.dtype)
-    # A value below the normal ones is rounded to a multiple of the smallest.
-    floor = limits.smallest_normal * limits.eps * max(actual.numel(), 1) ** 0.5
+    # A value below the normal ones is rounded to a multiple of the smallest, and so are products.
+    floor = 16 * limits.smallest_normal * limits.eps * max(actual.numel(), 1) ** 0.5
     overflows = expected.abs() > limits.max * (1 - limits.eps)  # to an infinity
     error = torch.where(overflows, 0.0, actual.double() - expected).norm()
     bound = tolerance * torch.where(overflows, 0.0, expected).norm() + floor

@@ -1,0 +1,122 @@
+"""Batch norms in eval mode as part of the convolutions before them: the weights of both in one.
+
+The layers keep their own parameters. What they give together is computed from these, once until one
+of them is another tensor or has been written to.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.nn.utils import parametrize
+
+_DIMS: dict[type, int] = {  # spatial ones
+    torch.nn.BatchNorm1d: 1,
+    torch.nn.BatchNorm2d: 2,
+    torch.nn.BatchNorm3d: 3,
+}
+# Others', which are known by what they are called: the same in two dimensions. timm's go on with
+# their `drop` and `act`.
+_WITH_ACTIVATION = (
+    "timm.layers.norm_act.BatchNormAct2d",
+    "timm.layers.norm_act.FrozenBatchNormAct2d",
+)
+_NAMED = (*_WITH_ACTIVATION, "torchvision.ops.misc.FrozenBatchNorm2d")
+
+# Of a convolution and the id of a norm: what the weights were made of, and the weights.
+_Made = tuple[tuple[Any, ...], tuple[Tensor, Tensor] | None]
+_made: WeakKeyDictionary[torch.nn.Module, dict[int, _Made]] = WeakKeyDictionary()
+
+
+def _name(norm: torch.nn.Module) -> str:
+    return f"{type(norm).__module__}.{type(norm).__qualname__}"
+
+
+def is_norm(layer: torch.nn.Module | None) -> bool:
+    """Whether a layer is a batch norm that may be folded, as far as its class says."""
+    return layer is not None and (type(layer) in _DIMS or _name(layer) in _NAMED)
+
+
+def has_activation(norm: torch.nn.Module) -> bool:
+    """Whether `drop` and `act` of the norm follow."""
+    return type(norm) not in _DIMS and _name(norm) in _WITH_ACTIVATION
+
+
+def can_fold(conv: Any, norm: Any) -> bool:
+    """Whether the weights of a convolution may take in a batch norm, as both are now."""
+    weight, mean = conv._parameters.get("weight"), norm._buffers.get("running_mean")
+    if weight is None or mean is None or norm._buffers.get("running_var") is None:
+        return False
+    return (
+        not conv.training
+        and not norm.training
+        and _DIMS.get(type(norm), 2) == len(conv.kernel_size)
+        and mean.shape == (conv.out_channels,)
+        and (type(norm) in _DIMS or weight.dtype == mean.dtype)
+        and weight.device == mean.device
+        and not parametrize.is_parametrized(norm)
+    )
+
+
+def weights(conv: Any, norm: Any) -> tuple[Tensor, Tensor] | None:
+    """Weights and bias of a convolution with its batch norm; None where there are none.
+
+    Where gradients are recorded, they are computed in each call.
+    """
+    tensors = [*conv._parameters.values(), *norm._parameters.values(), *norm._buffers.values()]
+    tensors = [tensor for tensor in tensors if tensor is not None]
+    if any(tensor.is_inference() for tensor in tensors):
+        return None  # which do not say when they are written to
+    # With the tensors themselves, so that no other one gets the address of one of them.
+    state = (norm.eps, conv.groups, *((t, t._version, t.data_ptr()) for t in tensors))
+    before, made = _made.setdefault(conv, {}).get(id(norm), ((), None))
+    if not _is_same(before, state):
+        with torch.inference_mode(False), torch.no_grad():
+            made = _computed(conv, norm)
+            if made is not None and not _are_finite(*made):
+                made = None
+        _made[conv][id(norm)] = (state, made)
+    if made is not None and torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return _computed(conv, norm)
+    return made
+
+
+def forget(conv: torch.nn.Module) -> None:
+    """What is written by way of `tensor.data` or of NumPy's arrays is not noticed otherwise."""
+    _made.pop(conv, None)
+
+
+def _is_same(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
+    if len(before) != len(now) or before[:2] != now[:2]:
+        return False
+    pairs = zip(before[2:], now[2:], strict=True)
+    return all(a[0] is b[0] and a[1:] == b[1:] for a, b in pairs)
+
+
+def _are_finite(*tensors: Tensor) -> bool:
+    return all(t.is_meta or bool(t.sum(dtype=torch.float64).isfinite()) for t in tensors)
+
+
+def _computed(conv: Any, norm: Any) -> tuple[Tensor, Tensor] | None:
+    """Scales the weights and moves the bias as the batch norm does with its running statistics.
+
+    Computed in float64 and rounded once.
+    """
+    if not can_fold(conv, norm):
+        return None
+    weight, bias = conv.weight, conv.bias
+    scale = (norm.running_var.double() + norm.eps).rsqrt()
+    if norm.weight is not None:
+        scale = scale * norm.weight.double()
+    shift = (-norm.running_mean if bias is None else bias.double() - norm.running_mean) * scale
+    if norm.bias is not None:
+        shift = shift + norm.bias.double()
+    # [groups, I / groups, O / groups, *K] of a transposed convolution, else [O, I / groups, *K]
+    shape = (conv.groups, 1, -1) if conv.transposed else (-1, 1)
+    factors = scale.view(*shape, *(1,) * len(conv.kernel_size))
+    grouped = weight.unflatten(0, (conv.groups, -1)) if conv.transposed else weight
+    scaled = (grouped * factors).view_as(weight).to(weight.dtype)
+    return scaled, shift.to(weight.dtype)
