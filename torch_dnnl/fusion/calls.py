@@ -63,16 +63,21 @@ class _Fused:
     norms: tuple[torch.nn.Module, ...]
 
     def is_current(self) -> bool:
-        return (
-            all(tuple(module._modules.values()) == were for module, were in self.parts)
-            and all(getattr(of, name, source.ABSENT) is was for of, name, was in self.values)
-            and not any(name in vars(module) for module, name in self.methods)
-            and all(
-                graph.class_as_written(layer) is cls and not has_hooks(layer)
-                for layer, cls in self.layers
-            )
-            and not any(norm.training for norm in self.norms)
-        )
+        for module, children in self.parts:
+            if tuple(module._modules.values()) != children:
+                return False
+        for of, name, value in self.values:
+            if getattr(of, name, source.ABSENT) is not value:
+                return False
+        for module, name in self.methods:
+            if name in vars(module):
+                return False
+        for layer, cls in self.layers:
+            if (type(layer) is not cls and graph.class_as_written(layer) is not cls) or has_hooks(
+                layer
+            ):
+                return False
+        return not any(norm.training for norm in self.norms)
 
 
 def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, list[str]]]:
@@ -88,6 +93,7 @@ def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, list[str]]]:
     graph.separate_activations(module, found)
     looked_into = [module, *inlined]
     opened = [*graph.holders(module, found), *(x for m in looked_into for x in graph.lists(m))]
+    opened = list(dict.fromkeys([*opened, *looked_into]))
     watched = [*inlined, *graph.drop_identities(module, found)]
     done, methods, norms = [], [], []
     values: list[tuple[Any, str, Any]] = []
@@ -95,7 +101,9 @@ def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, list[str]]]:
         written, reads = graph.class_as_written(part), source.reads(graph.as_written(part))
         if reads is None:  # a GraphModule
             reads = source.Reads(methods={"forward": written.forward})
-        values += [(part, name, value) for name, value in reads.attributes.items()]
+        # Submodules are compared all at once.
+        own = [(n, value) for n, value in reads.attributes.items() if n not in part._modules]
+        values += [(part, name, value) for name, value in own]
         values += [(written, name, value) for name, value in reads.methods.items()]
         methods += [(part, name) for name in reads.methods]
     for epilogue in graph.epilogues(module, found):
@@ -137,9 +145,12 @@ def _is_traced(*inputs: Any) -> bool:
     return (
         torch.compiler.is_compiling()
         or _is_jit_tracing()
-        or any(isinstance(value, fx.Proxy) for value in inputs)
         or torch._C._functorch.maybe_current_level() is not None
-        or any(torch._C._get_dispatch_mode(key) is not None for key in _TRACING)
+        or any(isinstance(value, fx.Proxy) for value in inputs)
+        or (
+            torch._C._len_torch_dispatch_stack() > 0
+            and any(torch._C._get_dispatch_mode(key) is not None for key in _TRACING)
+        )
     )
 
 

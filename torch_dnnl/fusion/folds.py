@@ -6,8 +6,8 @@ of them is another tensor or has been written to.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -26,9 +26,33 @@ _WITH_ACTIVATION = (
 )
 _NAMED = (*_WITH_ACTIVATION, "torchvision.ops.misc.FrozenBatchNorm2d")
 
-# Of a convolution and the id of a norm: what the weights were made of, and the weights.
-_Made = tuple[tuple[Any, ...], tuple[Tensor, Tensor] | None]
-_made: WeakKeyDictionary[torch.nn.Module, dict[int, _Made]] = WeakKeyDictionary()
+_Pair = tuple[Tensor, Tensor]
+
+
+class _Made:
+    """The weights of a convolution and a batch norm, and what they were made of."""
+
+    def __init__(self, conv: Any, norm: Any) -> None:
+        self.eps = norm.eps
+        # With the tensors themselves, so that no other one gets the address of one of them.
+        tensors = _tensors(conv, norm)
+        self.ids = tuple(map(id, tensors))
+        self.states = [(t, t._version, t.data_ptr()) for t in tensors if t is not None]
+        with torch.inference_mode(False), torch.no_grad():
+            made = _computed(conv, norm)
+        self.weights = made if made is not None and _are_finite(*made) else None
+
+    def is_current(self, conv: Any, norm: Any) -> bool:
+        if tuple(map(id, _tensors(conv, norm))) != self.ids:
+            return False
+        for tensor, version, address in self.states:
+            if tensor._version != version or tensor.data_ptr() != address:
+                return False
+        return bool(norm.eps == self.eps)
+
+
+# By the ids of a convolution and of a norm; they go with the convolution.
+_made: dict[int, dict[int, _Made]] = {}
 
 
 def _name(norm: torch.nn.Module) -> str:
@@ -61,46 +85,49 @@ def can_fold(conv: Any, norm: Any) -> bool:
     )
 
 
-def weights(conv: Any, norm: Any) -> tuple[Tensor, Tensor] | None:
+def weights(conv: Any, norm: Any) -> _Pair | None:
     """Weights and bias of a convolution with its batch norm; None where there are none.
 
     Where gradients are recorded, they are computed in each call.
     """
-    tensors = [*conv._parameters.values(), *norm._parameters.values(), *norm._buffers.values()]
-    tensors = [tensor for tensor in tensors if tensor is not None]
-    if any(tensor.is_inference() for tensor in tensors):
-        return None  # which do not say when they are written to
-    # With the tensors themselves, so that no other one gets the address of one of them.
-    state = (norm.eps, conv.groups, *((t, t._version, t.data_ptr()) for t in tensors))
-    before, made = _made.setdefault(conv, {}).get(id(norm), ((), None))
-    if not _is_same(before, state):
-        with torch.inference_mode(False), torch.no_grad():
-            made = _computed(conv, norm)
-            if made is not None and not _are_finite(*made):
-                made = None
-        _made[conv][id(norm)] = (state, made)
-    if made is not None and torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        return _computed(conv, norm)
-    return made
+    of_conv = _made.get(id(conv))
+    made = None if of_conv is None else of_conv.get(id(norm))
+    if made is None or not made.is_current(conv, norm):
+        if any(t is not None and t.is_inference() for t in _tensors(conv, norm)):
+            return None  # which do not say when they are written to
+        made = _Made(conv, norm)
+        if of_conv is None:
+            of_conv = _made[id(conv)] = {}
+            weakref.finalize(conv, _made.pop, id(conv), None).atexit = False
+        of_conv[id(norm)] = made
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor, *_ in made.states):
+        return None if made.weights is None else _computed(conv, norm)
+    return made.weights
 
 
 def forget(conv: torch.nn.Module) -> None:
     """What is written by way of `tensor.data` or of NumPy's arrays is not noticed otherwise."""
-    _made.pop(conv, None)
+    _made.get(id(conv), {}).clear()
 
 
-def _is_same(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
-    if len(before) != len(now) or before[:2] != now[:2]:
-        return False
-    pairs = zip(before[2:], now[2:], strict=True)
-    return all(a[0] is b[0] and a[1:] == b[1:] for a, b in pairs)
+def _tensors(conv: Any, norm: Any) -> tuple[Tensor | None, ...]:
+    of_conv, of_norm, buffers = conv._parameters, norm._parameters, norm._buffers
+    scales = of_norm if "weight" in of_norm else buffers  # of frozen ones
+    return (
+        of_conv.get("weight"),
+        of_conv.get("bias"),
+        scales.get("weight"),
+        scales.get("bias"),
+        buffers.get("running_mean"),
+        buffers.get("running_var"),
+    )
 
 
 def _are_finite(*tensors: Tensor) -> bool:
     return all(t.is_meta or bool(t.sum(dtype=torch.float64).isfinite()) for t in tensors)
 
 
-def _computed(conv: Any, norm: Any) -> tuple[Tensor, Tensor] | None:
+def _computed(conv: Any, norm: Any) -> _Pair | None:
     """Scales the weights and moves the bias as the batch norm does with its running statistics.
 
     Computed in float64 and rounded once.

@@ -22,7 +22,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "hardswish": torch.nn.functional.hardswish,
 }
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_CALL = torch.nn.Module.__call__
 _SUMS: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add,
     "radd": lambda dst, other: other + dst,
@@ -50,12 +50,13 @@ class _Fused:
         plain: Any = super().forward  # type: ignore[misc]
         if norm is None and residual is None and activation is None:
             return plain(input)  # type: ignore[no-any-return]
-        sizes, is_batch = _output_sizes(self, input), input.dim() == len(self.kernel_size) + 2
+        is_batch = input.dim() == len(self.kernel_size) + 2
         weights = (self.weight, self.bias) if norm is None else folds.weights(self, norm)
         if (
-            sizes is None
+            not is_batch
             or weights is None
-            or not (residual is None or _fits(residual, addition, input, weights[0], sizes))
+            or self.padding_mode != "zeros"
+            or not (residual is None or _fits(self, residual, addition, input, weights[0]))
             or (activation == "relu6" and _has_gradient(input, *weights, residual))
         ):
             if weights is not None and self.padding_mode != "zeros" and is_batch:
@@ -107,11 +108,7 @@ def _pads(layer: Any, input: Tensor) -> tuple[list[int], list[int]]:
     return [begin for begin, _ in pairs], [end for _, end in pairs]
 
 
-def _output_sizes(layer: Any, input: Tensor) -> list[int] | None:
-    """Of a batch of images; None of anything else."""
-    n = len(layer.kernel_size)
-    if input.dim() != n + 2 or layer.padding_mode != "zeros":
-        return None
+def _output_sizes(layer: Any, input: Tensor) -> list[int]:
     begin, end = _pads(layer, input)
     sizes = []
     for i, size in enumerate(input.shape[2:]):
@@ -124,13 +121,13 @@ def _output_sizes(layer: Any, input: Tensor) -> list[int] | None:
     return [input.shape[0], layer.out_channels, *sizes]
 
 
-def _fits(residual: Any, addition: str, input: Tensor, weight: Tensor, sizes: list[int]) -> bool:
+def _fits(layer: Any, residual: Any, addition: str, input: Tensor, weight: Tensor) -> bool:
     """Whether the sum has the type, the sizes and the memory format of the convolution."""
     return (
         isinstance(residual, Tensor)
         and residual.dtype == input.dtype
         and residual.device == input.device
-        and list(residual.shape) == sizes
+        and list(residual.shape) == _output_sizes(layer, input)
         and not torch.is_autocast_enabled(input.device.type)
         and (
             addition != "radd"
@@ -161,12 +158,15 @@ def is_fused(layer: torch.nn.Module) -> bool:
 def has_hooks(module: torch.nn.Module) -> bool:
     """Whether calls of a module do more than its forward."""
     state = vars(module)
-    return (
-        any(state.get(name) for name in HOOKS)
+    return bool(
+        state.get("_forward_hooks")
+        or state.get("_forward_pre_hooks")
+        or state.get("_backward_hooks")
+        or state.get("_backward_pre_hooks")
         or state.get("_compiled_call_impl") is not None
         or "forward" in state
         or "_conv_forward" in state
-        or type(module).__call__ is not torch.nn.Module.__call__
+        or type(module).__call__ is not _CALL
     )
 
 
