@@ -171,8 +171,12 @@ Tensor times_derivative(const Tensor& grad, const Stack& saved) {
       return at::sigmoid_backward(grad, value);
     case Activation::tanh:
       return at::tanh_backward(grad, value);
-    case Activation::gelu:
-      return at::gelu_backward(grad, value);
+    case Activation::gelu: { // of ATen, by way of oneDNN, which refuses strides such as (3, 3, 2)
+      const auto dense = [](const Tensor& x) {
+        return x.is_non_overlapping_and_dense() ? x : x.contiguous();
+      };
+      return at::gelu_backward(dense(grad), dense(value));
+    }
     case Activation::hardswish:
       return at::hardswish_backward(grad, value);
     default: {

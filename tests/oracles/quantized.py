@@ -57,9 +57,9 @@ def completed(
     if residual is not None:
         v = v + f32(residual_scale) * (residual.float().numpy() - f32(residual_zero_point))
     if activation == "relu":
-        v = np.maximum(v, f32(0))
+        v = np.where(v < 0, f32(0), v)  # -0 stays, as in torch
     elif activation == "relu6":
-        v = np.minimum(np.maximum(v, f32(0)), f32(6))
+        v = np.minimum(np.where(v < 0, f32(0), v), f32(6))
     elif activation == "hardswish":
         v = v * (np.minimum(np.maximum(v + f32(3), f32(0)), f32(6)) / f32(6))
     else:
