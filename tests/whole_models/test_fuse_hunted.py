@@ -269,6 +269,67 @@ def test_changed_later(name):
         undo()
 
 
+class Tied(Parts):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Parameter(torch.ones(4, 1, 1))
+        self.b = self.a
+
+    def forward(self, x):
+        return F.relu(self.norm(self.conv(x))) * self.a + self.b
+
+
+class Named(Parts):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.ReLU(), nn.Tanh()
+
+    def forward(self, x):
+        return self.a(self.conv(x)) + self.b(x)
+
+
+def rename(model):
+    a, b = model.a, model.b
+    del model.a, model.b
+    model.b, model.a = a, b
+
+
+def test_names_that_change():
+    for cls, change in [
+        (Tied, lambda m: setattr(m, "b", nn.Parameter(torch.full((4, 1, 1), 5.0)))),
+        (Named, rename),
+    ]:
+        model = ready(cls())
+        fused = torch_dnnl.convert(copy.deepcopy(model), fuse=True)
+        change(model)
+        change(fused)
+        torch.testing.assert_close(fused(X), model(X), rtol=1e-4, atol=1e-4)
+
+
+def test_clones_by_hand():
+    """As learn2learn makes them: they have the attributes of the original."""
+
+    def clone(module):
+        made = module.__new__(type(module))
+        vars(made).update(vars(module))
+        made._modules = {name: clone(child) for name, child in module._modules.items()}
+        return made
+
+    fused = torch_dnnl.convert(ready(Named()), fuse=True)
+    copied = clone(fused)
+    copied.a = nn.Sigmoid()
+    expected = copied.a(copied.conv(X)) + copied.b(X)
+    torch.testing.assert_close(copied(X), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_way_back_of_parametrized_layers():
+    fused = torch_dnnl.convert(ready(Scaled()), fuse=True)
+    nn.utils.parametrizations.weight_norm(fused.conv)
+    back = torch_dnnl.revert(fused)
+    assert isinstance(back.conv, nn.Conv2d) and not isinstance(back.conv, torch_dnnl.nn.Conv2d)
+    torch.testing.assert_close(back(X), fused(X), rtol=1e-4, atol=1e-4)
+
+
 @dataclasses.dataclass
 class Factor:
     """Has no hash."""

@@ -46,6 +46,23 @@ CHANGES = {
     "variance in place": lambda model: model[1].running_var.add_(1),
     "eps": lambda model: setattr(model[1], "eps", 0.5),
     "state": lambda model: model.load_state_dict({k: v + 1 for k, v in model.state_dict().items()}),
+    "statistics of another image": lambda model: (
+        model[1].train(),
+        model(torch.ones(2, 4, 6, 5, dtype=model[0].weight.dtype)),
+        model[1].eval(),
+    ),
+    "plain bias": lambda model: (
+        delattr(model[0], "bias"),
+        setattr(model[0], "bias", torch.ones(4)),
+        model(torch.ones(2, 4, 6, 5)),
+        setattr(model[0], "bias", torch.ones(4) * 3),
+    ),
+    "plain scale": lambda model: (
+        delattr(model[1], "weight"),
+        setattr(model[1], "weight", torch.ones(4)),
+        model(torch.ones(2, 4, 6, 5)),
+        setattr(model[1], "weight", torch.ones(4) * 3),
+    ),
     "training of the norm": lambda model: model[1].train(),
     "no statistics": lambda model: (
         setattr(model[1], "running_mean", None),
@@ -95,6 +112,22 @@ def test_training_goes_on():
             network.train(step % 2 == 0)(x).square().mean().backward()
             optimizer.step()
     torch.testing.assert_close(fused.state_dict(), model.state_dict(), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("cls", [torch.optim.SGD, torch.optim.Adam])
+def test_optimizers_that_write_in_silence(cls):
+    model = pair()
+    fused, x = torch_dnnl.convert(copy.deepcopy(model), fuse=True), torch.randn(2, 4, 6, 5)
+    optimizers = [cls(network.parameters(), 0.1, fused=True) for network in (model, fused)]
+    for _ in range(3):
+        for network, optimizer in zip((model, fused), optimizers, strict=True):
+            optimizer.zero_grad()
+            network(x).square().mean().backward()
+            optimizer.step()
+        with torch.no_grad():
+            torch.testing.assert_close(fused(x), model(x), rtol=1e-2, atol=1e-2)
+            expected = fused[2](fused[1](fused[0](x)))
+            torch.testing.assert_close(fused(x), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_converted_in_inference_mode():

@@ -55,8 +55,9 @@ def unfuse(model: torch.nn.Module) -> None:
 class _Fused:
     """A forward made of a graph, and what it was made of."""
 
+    of: torch.nn.Module  # and of no copy that has its attributes
     forward: Any
-    parts: tuple[tuple[torch.nn.Module, tuple[torch.nn.Module | None, ...]], ...]  # submodules
+    parts: tuple[tuple[torch.nn.Module, list[tuple[str, torch.nn.Module | None]]], ...]
     values: tuple[tuple[Any, str, Any], ...]  # attributes of modules and classes
     methods: tuple[tuple[torch.nn.Module, str], ...]  # which no attribute of the module stands for
     layers: tuple[tuple[torch.nn.Module, type], ...]  # not called, or called otherwise
@@ -64,7 +65,7 @@ class _Fused:
 
     def is_current(self) -> bool:
         for module, children in self.parts:
-            if tuple(module._modules.values()) != children:
+            if list(module._modules.items()) != children:
                 return False
         for of, name, value in self.values:
             if getattr(of, name, source.ABSENT) is not value:
@@ -113,6 +114,7 @@ def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, list[str]]]:
         for layer in others:
             if epilogue.norm is not None and layer is others[0]:
                 norms.append((conv, layer))
+                values.append((type(layer), "forward", type(layer).forward))
             else:
                 values += graph.read_by_forward(layer)
         epilogue.rewrite(found)
@@ -126,16 +128,18 @@ def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, list[str]]]:
         make_fused(conv)
     module.__class__ = cls
     vars(module)["_fused_calls"] = _Fused(
+        module,
         forward,
-        tuple((part, tuple(part._modules.values())) for part in opened),
+        tuple((part, list(part._modules.items())) for part in opened),
         tuple(values),
         tuple(methods),
         tuple((layer, graph.class_as_written(layer)) for layer in watched),
         tuple(norm for _, norm in norms),
     )
     if not _is_traced():
-        for conv, norm in norms:
-            folds.weights(conv, norm)
+        with torch.no_grad():  # without a record of them, they are kept
+            for conv, norm in norms:
+                folds.weights(conv, norm)
     return done[::-1]
 
 
@@ -181,6 +185,7 @@ class FusedCalls(torch.nn.Module):
         fused = self._fused_calls
         if (
             fused is None
+            or fused.of is not self
             or self.training
             or _is_traced(*args, *kwargs.values())
             or _has_hooks_of_all()

@@ -18,6 +18,7 @@ _DIMS: dict[type, int] = {  # spatial ones
     torch.nn.BatchNorm2d: 2,
     torch.nn.BatchNorm3d: 3,
 }
+_FORWARD = torch.nn.BatchNorm2d.forward
 # Others', which are known by what they are called: the same in two dimensions. timm's go on with
 # their `drop` and `act`.
 _WITH_ACTIVATION = (
@@ -61,7 +62,11 @@ def _name(norm: torch.nn.Module) -> str:
 
 def is_norm(layer: torch.nn.Module | None) -> bool:
     """Whether a layer is a batch norm that may be folded, as far as its class says."""
-    return layer is not None and (type(layer) in _DIMS or _name(layer) in _NAMED)
+    if layer is None:
+        return False
+    if type(layer) in _DIMS:
+        return type(layer).forward is _FORWARD
+    return _name(layer) in _NAMED
 
 
 def has_activation(norm: torch.nn.Module) -> bool:
@@ -74,6 +79,8 @@ def can_fold(conv: Any, norm: Any) -> bool:
     weight, mean = conv._parameters.get("weight"), norm._buffers.get("running_mean")
     if weight is None or mean is None or norm._buffers.get("running_var") is None:
         return False
+    if "bias" not in conv._parameters or not {"weight", "bias"} <= _scales(norm).keys():
+        return False  # plain tensors in their places, which nobody compares
     return (
         not conv.training
         and not norm.training
@@ -91,6 +98,13 @@ def weights(conv: Any, norm: Any) -> _Pair | None:
     Where gradients are recorded, they are computed in each call.
     """
     of_conv = _made.get(id(conv))
+    if torch.is_grad_enabled() and any(
+        t is not None and t.requires_grad for t in _tensors(conv, norm)
+    ):
+        if of_conv is not None:
+            of_conv.clear()  # optimizers may write without saying so
+        computed = _computed(conv, norm)
+        return computed if computed is not None and _are_finite(*computed) else None
     made = None if of_conv is None else of_conv.get(id(norm))
     if made is None or not made.is_current(conv, norm):
         if any(t is not None and t.is_inference() for t in _tensors(conv, norm)):
@@ -100,8 +114,6 @@ def weights(conv: Any, norm: Any) -> _Pair | None:
             of_conv = _made[id(conv)] = {}
             weakref.finalize(conv, _made.pop, id(conv), None).atexit = False
         of_conv[id(norm)] = made
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor, *_ in made.states):
-        return None if made.weights is None else _computed(conv, norm)
     return made.weights
 
 
@@ -111,8 +123,7 @@ def forget(conv: torch.nn.Module) -> None:
 
 
 def _tensors(conv: Any, norm: Any) -> tuple[Tensor | None, ...]:
-    of_conv, of_norm, buffers = conv._parameters, norm._parameters, norm._buffers
-    scales = of_norm if "weight" in of_norm else buffers  # of frozen ones
+    of_conv, buffers, scales = conv._parameters, norm._buffers, _scales(norm)
     return (
         of_conv.get("weight"),
         of_conv.get("bias"),
@@ -120,7 +131,13 @@ def _tensors(conv: Any, norm: Any) -> tuple[Tensor | None, ...]:
         scales.get("bias"),
         buffers.get("running_mean"),
         buffers.get("running_var"),
+        buffers.get("num_batches_tracked"),  # which alone says that the others were updated
     )
+
+
+def _scales(norm: Any) -> dict[str, Any]:
+    """Where weight and bias are; in the buffers of frozen ones."""
+    return norm._parameters if "weight" in norm._parameters else norm._buffers  # type: ignore[no-any-return]
 
 
 def _are_finite(*tensors: Tensor) -> bool:

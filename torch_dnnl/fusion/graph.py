@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 import types
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -99,7 +100,10 @@ def trace(module: torch.nn.Module, inlined: list[torch.nn.Module] | None = None)
         graph = _Tracer(inlined or []).trace(view)
     except Exception:  # whatever the code of others raises when it sees no tensors
         return None
+    counts = Counter(map(id, _tensors_of(view)))
     for node in graph.nodes:
+        if node.op == "get_attr" and counts[id(operator.attrgetter(node.target)(view))] > 1:
+            return None  # by one of its names only
         layer = called(module, node)
         if layer is not None and type(layer).__call__ is not torch.nn.Module.__call__:
             return None  # what else it does is recorded too
@@ -110,6 +114,13 @@ def trace(module: torch.nn.Module, inlined: list[torch.nn.Module] | None = None)
         if node.op == _INPUT and node.target == "self":
             return None  # which is what the code of a graph calls its module
     return graph
+
+
+def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """By each of their names."""
+    for part in module.modules():
+        for scope in (part._parameters, part._buffers, vars(part)):
+            yield from (value for value in scope.values() if isinstance(value, torch.Tensor))
 
 
 def _is_its_graph(module: fx.GraphModule, cls: type) -> bool:

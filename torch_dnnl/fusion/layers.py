@@ -188,6 +188,9 @@ def make_fused(layer: torch.nn.Module) -> None:
 
 
 def make_plain(layer: torch.nn.Module) -> None:
-    if is_fused(layer):
-        old: _classes.Class = vars(type(layer))["_fused_class"]
-        layer.__class__ = _classes.replacement(old) or old
+    _classes.change(layer, _plain_class)
+
+
+def _plain_class(cls: _classes.Class) -> _classes.Class | None:
+    old: _classes.Class | None = vars(cls).get("_fused_class")
+    return None if old is None else _classes.replacement(old) or old
