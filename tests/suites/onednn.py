@@ -262,11 +262,19 @@ def check_reorder(
         c_float(beta),
     )
     view = src if blocked else logical(src, source_tag)
-    ours = D.reorder(view, target_tag, dtype=types[1], **options)
-    if target_tag.islower() and target_tag.isalpha():
-        ours = laid_out(ours, target_tag)
+
+    def reordered(options: dict[str, Any]) -> Tensor:
+        result = D.reorder(view, target_tag, dtype=types[1], **options)
+        is_plain = target_tag.islower() and target_tag.isalpha()
+        return laid_out(result, target_tag) if is_plain else result
+
+    ours = reordered(options)
     if types[1] == torch.int32:
         explain(ours, theirs)
+    if zero_points and not torch.equal(ours, theirs):
+        rest = {name: value for name, value in options.items() if "zero_point" not in name}
+        if torch.equal(reordered(rest), theirs):
+            raise KnownError("oneDNN leaves zero points out where it transposes 8x8 bytes")
     assert_equal(ours, theirs)
 
 
