@@ -100,8 +100,7 @@ def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, list[str]]]:
     values: list[tuple[Any, str, Any]] = []
     for part in looked_into:
         written, reads = graph.class_as_written(part), source.reads(graph.as_written(part))
-        if reads is None:  # a GraphModule
-            reads = source.Reads(methods={"forward": written.forward})
+        assert reads is not None  # as it has a graph
         # Submodules are compared all at once.
         own = [(n, value) for n, value in reads.attributes.items() if n not in part._modules]
         values += [(part, name, value) for name, value in own]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import operator
 import types
 from collections import Counter
@@ -88,13 +87,10 @@ def class_as_written(module: torch.nn.Module) -> _classes.Class:
 
 def trace(module: torch.nn.Module, inlined: list[torch.nn.Module] | None = None) -> fx.Graph | None:
     """The graph of a forward; None if it may be more than what a graph can say."""
-    if isinstance(module, torch.jit.ScriptModule):
+    if isinstance(module, (torch.jit.ScriptModule, fx.GraphModule)):
         return None
-    cls = class_as_written(module)
-    if isinstance(module, fx.GraphModule):
-        return copy.deepcopy(module.graph) if _is_its_graph(module, cls) else None
     view = as_written(module)
-    if source.reads(view) is None or cls.__call__ is not torch.nn.Module.__call__:
+    if source.reads(view) is None or type(view).__call__ is not torch.nn.Module.__call__:
         return None
     try:
         graph = _Tracer(inlined or []).trace(view)
@@ -121,16 +117,6 @@ def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
     for part in module.modules():
         for scope in (part._parameters, part._buffers, vars(part)):
             yield from (value for value in scope.values() if isinstance(value, torch.Tensor))
-
-
-def _is_its_graph(module: fx.GraphModule, cls: type) -> bool:
-    """Whether the forward of a GraphModule is made of its graph as it is now."""
-    (made, *bases) = cls.__mro__
-    return (
-        bases == list(fx.GraphModule.__mro__)
-        and made.forward.__code__.co_filename.startswith("<eval_with_key>")  # type: ignore[attr-defined]
-        and module.graph.python_code("self").src == module.code
-    )
 
 
 def called(module: torch.nn.Module, node: Any) -> torch.nn.Module | None:
