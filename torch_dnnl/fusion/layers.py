@@ -52,14 +52,17 @@ class _Fused:
             return plain(input)  # type: ignore[no-any-return]
         is_batch = input.dim() == len(self.kernel_size) + 2
         weights = (self.weight, self.bias) if norm is None else folds.weights(self, norm)
+        # By the call that the layer itself makes, where it can be given other weights.
+        takes_weights = not self.transposed and not hasattr(self, "_call_padding")
         if (
             not is_batch
             or weights is None
+            or (residual is None and activation is None and takes_weights)
             or self.padding_mode != "zeros"
             or not (residual is None or _fits(self, residual, addition, input, weights[0]))
             or (activation == "relu6" and _has_gradient(input, *weights, residual))
         ):
-            if weights is not None and self.padding_mode != "zeros" and is_batch:
+            if weights is not None and is_batch and takes_weights:
                 dst = self._conv_forward(input, *weights)
             else:
                 dst = plain(input)
