@@ -46,7 +46,8 @@ def convert(module: _M, inplace: bool = False, verbose: bool = False, fuse: bool
     The model stays what it was: no parameter, buffer or submodule goes or changes, so `state_dict`
     is the same, training goes on, and a layer that is called by itself has its own result. A
     module's forward becomes its graph, in eval mode, where its source proves that the graph is all
-    that it does; a forward whose source does not, and a `GraphModule`, call their parts as before.
+    that it does; there are several graphs where it tests up to three optional arguments. A forward
+    whose source does not prove it, and a `GraphModule`, call their parts as before.
     The forward of the class takes over in training mode, where an attribute, a submodule or a
     method that the graph was made of is another one, where a layer that the graph calls otherwise
     has hooks, and within `torch.compile`, `torch.export`, other tracing and `torch.func`. The

@@ -75,16 +75,15 @@ UNLOCKED = Mistake(
 
 
 @pytest.mark.sanitizer
+@pytest.mark.parametrize("name", NAMES)
 @SANITIZERS
-def test_operators(sanitizer):
-    files = map(path_of, NAMES)
-    arguments = ("-k", SELECTIONS[sanitizer], "--problems=20")
-    done = run_tests(sanitizer, *files, *arguments, **build(sanitizer))
+def test_operators(sanitizer, name):
+    arguments = ("-k", SELECTIONS[sanitizer], "--problems=20", "--durations=3")
+    done = run_tests(sanitizer, path_of(name), *arguments, **build(sanitizer))
     output = done.stderr[:10000] + done.stdout[-10000:]  # the first report says most
-    assert done.returncode == 0, output
-    passed = re.search(r"(\d+) passed", done.stdout)
-    assert passed and int(passed[1]) > 100, output
-    print(f"{passed[0]} under the {sanitizer} sanitizer")  # pytest -rP shows it
+    nothing_selected = done.returncode == 5 and "deselected" in done.stdout
+    assert done.returncode == 0 or nothing_selected, output
+    print(done.stdout[-1000:])  # pytest -rP shows it
 
 
 def run_busy_threads(sanitizer, mistake=None):

@@ -74,9 +74,7 @@ def test_batch_norm_with_an_activation(act, operators):
 
 
 def test_batch_norm_with_dropout_and_an_activation():
-    fused = check(nn.Sequential(conv(), norm_act(nn.ReLU(), nn.Dropout(0.5))), expected=[
-        "convolution", "relu",
-    ])  # fmt: skip
+    fused = check(nn.Sequential(conv(), norm_act(nn.ReLU(), nn.Dropout(0.5))))
     x = torch.randn(2, 4, 7, 6)
     fused[1].drop.train()
     assert not torch.equal(fused(x), fused(x))
@@ -242,3 +240,49 @@ def test_variables_may_have_the_names_of_methods():
             return torch.cat([y, *values], 1)
 
     check(Node(conv(), nn.BatchNorm2d(6)), expected=["convolution", "native_batch_norm", "cat"])
+
+
+def drop_path(p=0.3):
+    """A layer with the class of timm's, by name, and what it does."""
+
+    def forward(self, x):
+        return x if not self.training else x * (torch.rand(len(x), 1, 1, 1) >= p) / (1 - p)
+
+    names = {"__module__": "timm.layers.drop", "__qualname__": "DropPath"}
+    return type("DropPath", (nn.Module,), {"forward": forward, **names})()
+
+
+class Residual(nn.Module):
+    """The residual of a stochastic depth, as EfficientNets have it."""
+
+    def __init__(self, drop):
+        super().__init__()
+        self.block = nn.Sequential(conv(4, 4), nn.BatchNorm2d(4))
+        self.drop = drop
+
+    def forward(self, x):
+        result = self.block(x)
+        result = self.drop(result)
+        result += x
+        return result
+
+
+@pytest.mark.parametrize("drop", [nn.Dropout(0.5), nn.Dropout2d(0.5), drop_path()], ids=repr)
+def test_layers_that_pass_their_input_on_in_eval_mode(drop):
+    fused, x = check(Residual(drop)), torch.randn(2, 4, 7, 6)
+    before = fused(x)
+    fused.drop.train()
+    assert not torch.equal(fused(x), before)
+    fused.eval()
+    torch.testing.assert_close(fused(x), before, rtol=0, atol=0)
+    fused.drop.register_forward_hook(lambda *args: args[-1] * 2)
+    torch.testing.assert_close(fused(x), 2 * before - x, rtol=1e-4, atol=1e-5)
+
+
+def test_layers_that_drop_in_eval_mode_too():
+    model = Residual(nn.Dropout(0.5)).eval()
+    model.drop.train()
+    fused, x = torch_dnnl.convert(model, fuse=True), torch.randn(2, 4, 7, 6)
+    assert not torch.equal(fused(x), fused(x))
+    kind = type("Dropout", (nn.Dropout,), {"forward": lambda self, x: x * 3})
+    check(Residual(kind(0.5)), expected=["convolution", "mul", "add"])

@@ -228,7 +228,7 @@ UNFUSED = [
     (Random, ["convolution", "rand", "lt", "_local_scalar_dense", "relu"]),
     (Perceptual, [*CONV_NORM, "add"]),
     (Nested, ["convolution", "add", "convolution", "add"]),
-    (Reaching, ["convolution_fused", "convolution", "add"]),
+    (Reaching, ["convolution_fused"] * 2),
     (ByName, ["convolution_fused", "convolution", "add"]),
     (ByGraph, ["convolution_fused"] * 2),
     (OtherMethod, ["convolution_fused", "convolution", "add"]),

@@ -9,6 +9,7 @@ same results as before.
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +39,7 @@ def fuse_copies(model: torch.nn.Module) -> None:
     """Makes the modules of a copy of a fused model call the copies."""
     for module in model.modules():
         if isinstance(module, FusedCalls):
-            vars(module)["_fused_calls"] = None
+            vars(module)["_fused_calls"] = ()
             install(module)
 
 
@@ -56,12 +57,24 @@ class _Fused:
     """A forward made of a graph, and what it was made of."""
 
     of: torch.nn.Module  # and of no copy that has its attributes
+    # Where they are, their defaults, and what they have to be: a value, or any TENSOR.
+    arguments: tuple[tuple[int, str, Any, Any], ...]
     forward: Any
     parts: tuple[tuple[torch.nn.Module, list[tuple[str, torch.nn.Module | None]]], ...]
     values: tuple[tuple[Any, str, Any], ...]  # attributes of modules and classes
     methods: tuple[tuple[torch.nn.Module, str], ...]  # which no attribute of the module stands for
     layers: tuple[tuple[torch.nn.Module, type], ...]  # not called, or called otherwise
-    norms: tuple[torch.nn.Module, ...]
+    in_eval: tuple[torch.nn.Module, ...]  # the modules of which it makes a difference
+    norms: tuple[tuple[torch.nn.Module, torch.nn.Module], ...]  # and the convolutions before them
+
+    def is_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        for index, name, default, expected in self.arguments:
+            value = args[index] if index < len(args) else kwargs.get(name, default)
+            if value is not expected and not (
+                expected is source.TENSOR and isinstance(value, torch.Tensor)
+            ):
+                return False
+        return True
 
     def is_current(self) -> bool:
         for module, children in self.parts:
@@ -78,34 +91,52 @@ class _Fused:
                 layer
             ):
                 return False
-        return not any(norm.training for norm in self.norms)
+        return not any(module.training for module in self.in_eval)
 
 
 def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, list[str]]]:
     """Lets a module call its convolutions so; what they got, layer by layer."""
-    if not module._modules or module.training:
+    if not module._modules or module.training or isinstance(module, graph.OPAQUE):
         return []
-    found = graph.trace(module)
+    cls = fused_calls_class(graph.class_as_written(module))
+    done: dict[torch.nn.Module, list[str]] = {}
+    made = []
+    for arguments in source.ways(graph.as_written(module)) if cls is not None else ():
+        found, parts = _make(module, arguments)
+        if found is not None:
+            made.append(found)
+            done = {**dict(parts), **done}
+    if not made:
+        return []
+    module.__class__ = cls  # type: ignore[assignment]
+    vars(module)["_fused_calls"] = tuple(made)
+    if not _is_traced():
+        with torch.no_grad():  # without a record of them, they are kept
+            for conv, norm in (pair for fused in made for pair in fused.norms):
+                folds.weights(conv, norm)
+    return list(done.items())[::-1]
+
+
+def _make(
+    module: torch.nn.Module, arguments: dict[str, Any]
+) -> tuple[_Fused | None, list[tuple[torch.nn.Module, list[str]]]]:
+    """What calls with these arguments do; None if nothing becomes a part of a convolution."""
+    found = graph.trace(module, arguments=arguments)
     if found is None:
-        return []
+        return None, []
+    graph.drop_passing(module, found)
     inlined = graph.to_look_into(module, found)
-    found = graph.trace(module, inlined)
+    found = graph.trace(module, inlined, arguments)
     assert found is not None
     graph.separate_activations(module, found)
     looked_into = [module, *inlined]
     opened = [*graph.holders(module, found), *(x for m in looked_into for x in graph.lists(m))]
     opened = list(dict.fromkeys([*opened, *looked_into]))
-    watched = [*inlined, *graph.drop_identities(module, found)]
-    done, methods, norms = [], [], []
-    values: list[tuple[Any, str, Any]] = []
-    for part in looked_into:
-        written, reads = graph.class_as_written(part), source.reads(graph.as_written(part))
-        assert reads is not None  # as it has a graph
-        # Submodules are compared all at once.
-        own = [(n, value) for n, value in reads.attributes.items() if n not in part._modules]
-        values += [(part, name, value) for name, value in own]
-        values += [(written, name, value) for name, value in reads.methods.items()]
-        methods += [(part, name) for name in reads.methods]
+    passing = graph.drop_passing(module, found)
+    watched = [*inlined, *passing]
+    values, methods = _taken_for_given(module, inlined, arguments)
+    values += [(type(layer), "forward", type(layer).forward) for layer in passing]
+    done, norms = [], []
     for epilogue in graph.epilogues(module, found):
         conv, *others = epilogue.layers
         done.append((conv, epilogue.parts))
@@ -117,29 +148,53 @@ def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, list[str]]]:
             else:
                 values += graph.read_by_forward(layer)
         epilogue.rewrite(found)
-    cls = fused_calls_class(graph.class_as_written(module)) if done else None
-    if cls is None:
-        return []
-    for node in found.nodes:
-        node.type = None  # annotations need not be what a graph's code can say
-    forward = type(fx.GraphModule(graph.as_written(module), found)).forward
+    if not done:
+        return None, []
     for conv, _ in done:
         make_fused(conv)
-    module.__class__ = cls
-    vars(module)["_fused_calls"] = _Fused(
+    for node in found.nodes:
+        node.type = None  # annotations need not be what a graph's code can say
+    view = graph.as_written(module)
+    forward = type(fx.GraphModule(view, found)).forward
+    fused = _Fused(
         module,
+        _places(type(view).forward, arguments),
         forward,
         tuple((part, list(part._modules.items())) for part in opened),
         tuple(values),
         tuple(methods),
         tuple((layer, graph.class_as_written(layer)) for layer in watched),
-        tuple(norm for _, norm in norms),
+        (*passing, *(norm for _, norm in norms)),
+        tuple(norms),
     )
-    if not _is_traced():
-        with torch.no_grad():  # without a record of them, they are kept
-            for conv, norm in norms:
-                folds.weights(conv, norm)
-    return done[::-1]
+    return fused, done
+
+
+def _taken_for_given(
+    module: torch.nn.Module, inlined: list[torch.nn.Module], arguments: dict[str, Any]
+) -> tuple[list[tuple[Any, str, Any]], list[tuple[torch.nn.Module, str]]]:
+    """`values` and `methods` of the module and of those that became a part of its graph."""
+    values: list[tuple[Any, str, Any]] = []
+    methods = []
+    for part in (module, *inlined):
+        known = arguments if part is module else None
+        written, reads = graph.class_as_written(part), source.reads(graph.as_written(part), known)
+        assert reads is not None  # as it has a graph
+        # Submodules are compared all at once.
+        own = [(n, value) for n, value in reads.attributes.items() if n not in part._modules]
+        values += [(part, name, value) for name, value in own]
+        values += [(written, name, value) for name, value in reads.methods.items()]
+        methods += [(part, name) for name in reads.methods]
+    return values, methods
+
+
+def _places(forward: Any, arguments: dict[str, Any]) -> tuple[tuple[int, str, Any, Any], ...]:
+    _, *parameters = inspect.signature(forward).parameters.values()
+    return tuple(
+        (index, parameter.name, parameter.default, arguments[parameter.name])
+        for index, parameter in enumerate(parameters)
+        if parameter.name in arguments
+    )
 
 
 def _is_traced(*inputs: Any) -> bool:
@@ -175,31 +230,34 @@ class FusedCalls(torch.nn.Module):
     and where calls are recorded.
     """
 
-    _fused_calls: _Fused | None = None
+    _fused_calls: tuple[_Fused, ...] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Nothing: no other class of the user's is made, as far as that class can tell."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        fused = self._fused_calls
-        if (
-            fused is None
-            or fused.of is not self
-            or self.training
-            or _is_traced(*args, *kwargs.values())
-            or _has_hooks_of_all()
-            or not fused.is_current()
-        ):
-            return super().forward(*args, **kwargs)
-        return fused.forward(self, *args, **kwargs)
+        for fused in self._fused_calls:
+            if not fused.is_for(args, kwargs):
+                continue
+            if (
+                fused.of is not self
+                or self.training
+                or _is_traced(*args, *kwargs.values())
+                or _has_hooks_of_all()
+                or not fused.is_current()
+            ):
+                break
+            return fused.forward(self, *args, **kwargs)
+        return super().forward(*args, **kwargs)
 
     def train(self, mode: bool = True) -> Any:
-        for layer, _ in self._fused_calls.layers if self._fused_calls is not None else ():
-            folds.forget(layer)
+        for fused in self._fused_calls:
+            for conv, _ in fused.norms:
+                folds.forget(conv)
         return super().train(mode)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_fused_calls": None}
+        return {**vars(self), "_fused_calls": ()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]

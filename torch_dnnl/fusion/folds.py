@@ -56,7 +56,7 @@ class _Made:
 _made: dict[int, dict[int, _Made]] = {}
 
 
-def _name(norm: torch.nn.Module) -> str:
+def name_of(norm: torch.nn.Module) -> str:
     return f"{type(norm).__module__}.{type(norm).__qualname__}"
 
 
@@ -66,12 +66,12 @@ def is_norm(layer: torch.nn.Module | None) -> bool:
         return False
     if type(layer) in _DIMS:
         return type(layer).forward is _FORWARD
-    return _name(layer) in _NAMED
+    return name_of(layer) in _NAMED
 
 
 def has_activation(norm: torch.nn.Module) -> bool:
     """Whether `drop` and `act` of the norm follow."""
-    return type(norm) not in _DIMS and _name(norm) in _WITH_ACTIVATION
+    return type(norm) not in _DIMS and name_of(norm) in _WITH_ACTIVATION
 
 
 def can_fold(conv: Any, norm: Any) -> bool:

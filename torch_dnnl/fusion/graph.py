@@ -35,9 +35,13 @@ _ACTIVATIONS: dict[Any, str] = {  # by module, function or method
     **{name: name.removesuffix("_") for name in ("relu", "relu_", "sigmoid", "sigmoid_")},
     **{"tanh": "tanh", "tanh_": "tanh"},
 }
+# Modules whose result in eval mode is what they got, by class or by name.
+_PASSING = (torch.nn.Identity, torch.nn.Dropout, torch.nn.Dropout2d, torch.nn.Dropout3d)
+_PASSING_NAMES = ("timm.layers.drop.DropPath", "torchvision.ops.stochastic_depth.StochasticDepth")
 _METHODS, _IN_PLACE = ("add", "add_"), (operator.iadd, "add_")
 _ADDITIONS = (operator.add, operator.iadd, torch.add, *_METHODS)
 _INPUT, _OUTPUT, _CALLS = "placeholder", "output", ("call_function", "call_method")
+OPAQUE = (torch.jit.ScriptModule, fx.GraphModule)  # modules whose forward has no source
 _ATTRIBUTES = ("shape", "dtype", "device", "ndim", "T", "mT")
 
 
@@ -58,13 +62,22 @@ for _name in (*_OPERATORS, "and", "or", "xor", "lshift", "rshift"):
 
 
 class _Tracer(fx.Tracer):
-    """Calls of submodules are calls in the graph, but for those of `inlined`."""
+    """Calls of submodules are calls in the graph, but for those of `inlined`. `arguments` are those
+    that have a known value."""
 
     proxy_buffer_attributes = True
 
-    def __init__(self, inlined: list[torch.nn.Module]) -> None:
+    def __init__(self, inlined: list[torch.nn.Module], arguments: dict[str, Any]) -> None:
         super().__init__()
         self._inlined = {id(module) for module in inlined}
+        self._arguments = arguments
+
+    def create_args_for_root(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Any]]:
+        """The graph takes these too, but does not ask what they are."""
+        function, values = super().create_args_for_root(*args, **kwargs)
+        names = [str(value.node.target) if isinstance(value, fx.Proxy) else "" for value in values]
+        pairs = zip(names, values, strict=True)
+        return function, [self._arguments.get(name, value) for name, value in pairs]
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
         return id(m) not in self._inlined
@@ -85,15 +98,22 @@ def class_as_written(module: torch.nn.Module) -> _classes.Class:
     return old
 
 
-def trace(module: torch.nn.Module, inlined: list[torch.nn.Module] | None = None) -> fx.Graph | None:
-    """The graph of a forward; None if it may be more than what a graph can say."""
-    if isinstance(module, (torch.jit.ScriptModule, fx.GraphModule)):
+def trace(
+    module: torch.nn.Module,
+    inlined: list[torch.nn.Module] | None = None,
+    arguments: dict[str, Any] | None = None,
+) -> fx.Graph | None:
+    """The graph of a forward, with what is known of its arguments; None if it may be more than what
+    a graph can say."""
+    if isinstance(module, OPAQUE):
         return None
     view = as_written(module)
-    if source.reads(view) is None or type(view).__call__ is not torch.nn.Module.__call__:
+    arguments = arguments or {}
+    if source.reads(view, arguments) is None or type(view).__call__ is not torch.nn.Module.__call__:
         return None
     try:
-        graph = _Tracer(inlined or []).trace(view)
+        values = {n: value for n, value in arguments.items() if value is not source.TENSOR}
+        graph = _Tracer(inlined or [], values).trace(view)
     except Exception:  # whatever the code of others raises when it sees no tensors
         return None
     counts = Counter(map(id, _tensors_of(view)))
@@ -221,14 +241,19 @@ def separate_activations(module: torch.nn.Module, graph: fx.Graph) -> None:
             user.replace_input_with(node, result)
 
 
-def drop_identities(module: torch.nn.Module, graph: fx.Graph) -> list[torch.nn.Module]:
+def passes(layer: torch.nn.Module | None) -> bool:
+    """Whether the result of a module in eval mode is what it got."""
+    if layer is None or layer.training or has_hooks(layer):
+        return False
+    return type(layer) in _PASSING or folds.name_of(layer) in _PASSING_NAMES
+
+
+def drop_passing(module: torch.nn.Module, graph: fx.Graph) -> list[torch.nn.Module]:
     """The modules that are no longer called."""
     found: list[torch.nn.Module] = []
     for node in list(graph.nodes):
         layer = called(module, node)
-        if layer is None or type(layer) is not torch.nn.Identity:
-            continue
-        if not has_hooks(layer) and len(node.args) == 1:
+        if layer is not None and passes(layer) and len(node.args) == 1 and not node.kwargs:
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
             found.append(layer)
@@ -350,8 +375,8 @@ def _tail(module: torch.nn.Module) -> list[torch.nn.Module] | None:
 def _is_passed(layer: torch.nn.Module | None) -> bool:
     """Whether what comes after a layer may be a part of the convolution before it."""
     if layer is None or not folds.is_norm(layer):
-        return type(layer) is torch.nn.Identity
-    return all(type(part) is torch.nn.Identity for part in layer.children())
+        return passes(layer)
+    return all(passes(part) for part in layer.children())
 
 
 def to_look_into(module: torch.nn.Module, graph: fx.Graph) -> list[torch.nn.Module]:

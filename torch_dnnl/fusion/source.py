@@ -3,7 +3,8 @@
 `torch.fx` runs a forward once and records the calls that its tensors see. That is the whole forward
 only if nothing else depends on the arguments and nothing else is changed: `if mask is None`, a list
 that grows, a random number would be lost. `reads` accepts a forward whose statements are known to
-have no such part, and nothing else, and says what has to stay for that.
+have no such part, and nothing else, and says what has to stay for that. A forward that tests which
+arguments it got has one graph for each answer: `ways` lists them.
 """
 
 from __future__ import annotations
@@ -32,11 +33,35 @@ _CONSTANTS = (int, float, str, bool, type(None), torch.dtype, torch.device, torc
 _MODULES = (torch.nn.Sequential, torch.nn.ModuleList)
 CONTAINERS = (*_MODULES, torch.nn.ModuleDict)
 ABSENT = object()  # the value of an attribute that is not there
+_TESTED = 3  # so many arguments make up to eight graphs
 _is_scripting: Any = torch.jit.is_scripting  # type: ignore[attr-defined]
 
 
 class _Unclear(Exception):
     """A statement that is not known to be plain."""
+
+
+class _Asked(_Unclear):
+    """A test of an argument of which nothing is known."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+class _AnyTensor:
+    """Stands for an argument that is a tensor, of which no more than that is known."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> bool:
+        raise _Unclear
+
+    def __eq__(self, other: object) -> bool:
+        raise _Unclear
+
+
+TENSOR = _AnyTensor()
 
 
 @lru_cache(1000)
@@ -67,21 +92,49 @@ class Reads:
     methods: dict[str, Any] = field(default_factory=dict)
 
 
-def reads(module: torch.nn.Module) -> Reads | None:
+def reads(module: torch.nn.Module, arguments: dict[str, Any] | None = None) -> Reads | None:
     """What tracing the forward of a module in eval mode takes for given, if it records all else
-    that the forward does; None if it may not."""
-    if "forward" in vars(module):
-        return None
+    that the forward does; None if it may not. `arguments`: those of which something is known, a
+    value or that it is a TENSOR."""
     try:
-        found = Reads()
-        _Plain(module, "forward", type(module).forward, found).check()
-    except (_Unclear, RecursionError, ValueError):  # the last of a variable without a value
+        return _read(module, arguments or {})
+    except _Unclear:
         return None
+
+
+def ways(module: torch.nn.Module, known: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """What has to be known of the arguments of a forward, for each graph that it has."""
+    known = known or {}
+    try:
+        _read(module, known)
+    except _Asked as error:
+        parameter = inspect.signature(type(module).forward).parameters[error.name]
+        choices: tuple[Any, ...] = (parameter.default,)
+        if parameter.default in (None, parameter.empty):
+            choices = (None, TENSOR)
+        elif not isinstance(parameter.default, _CONSTANTS):
+            return []
+        if len(known) == _TESTED:
+            choices = ()
+        return [way for value in choices for way in ways(module, {**known, error.name: value})]
+    except _Unclear:
+        return []
+    return [known]
+
+
+def _read(module: torch.nn.Module, arguments: dict[str, Any]) -> Reads:
+    if "forward" in vars(module):
+        raise _Unclear
+    found = Reads()
+    try:
+        _Plain(module, "forward", type(module).forward, found, arguments).check()
+    except (RecursionError, ValueError) as error:  # the latter of a variable without a value
+        raise _Unclear from error
     return found
 
 
 class _Method(ast.NodeVisitor):
-    """A method of a module, and what is known of its variables when `call` calls it."""
+    """A method of a module, and what is known of its variables: of its arguments at first."""
 
     def __init__(
         self,
@@ -89,7 +142,7 @@ class _Method(ast.NodeVisitor):
         name: str,
         function: Any,
         reads: Reads,
-        call: ast.Call | None = None,
+        known: dict[str, Any],
     ) -> None:
         if not isinstance(function, types.FunctionType) or name in vars(module):
             raise _Unclear
@@ -105,23 +158,35 @@ class _Method(ast.NodeVisitor):
         self.locals = set(function.__code__.co_varnames) - {self.own}
         names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
         self.written = Counter(node.id for node in names if not _is_load(node))
-        # None: somebody else calls it, in any way.
-        self.known = {} if call is None else self._defaults(call)
+        self.known = dict(known)
+        self.parameters = {argument.arg for argument in arguments.args}  # until they are changed
         self.modules: set[str] = set()  # variables that stand for submodules
 
-    def _defaults(self, call: ast.Call) -> dict[str, Any]:
-        """The arguments that the call leaves at their defaults, and the body as they are."""
-        parameters = list(inspect.signature(self.function).parameters.values())
-        given = {parameter.name for parameter in parameters[: len(call.args) + 1]}
-        given |= {keyword.arg or "" for keyword in call.keywords}
-        given |= set(self.written)
-        free = [p for p in parameters if p.name not in given and isinstance(p.default, _CONSTANTS)]
-        return {parameter.name: parameter.default for parameter in free}
+    def _known_in(self, method: Any, values: dict[str, ast.expr]) -> dict[str, Any]:
+        """What is known of the arguments of a method that is called with some values."""
+        parameters = inspect.signature(method).parameters.values()
+        known = {p.name: p.default for p in parameters if isinstance(p.default, _CONSTANTS)}
+        for name, value in values.items():
+            known.pop(name, None)
+            if isinstance(value, ast.Constant) and isinstance(value.value, _CONSTANTS):
+                known[name] = value.value
+            elif isinstance(value, ast.Name) and value.id in self.known:
+                known[name] = self.known[value.id]
+        return known
+
+    def _forget(self, names: set[str]) -> None:
+        """They get another value."""
+        self.modules -= names
+        self.parameters -= names
+        for name in names:
+            self.known.pop(name, None)
 
     def _test(self, test: ast.expr) -> bool:
         """The outcome of a test that depends on what the module is, not on what it is given."""
         for node in ast.walk(test):
             is_known = isinstance(node, ast.Name) and node.id in (self.own, *self.known)
+            if isinstance(node, ast.Name) and node.id in self.parameters and not is_known:
+                raise _Asked(node.id)
             if isinstance(node, ast.Call):
                 if self._value(node.func) is not _is_scripting:
                     raise _Unclear
@@ -190,15 +255,17 @@ class _Plain(_Method):
         super().visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        for target in node.targets:
-            self._check_target(target)
+        got = {}
         if isinstance(node.value, ast.Call) and _is_name(node.value.func, "getattr"):
             target, *others = node.targets
             if others or not isinstance(target, ast.Name) or self.written[target.id] != 1:
                 raise _Unclear
-            self.known[target.id] = self._got(node.value)
+            got = {target.id: self._got(node.value)}
         else:
             self.visit(node.value)
+        for target in node.targets:
+            self._check_target(target)
+        self.known |= got
 
     def _got(self, call: ast.Call) -> Any:
         """What `getattr(self, "name", default)` is, for tests of it."""
@@ -224,19 +291,19 @@ class _Plain(_Method):
         return value
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        self._check_target(node.target)
         if node.value is not None:
             self.visit(node.value)
+            self._check_target(node.target)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        self._check_target(node.target)
         self.visit(node.value)
+        self._check_target(node.target)
 
     def _check_target(self, target: ast.AST) -> None:
         names = target.elts if isinstance(target, ast.Tuple) else [target]
         if not all(isinstance(name, ast.Name) and name.id != self.own for name in names):
             raise _Unclear
-        self.modules -= {name.id for name in names if isinstance(name, ast.Name)}
+        self._forget({name.id for name in names if isinstance(name, ast.Name)})
 
     def visit_If(self, node: ast.If) -> None:
         for statement in node.body if self._test(node.test) else node.orelse:
@@ -255,6 +322,9 @@ class _Plain(_Method):
         if not isinstance(node.target, ast.Name):
             raise _Unclear
         self._check_target(node.target)
+        # What a round changes, the next one sees.
+        names = [name for name in ast.walk(node) if isinstance(name, ast.Name)]
+        self._forget({name.id for name in names if not _is_load(name)})
         self.modules.add(node.target.id)
         for statement in (*node.body, *node.orelse):
             self.visit(statement)
@@ -290,6 +360,19 @@ class _Plain(_Method):
         for value in (*node.args, *(keyword.value for keyword in node.keywords)):
             self.visit(value)
 
+    def _check_method(self, name: str, method: Any, call: ast.Call) -> None:
+        _, *names = inspect.signature(method).parameters
+        values = dict(zip(names, call.args, strict=False))
+        values |= {keyword.arg or "": keyword.value for keyword in call.keywords}
+        known = self._known_in(method, values)
+        try:
+            _Plain(self.module, name, method, self.reads, known).check()
+        except _Asked as error:
+            value = values.get(error.name)
+            if not isinstance(value, ast.Name) or value.id not in self.parameters:
+                raise _Unclear from error
+            raise _Asked(value.id) from error
+
     def _check_called(self, function: ast.AST, call: ast.Call) -> None:
         if isinstance(function, ast.Name) and function.id in self.modules:
             return
@@ -306,7 +389,7 @@ class _Plain(_Method):
             return
         if isinstance(value, types.MethodType) and value.__self__ is self.module:
             name = function.attr  # type: ignore[attr-defined]
-            _Plain(self.module, name, value.__func__, self.reads, call).check()
+            self._check_method(name, value.__func__, call)
         elif not (isinstance(value, Hashable) and value in _torch_functions()):
             raise _Unclear
 
