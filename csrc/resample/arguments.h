@@ -254,9 +254,14 @@ inline c10::SymIntArrayRef check_part(
 
 // floor(in * scale), in float64.
 inline c10::SymInt scaled_size(const char* op, const c10::SymInt& in, double scale) {
+  // Of a symbol, whole numbers where they are exact: the result is a term like others then.
+  const double kilo = scale * 1024;
+  if (in.is_symbolic() && kilo == std::floor(kilo) && kilo < 0x1p30)
+    return in * static_cast<int64_t>(kilo) / 1024;
   const c10::SymFloat size = static_cast<c10::SymFloat>(in) * scale;
+  // Not floor, by which torch has every division within the term leave no remainder.
   if (size.is_symbolic())
-    return c10::SymInt(size.toSymNodeImpl()->floor());
+    return c10::SymInt(size.toSymNodeImpl()->neg()->ceil()->neg());
   const double floor = std::floor(size.expect_float());
   TORCH_CHECK_VALUE(
       floor < 0x1p63,

@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 from op_db import CASES, MATRIX, assert_matches, by_name
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_dnnl
@@ -162,23 +163,53 @@ def test_compile_inductor_dynamic(case):
         assert_all_match(gradients(compiled, inputs), gradients(cubed(case), inputs), 1e-10)
 
 
-@pytest.mark.parametrize("name", ["interpolate", "conv2d"])
-def test_compile_does_not_recompile_on_sizes(name):
-    """With dynamic=True one compilation serves every spatial size."""
-    import torch_dnnl.functional as D
+def strided_and_resized(factor):
+    """Sizes that are terms with a division, of which factors make sizes again."""
+    weight = torch.randn(4, 3, 3, 3)
+    return lambda x: D.interpolate(D.conv2d(x, weight, stride=2), scale_factor=factor)
 
+
+@pytest.mark.parametrize("factor", [None, "same", 2, 1.5, 0.7, 1 / 3])
+def test_compile_does_not_recompile_on_sizes(factor):
+    """With dynamic=True one compilation serves every spatial size."""
     torch._dynamo.reset()
-    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    counter = CompileCounterWithBackend("aot_eager")
     weight = torch.randn(4, 3, 3, 3)
     functions = {
-        "interpolate": lambda x: D.interpolate(x, scale_factor=2, mode="bilinear"),
-        "conv2d": lambda x: D.conv2d(x, weight, padding="same"),
+        None: lambda x: D.interpolate(x, scale_factor=2, mode="bilinear"),
+        "same": lambda x: D.conv2d(x, weight, padding="same"),
     }
-    compiled = torch.compile(functions[name], fullgraph=True, dynamic=True, backend=counter)
-    for size in (5, 8, 12):
-        x = torch.randn(2, 3, size, size + 1)
-        assert_matches(compiled(x), functions[name](x).double(), 1e-6)
-    assert counter.frame_count == 1
+    function = functions.get(factor) or strided_and_resized(factor)
+    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend=counter)
+    counts = []
+    for size in (19, 18, 24, 27):
+        x = torch.randn(2, 3, size, size + 2)
+        assert_matches(compiled(x), function(x).double(), 1e-6)
+        counts.append(counter.frame_count)
+    # torch begins again at once where a factor is a number of the closure.
+    assert counts[0] <= 2 and counts == counts[:1] * 4
+
+
+def test_inductor_computes_with_sizes_of_factors():
+    torch._dynamo.reset()
+    resized = strided_and_resized(0.7)
+    compiled = torch.compile(lambda x: resized(x).exp() + 1, fullgraph=True, dynamic=True)
+    for size in (9, 8, 15):
+        x = torch.randn(2, 3, size, size + 2)
+        assert_matches(compiled(x), (resized(x).exp() + 1).double(), 1e-6)
+
+
+@pytest.mark.parametrize("factor", [3, 0.5, 0.75, 1.1, 0.7, 1 / 3, 2.9999999999])
+def test_symbolic_sizes_of_factors_are_those_of_numbers(factor):
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda x: torch.ops.torch_dnnl.resample(x, None, [factor]).shape[2],
+        fullgraph=True,
+        dynamic=True,
+        backend="aot_eager",
+    )
+    for size in (10, 7, 20, 30, 64, 1000, 1001, 12345):
+        assert compiled(torch.zeros(1, 1, size)) == int(size * factor), size
 
 
 @pytest.mark.parametrize("case", CASES, ids=by_name)

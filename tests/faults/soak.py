@@ -108,6 +108,7 @@ class Soak:
         torch.manual_seed(0)
         self.random = random.Random(0)
         self.models = {}
+        torch._dynamo.config.fail_on_recompile_limit_hit = True  # eager code would take over
         for cls, sizes in MODELS.items():
             model = cls()
             optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
