@@ -47,20 +47,20 @@ def convert(module: _M, inplace: bool = False, verbose: bool = False, fuse: bool
     is the same, training goes on, and a layer that is called by itself has its own result. A
     module's forward becomes its graph, in eval mode, where its source proves that the graph is all
     that it does; there are several graphs where it tests up to three optional arguments. A forward
-    whose source does not prove it, and a `GraphModule`, call their parts as before.
-    The forward of the class takes over in training mode, where an attribute, a submodule or a
-    method that the graph was made of is another one, where a layer that the graph calls otherwise
-    has hooks, and within `torch.compile`, `torch.export`, other tracing and `torch.func`. The
-    weights with their batch norms are kept beside the parameters, which takes as much memory again,
-    and are made anew when one of these is written to. What is written past torch's count of
-    versions (`tensor.data`, NumPy, DLPack, storages, other processes, collectives, `F.batch_norm`
-    in training, an optimizer with `fused=True` for the model that was converted) is seen after
-    `train()` or `eval()`. The class of a fused module is a subclass of its class, which
-    `isinstance` does not tell, but `type(module) is` does. Functions that are replaced in their
-    Python modules later are not noticed. `torch.fx`, which makes the graphs, replaces
-    `Module.__call__` meanwhile, so no other thread may call modules during a conversion with
-    `fuse=True` or while a fused model is copied or unpickled. A fused model has the results of the
-    model up to rounding, and gradients for its inputs and parameters.
+    whose source does not prove it, and a `GraphModule`, call their parts as before. The forward of
+    the class takes over in training mode, where an attribute, a submodule or a method that the
+    graph was made of is another one, where a layer that the graph calls otherwise has hooks, for
+    arguments of subclasses of `Tensor`, and within `torch.compile`, `torch.export`, other tracing,
+    `torch.func` and other libraries' modes. The weights with their batch norms are kept beside the
+    parameters, which takes as much memory again, and are made anew when one of these is written to.
+    What is written past torch's count of versions (`tensor.data`, NumPy, DLPack, storages, other
+    processes, collectives, `F.batch_norm` in training, an optimizer with `fused=True` for the model
+    that was converted) is seen after `train()` or `eval()`. The class of a fused module is a
+    subclass of its class, which `isinstance` does not tell, but `type(module) is` does. Functions
+    that are replaced in their Python modules later are not noticed. `torch.fx`, which makes the
+    graphs, replaces `Module.__call__` meanwhile, so no other thread may call modules during a
+    conversion with `fuse=True` or while a fused model is copied or unpickled. A fused model has the
+    results of the model up to rounding, and gradients for its inputs and parameters.
 
     Args:
         module: the model.

@@ -267,7 +267,7 @@ class Residual(nn.Module):
         return result
 
 
-@pytest.mark.parametrize("drop", [nn.Dropout(0.5), nn.Dropout2d(0.5), drop_path()], ids=repr)
+@pytest.mark.parametrize("drop", [nn.Dropout(0.5), drop_path()], ids=repr)
 def test_layers_that_pass_their_input_on_in_eval_mode(drop):
     fused, x = check(Residual(drop)), torch.randn(2, 4, 7, 6)
     before = fused(x)

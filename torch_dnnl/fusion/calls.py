@@ -9,20 +9,23 @@ same results as before.
 from __future__ import annotations
 
 import functools
-import inspect
+import operator
 import types
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._device import DeviceContext
 
 from torch_dnnl import _classes
-from torch_dnnl.fusion import folds, graph, source
+from torch_dnnl._accelerate import accelerate
+from torch_dnnl.fusion import folds, graph, recording, source
 from torch_dnnl.fusion.layers import has_hooks, make_fused, make_plain
 
 _is_jit_tracing: Any = torch.jit.is_tracing  # type: ignore[attr-defined]
 _Mode = torch._C._TorchDispatchModeKey
+_MODES = (DeviceContext, accelerate)  # which change nothing
 _TRACING = (_Mode.FAKE, _Mode.PROXY, _Mode.FUNCTIONAL)
 
 
@@ -60,7 +63,7 @@ class _Fused:
     # Where they are, their defaults, and what they have to be: a value, or any TENSOR.
     arguments: tuple[tuple[int, str, Any, Any], ...]
     forward: Any
-    parts: tuple[tuple[torch.nn.Module, list[tuple[str, torch.nn.Module | None]]], ...]
+    parts: tuple[tuple[torch.nn.Module, tuple[str, ...], tuple[torch.nn.Module | None, ...]], ...]
     values: tuple[tuple[Any, str, Any], ...]  # attributes of modules and classes
     methods: tuple[tuple[torch.nn.Module, str], ...]  # which no attribute of the module stands for
     layers: tuple[tuple[torch.nn.Module, type], ...]  # not called, or called otherwise
@@ -77,8 +80,9 @@ class _Fused:
         return True
 
     def is_current(self) -> bool:
-        for module, children in self.parts:
-            if list(module._modules.items()) != children:
+        for module, names, children in self.parts:
+            now = module._modules
+            if tuple(now) != names or any(map(operator.is_not, now.values(), children)):
                 return False
         for of, name, value in self.values:
             if getattr(of, name, source.ABSENT) is not value:
@@ -124,31 +128,35 @@ def _make(
     found = graph.trace(module, arguments=arguments)
     if found is None:
         return None, []
-    graph.drop_passing(module, found)
+    graph.drop_passing(module, found, is_final=False)
     inlined = graph.to_look_into(module, found)
     found = graph.trace(module, inlined, arguments)
-    assert found is not None
+    if found is None:  # of all of them
+        inlined, found = [], graph.trace(module, [], arguments)
+    assert found is not None  # as before
     graph.separate_activations(module, found)
     looked_into = [module, *inlined]
     opened = [*graph.holders(module, found), *(x for m in looked_into for x in graph.lists(m))]
     opened = list(dict.fromkeys([*opened, *looked_into]))
-    passing = graph.drop_passing(module, found)
-    watched = [*inlined, *passing]
+    passing = graph.drop_passing(module, found, is_final=True)
+    watched, in_eval = [*inlined, *passing], [*passing]
     values, methods = _taken_for_given(module, inlined, arguments)
-    values += [(type(layer), "forward", type(layer).forward) for layer in passing]
+    values += [value for layer in passing for value in graph.read_by_forward(layer)]
     done, norms = [], []
     for epilogue in graph.epilogues(module, found):
         conv, *others = epilogue.layers
         done.append((conv, epilogue.parts))
-        watched += [conv, *others]
+        watched += [conv, *others, *epilogue.passed]
+        in_eval += [layer for layer in epilogue.passed if folds.is_norm(layer)]
         for layer in others:
             if epilogue.norm is not None and layer is others[0]:
                 norms.append((conv, layer))
-                values.append((type(layer), "forward", type(layer).forward))
+                in_eval.append(layer)
+                values += source.of_method(type(layer), "forward")
             else:
                 values += graph.read_by_forward(layer)
         epilogue.rewrite(found)
-    if not done:
+    if not done or recording.hides_names(found):
         return None, []
     for conv, _ in done:
         make_fused(conv)
@@ -160,11 +168,11 @@ def _make(
         module,
         _places(type(view).forward, arguments),
         forward,
-        tuple((part, list(part._modules.items())) for part in opened),
-        tuple(values),
+        tuple((part, tuple(part._modules), tuple(part._modules.values())) for part in opened),
+        tuple({(id(of), name): (of, name, value) for of, name, value in values}.values()),
         tuple(methods),
-        tuple((layer, graph.class_as_written(layer)) for layer in watched),
-        (*passing, *(norm for _, norm in norms)),
+        tuple((layer, graph.class_as_written(layer)) for layer in dict.fromkeys(watched)),
+        tuple(dict.fromkeys(in_eval)),
         tuple(norms),
     )
     return fused, done
@@ -183,13 +191,13 @@ def _taken_for_given(
         # Submodules are compared all at once.
         own = [(n, value) for n, value in reads.attributes.items() if n not in part._modules]
         values += [(part, name, value) for name, value in own]
-        values += [(written, name, value) for name, value in reads.methods.items()]
+        values += [row for name in reads.methods for row in source.of_method(written, name)]
         methods += [(part, name) for name in reads.methods]
     return values, methods
 
 
 def _places(forward: Any, arguments: dict[str, Any]) -> tuple[tuple[int, str, Any, Any], ...]:
-    _, *parameters = inspect.signature(forward).parameters.values()
+    _, *parameters = source.signature(forward).parameters.values()
     return tuple(
         (index, parameter.name, parameter.default, arguments[parameter.name])
         for index, parameter in enumerate(parameters)
@@ -204,12 +212,22 @@ def _is_traced(*inputs: Any) -> bool:
         torch.compiler.is_compiling()
         or _is_jit_tracing()
         or torch._C._functorch.maybe_current_level() is not None
-        or any(isinstance(value, fx.Proxy) for value in inputs)
+        or any(_sees_calls(value) for value in inputs)
+        or any(type(mode) not in _MODES for mode in _function_modes())
         or (
             torch._C._len_torch_dispatch_stack() > 0
             and any(torch._C._get_dispatch_mode(key) is not None for key in _TRACING)
         )
     )
+
+
+def _sees_calls(value: Any) -> bool:
+    kinds = (torch.Tensor, torch.nn.Parameter)
+    return isinstance(value, (torch.Tensor, fx.Proxy)) and type(value) not in kinds
+
+
+def _function_modes() -> list[Any]:
+    return [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
 
 
 def _has_hooks_of_all() -> bool:
@@ -254,7 +272,10 @@ class FusedCalls(torch.nn.Module):
         for fused in self._fused_calls:
             for conv, _ in fused.norms:
                 folds.forget(conv)
-        return super().train(mode)
+        super().train(mode)
+        if not mode and not self._fused_calls:  # a copy, which was made in training mode
+            install(self)
+        return self
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_fused_calls": ()}

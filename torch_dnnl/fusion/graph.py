@@ -13,7 +13,7 @@ from torch import fx
 from torch.fx import Node
 
 from torch_dnnl import _classes
-from torch_dnnl.fusion import folds, source
+from torch_dnnl.fusion import folds, lookup, recording, source, sums
 from torch_dnnl.fusion.layers import can_fuse, has_hooks
 
 _functional = torch.nn.functional
@@ -36,29 +36,10 @@ _ACTIVATIONS: dict[Any, str] = {  # by module, function or method
     **{"tanh": "tanh", "tanh_": "tanh"},
 }
 # Modules whose result in eval mode is what they got, by class or by name.
-_PASSING = (torch.nn.Identity, torch.nn.Dropout, torch.nn.Dropout2d, torch.nn.Dropout3d)
+_PASSING = (torch.nn.Identity, torch.nn.Dropout)
 _PASSING_NAMES = ("timm.layers.drop.DropPath", "torchvision.ops.stochastic_depth.StochasticDepth")
-_METHODS, _IN_PLACE = ("add", "add_"), (operator.iadd, "add_")
-_ADDITIONS = (operator.add, operator.iadd, torch.add, *_METHODS)
 _INPUT, _OUTPUT, _CALLS = "placeholder", "output", ("call_function", "call_method")
 OPAQUE = (torch.jit.ScriptModule, fx.GraphModule)  # modules whose forward has no source
-_ATTRIBUTES = ("shape", "dtype", "device", "ndim", "T", "mT")
-
-
-class _Proxy(fx.Proxy):
-    """torch's records `x += y` as `x = x + y`, which leaves the other names of x as they were."""
-
-
-def _record(function: Any) -> Any:
-    def in_place(self: fx.Proxy, other: Any) -> fx.Proxy:
-        return self.tracer.create_proxy("call_function", function, (self, other), {})
-
-    return in_place
-
-
-_OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
-for _name in (*_OPERATORS, "and", "or", "xor", "lshift", "rshift"):
-    setattr(_Proxy, f"__i{_name}__", _record(getattr(operator, f"i{_name}")))
 
 
 class _Tracer(fx.Tracer):
@@ -83,7 +64,7 @@ class _Tracer(fx.Tracer):
         return id(m) not in self._inlined
 
     def proxy(self, node: Node) -> fx.Proxy:
-        return _Proxy(node, self)
+        return recording.Proxy(node, self)
 
 
 def as_written(module: torch.nn.Module) -> torch.nn.Module:
@@ -125,10 +106,8 @@ def trace(
             return None  # what else it does is recorded too
         if node.op == "get_attr" and "_tensor_constant" in node.target:
             return None  # made by the forward
-        if node.target is getattr and node.args[1] not in _ATTRIBUTES:
+        if node.target is getattr and node.args[1] not in recording.ATTRIBUTES:
             return None
-        if node.op == _INPUT and node.target == "self":
-            return None  # which is what the code of a graph calls its module
     return graph
 
 
@@ -182,7 +161,7 @@ def read_by_forward(module: torch.nn.Module) -> list[tuple[Any, str, Any]]:
     found: list[tuple[Any, str, Any]] = [
         (module, name, getattr(module, name)) for name in names if hasattr(module, name)
     ]
-    return [*found, (class_as_written(module), "forward", class_as_written(module).forward)]
+    return [*found, *source.of_method(class_as_written(module), "forward")]
 
 
 def _whole_activation(module: torch.nn.Module) -> str | None:
@@ -248,12 +227,26 @@ def passes(layer: torch.nn.Module | None) -> bool:
     return type(layer) in _PASSING or folds.name_of(layer) in _PASSING_NAMES
 
 
-def drop_passing(module: torch.nn.Module, graph: fx.Graph) -> list[torch.nn.Module]:
-    """The modules that are no longer called."""
+def drop_passing(module: torch.nn.Module, graph: fx.Graph, is_final: bool) -> list[torch.nn.Module]:
+    """The modules that are no longer called; finally those alone that are known to get a tensor,
+    or that take anything."""
+
+    def is_tensor(node: Any) -> bool:
+        layer = called(module, node)
+        return layer is not None and (
+            can_fuse(layer) or folds.is_norm(layer) or type(layer) in (*_ACTIVATIONS, *_PASSING)
+        )
+
     found: list[torch.nn.Module] = []
     for node in list(graph.nodes):
         layer = called(module, node)
-        if layer is not None and passes(layer) and len(node.args) == 1 and not node.kwargs:
+        is_one = len(node.args) == 1 and not node.kwargs
+        if (
+            layer is not None
+            and passes(layer)
+            and is_one
+            and (not is_final or type(layer) is torch.nn.Identity or is_tensor(node.args[0]))
+        ):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
             found.append(layer)
@@ -267,16 +260,17 @@ class _Epilogue:
         self.module, self.conv, self.nodes = module, conv, [conv]
         self.norm: Node | None = None
         self.residual: Node | None = None
-        self.addition = "add"
+        self.addition: str | None = None
+        self.passed: list[torch.nn.Module] = []  # between the convolution and its last part
         self.activation: str | None = None
         if (node := self._next()) is not None and self._takes_norm(node):
             self.norm = node
             self.nodes.append(node)
         if (node := self._next()) is not None and self._takes_sum(node):
             self.nodes.append(node)
-        if (node := self._next()) is not None and (name := _activation(module, node)) is not None:
-            self.activation = name
-            self.nodes.append(node)
+        if (node := self._next()) is not None and self._is_first(node):
+            self.activation = _activation(module, node)
+            self.nodes += [node] if self.activation is not None else []
 
     def _next(self) -> Node | None:
         """What alone uses the result, if it takes it first and nothing is changed before: it is
@@ -284,12 +278,20 @@ class _Epilogue:
         node = only_user(self.nodes[-1])
         if node is None:
             return None
-        between = self.conv.next
+        between, passed = self.conv.next, []
         while between is not node:
-            if between not in self.nodes and not _is_pure(self.module, between):
-                return None
+            if between not in self.nodes:
+                if not _is_pure(self.module, between):
+                    return None
+                passed += [called(self.module, between)]
             between = between.next
+        self.passed = [layer for layer in passed if layer is not None]
         return node
+
+    def _is_first(self, node: Node) -> bool:
+        """Whether the result is the first argument and no other one."""
+        values = [*node.args, *node.kwargs.values()]
+        return node.args[:1] == (self.nodes[-1],) and values.count(self.nodes[-1]) == 1
 
     def _takes_norm(self, node: Node) -> bool:
         norm, conv = called(self.module, node), called(self.module, self.conv)
@@ -302,31 +304,26 @@ class _Epilogue:
         )
 
     def _takes_sum(self, node: Node) -> bool:
-        if node.target not in _ADDITIONS or node.kwargs or len(node.args) != 2:
+        if node.target not in sums.NAMES or node.kwargs or len(node.args) != 2:
             return False
         left, right = node.args
         result = self.nodes[-1]
         other = right if left is result else left
         if not isinstance(other, Node) or other is result:
             return False
-        # Nobody else has the result, so nobody sees whether it is changed. Methods of another left
-        # side may be those of a set.
-        if left is not result and node.target in (*_IN_PLACE, *_METHODS):
+        self.addition = sums.name(node.target, left is result)
+        if self.addition is None:
             return False
         self.residual = other
-        if left is not result:
-            self.addition = "radd"
-        elif node.target in _IN_PLACE:
-            self.addition = "iadd"
         return True
 
     @property
     def parts(self) -> list[str]:
         """What they are called."""
-        sums = ["residual"] if self.residual is not None else []
-        sums += [self.activation] if self.activation is not None else []
+        after = ["residual"] if self.residual is not None else []
+        after += [self.activation] if self.activation is not None else []
         norms = ["batch norm"] if self.norm is not None else []
-        return [*norms, *([" and ".join(sums)] if sums else [])]
+        return [*norms, *([" and ".join(after)] if after else [])]
 
     @property
     def layers(self) -> list[torch.nn.Module]:
@@ -365,7 +362,7 @@ def _tail(module: torch.nn.Module) -> list[torch.nn.Module] | None:
         return None
     graph = trace(module)
     last: Any = None if graph is None else next(iter(reversed(graph.nodes))).args[0]
-    while _is_passed(called(module, last)):
+    while _is_passed(called(module, last)) and last.args:
         last = last.args[0]
     layer = called(module, last)
     rest = _tail(layer) if layer is not None and len(last.users) == 1 else None
@@ -387,22 +384,27 @@ def to_look_into(module: torch.nn.Module, graph: fx.Graph) -> list[torch.nn.Modu
         if layer is None or user is None or can_fuse(layer):
             continue
         is_norm = _is_norm(module, user)
-        if is_norm or user.target in _ADDITIONS or _activation(module, user) is not None:
+        if is_norm or user.target in sums.NAMES or _activation(module, user) is not None:
             found += _tail(layer) or []
     return found
 
 
 def holders(module: torch.nn.Module, graph: fx.Graph) -> list[torch.nn.Module]:
-    """The modules that a graph goes through to those that it calls."""
+    """The modules by which the forward gets to those that the graph calls, by whatever name."""
     names = [str(node.target).split(".") for node in graph.nodes if node.op == "call_module"]
-    prefixes = {".".join(name[:i]) for name in names for i in range(len(name))}
-    return [module.get_submodule(prefix) for prefix in sorted(prefixes)]
+    paths = {".".join(name[:i]) for name in names for i in range(1, len(name) + 1)}
+    on_the_way = {id(module.get_submodule(path)) for path in paths}
+    return [
+        part
+        for part in module.modules()
+        if any(id(child) in on_the_way for child in part._modules.values())
+    ]
 
 
 def lists(module: torch.nn.Module) -> list[torch.nn.Module]:
     """The containers of a module, which a forward may loop over or test though they are empty."""
     found: list[torch.nn.Module] = []
     for child in module.children():
-        if isinstance(child, source.CONTAINERS):
+        if isinstance(child, lookup.CONTAINERS):
             found += [child, *lists(child)]
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from torch_dnnl import _classes, functional, nn
 from torch_dnnl.functional._conv import same_padding
-from torch_dnnl.fusion import folds
+from torch_dnnl.fusion import folds, sums
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.nn.functional.relu,
@@ -23,11 +22,6 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "hardswish": torch.nn.functional.hardswish,
 }
 _CALL = torch.nn.Module.__call__
-_SUMS: dict[str, Callable[[Any, Any], Any]] = {
-    "add": operator.add,
-    "radd": lambda dst, other: other + dst,
-    "iadd": operator.iadd,
-}
 
 
 class _Fused:
@@ -42,24 +36,23 @@ class _Fused:
         input: Tensor,
         norm: torch.nn.Module | None = None,
         residual: Any = None,
-        addition: str = "add",
+        addition: str | None = None,
         activation: str | None = None,
     ) -> Tensor:
-        """`addition`: "add" is the result and the residual, "radd" the residual and the result,
-        "iadd" changes the result."""
+        """`addition`: the name of the sum with the residual, if there is one."""
         plain: Any = super().forward  # type: ignore[misc]
-        if norm is None and residual is None and activation is None:
+        if norm is None and addition is None and activation is None:
             return plain(input)  # type: ignore[no-any-return]
-        is_batch = input.dim() == len(self.kernel_size) + 2
+        is_batch = isinstance(input, Tensor) and input.dim() == len(self.kernel_size) + 2
         weights = (self.weight, self.bias) if norm is None else folds.weights(self, norm)
         # By the call that the layer itself makes, where it can be given other weights.
         takes_weights = not self.transposed and not hasattr(self, "_call_padding")
         if (
             not is_batch
             or weights is None
-            or (residual is None and activation is None and takes_weights)
+            or (addition is None and activation is None and takes_weights)
             or self.padding_mode != "zeros"
-            or not (residual is None or _fits(self, residual, addition, input, weights[0]))
+            or not (addition is None or _fits(self, residual, addition, input, weights[0]))
             or (activation == "relu6" and _has_gradient(input, *weights, residual))
         ):
             if weights is not None and is_batch and takes_weights:
@@ -67,18 +60,23 @@ class _Fused:
             else:
                 dst = plain(input)
                 dst = dst if norm is None else _normalized(norm, dst)
-            dst = dst if residual is None else _SUMS[addition](dst, residual)
+            dst = dst if addition is None else sums.add(addition, dst, residual)
             return dst if activation is None else _ACTIVATIONS[activation](dst)
         options = {"strides": self.stride, "dilations": self.dilation, "groups": self.groups}
         options |= {"residual": residual, "activation": activation, "data_format": "NCX"}
         begin, end = _pads(self, input)
         options |= {"pads_begin": begin, "pads_end": end}
+        compute: Any = functional.convolution
         if self.transposed:
+            compute = functional.convolution_transpose
             options["output_padding"] = self.output_padding
-            return functional.convolution_transpose(
-                input, *weights, weights_format="IOX", **options
+        try:
+            return compute(  # type: ignore[no-any-return]
+                input, *weights, weights_format="IOX" if self.transposed else "OIX", **options
             )
-        return functional.convolution(input, *weights, weights_format="OIX", **options)
+        except (TypeError, ValueError):
+            plain(input)  # whose exception is torch's
+            raise
 
 
 def _normalized(norm: Any, image: Tensor) -> Tensor:
@@ -128,12 +126,14 @@ def _fits(layer: Any, residual: Any, addition: str, input: Tensor, weight: Tenso
     """Whether the sum has the type, the sizes and the memory format of the convolution."""
     return (
         isinstance(residual, Tensor)
+        and not torch.overrides.has_torch_function((residual,))
+        and residual.layout == torch.strided
         and residual.dtype == input.dtype
         and residual.device == input.device
         and list(residual.shape) == _output_sizes(layer, input)
         and not torch.is_autocast_enabled(input.device.type)
         and (
-            addition != "radd"
+            not sums.begins_with_other(addition)
             or all(tensor.is_contiguous() for tensor in (residual, input, weight))
             or all(_has_channels_last(tensor) for tensor in (residual, input, weight))
         )

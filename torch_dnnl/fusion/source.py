@@ -22,6 +22,9 @@ from typing import Any
 
 import torch
 
+from torch_dnnl.fusion import lookup
+from torch_dnnl.fusion.lookup import Unclear
+
 _STATEMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.If, ast.For, ast.Pass)
 _EXPRESSIONS = (
     *(ast.Name, ast.Attribute, ast.Call, ast.BinOp, ast.UnaryOp, ast.Constant, ast.Subscript),
@@ -29,19 +32,13 @@ _EXPRESSIONS = (
     *(ast.operator, ast.USub),
 )
 _IN_TESTS = (ast.Compare, ast.BoolOp, ast.boolop, ast.cmpop, ast.unaryop)
-_CONSTANTS = (int, float, str, bool, type(None), torch.dtype, torch.device, torch.memory_format)
 _MODULES = (torch.nn.Sequential, torch.nn.ModuleList)
-CONTAINERS = (*_MODULES, torch.nn.ModuleDict)
 ABSENT = object()  # the value of an attribute that is not there
 _TESTED = 3  # so many arguments make up to eight graphs
 _is_scripting: Any = torch.jit.is_scripting  # type: ignore[attr-defined]
 
 
-class _Unclear(Exception):
-    """A statement that is not known to be plain."""
-
-
-class _Asked(_Unclear):
+class _Asked(Unclear):
     """A test of an argument of which nothing is known."""
 
     def __init__(self, name: str) -> None:
@@ -55,10 +52,10 @@ class _AnyTensor:
     __hash__ = None  # type: ignore[assignment]
 
     def __bool__(self) -> bool:
-        raise _Unclear
+        raise Unclear
 
     def __eq__(self, other: object) -> bool:
-        raise _Unclear
+        raise Unclear
 
 
 TENSOR = _AnyTensor()
@@ -98,7 +95,7 @@ def reads(module: torch.nn.Module, arguments: dict[str, Any] | None = None) -> R
     value or that it is a TENSOR."""
     try:
         return _read(module, arguments or {})
-    except _Unclear:
+    except Unclear:
         return None
 
 
@@ -108,28 +105,41 @@ def ways(module: torch.nn.Module, known: dict[str, Any] | None = None) -> list[d
     try:
         _read(module, known)
     except _Asked as error:
-        parameter = inspect.signature(type(module).forward).parameters[error.name]
+        parameter = signature(type(module).forward).parameters[error.name]
         choices: tuple[Any, ...] = (parameter.default,)
-        if parameter.default in (None, parameter.empty):
+        if parameter.default is None or parameter.default is parameter.empty:
             choices = (None, TENSOR)
-        elif not isinstance(parameter.default, _CONSTANTS):
-            return []
         if len(known) == _TESTED:
             choices = ()
         return [way for value in choices for way in ways(module, {**known, error.name: value})]
-    except _Unclear:
+    except Unclear:
         return []
     return [known]
 
 
+def signature(function: Any) -> inspect.Signature:
+    """Of a function itself, not of what it wraps."""
+    return inspect.signature(function, follow_wrapped=False)
+
+
+def of_method(cls: type, name: str) -> list[tuple[Any, str, Any]]:
+    """What a method of a class is, and what may be replaced in it: (object, attribute, value)."""
+    function = getattr(cls, name)
+    parts = [n for n in ("__code__", "__defaults__") if hasattr(function, n)]
+    return [(cls, name, function), *((function, part, getattr(function, part)) for part in parts)]
+
+
 def _read(module: torch.nn.Module, arguments: dict[str, Any]) -> Reads:
     if "forward" in vars(module):
-        raise _Unclear
+        raise Unclear
     found = Reads()
+    parameters = signature(type(module).forward).parameters.values()
+    if not all(p.default is p.empty or lookup.can_be_said(p.default) for p in parameters):
+        raise Unclear  # the graph would have another list
     try:
         _Plain(module, "forward", type(module).forward, found, arguments).check()
     except (RecursionError, ValueError) as error:  # the latter of a variable without a value
-        raise _Unclear from error
+        raise Unclear from error
     return found
 
 
@@ -145,13 +155,15 @@ class _Method(ast.NodeVisitor):
         known: dict[str, Any],
     ) -> None:
         if not isinstance(function, types.FunctionType) or name in vars(module):
-            raise _Unclear
+            raise Unclear
         tree = _definition(function)
         if tree is None:
-            raise _Unclear
+            raise Unclear
         arguments = tree.args
         if tree.decorator_list or arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
-            raise _Unclear
+            raise Unclear
+        if arguments.posonlyargs or hasattr(function, "__wrapped__"):
+            raise Unclear  # torch.fx takes these for others
         self.module, self.function, self.tree, self.reads = module, function, tree, reads
         reads.methods[name] = function
         self.own, *_ = function.__code__.co_varnames
@@ -164,11 +176,11 @@ class _Method(ast.NodeVisitor):
 
     def _known_in(self, method: Any, values: dict[str, ast.expr]) -> dict[str, Any]:
         """What is known of the arguments of a method that is called with some values."""
-        parameters = inspect.signature(method).parameters.values()
-        known = {p.name: p.default for p in parameters if isinstance(p.default, _CONSTANTS)}
+        parameters = signature(method).parameters.values()
+        known = {p.name: p.default for p in parameters if lookup.is_constant(p.default)}
         for name, value in values.items():
             known.pop(name, None)
-            if isinstance(value, ast.Constant) and isinstance(value.value, _CONSTANTS):
+            if isinstance(value, ast.Constant) and lookup.is_constant(value.value):
                 known[name] = value.value
             elif isinstance(value, ast.Name) and value.id in self.known:
                 known[name] = self.known[value.id]
@@ -184,63 +196,78 @@ class _Method(ast.NodeVisitor):
     def _test(self, test: ast.expr) -> bool:
         """The outcome of a test that depends on what the module is, not on what it is given."""
         for node in ast.walk(test):
+            self._check_comparison(node)
             is_known = isinstance(node, ast.Name) and node.id in (self.own, *self.known)
             if isinstance(node, ast.Name) and node.id in self.parameters and not is_known:
                 raise _Asked(node.id)
             if isinstance(node, ast.Call):
                 if self._value(node.func) is not _is_scripting:
-                    raise _Unclear
+                    raise Unclear
             elif isinstance(node, (ast.Name, ast.Attribute)) and not is_known:
                 value = self._value(node)
                 is_own = isinstance(node, ast.Attribute) and _root(node) == self.own
                 if is_own:
                     self._take(node, value)  # type: ignore[arg-type]
-                kinds: Any = (*_CONSTANTS, torch.nn.Module) if is_own else types.ModuleType
-                if not isinstance(value, kinds) and value is not _is_scripting:
-                    raise _Unclear
-                if isinstance(value, torch.nn.Module) and not _has_plain_truth(value):
-                    raise _Unclear
+                is_kind = is_own and (
+                    lookup.is_constant(value) or isinstance(value, torch.nn.Module)
+                )
+                is_kind |= not is_own and isinstance(value, types.ModuleType)
+                if not is_kind and value is not _is_scripting:
+                    raise Unclear
+                if isinstance(value, torch.nn.Module) and not lookup.has_plain_truth(value):
+                    raise Unclear
             elif not isinstance(node, (*_EXPRESSIONS, *_IN_TESTS)):
-                raise _Unclear
+                raise Unclear
         code = compile(ast.Expression(test), "<test>", "eval")
         try:
             return bool(
                 eval(code, self.function.__globals__, {self.own: self.module, **self.known})
             )
         except Exception as error:  # a name of an enclosing function, a tensor of many elements
-            raise _Unclear from error
+            raise Unclear from error
+
+    def _check_comparison(self, node: ast.AST) -> None:
+        """Whether one tensor is another, nobody knows."""
+        if not isinstance(node, ast.Compare):
+            return
+        names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
+        if len(names) > 1 and any(self.known.get(name) is TENSOR for name in names):
+            raise Unclear
 
     def _take(self, node: ast.Attribute, value: Any) -> None:
         """What is no tensor has to be the module's own, or one of torch's."""
         if _root(node) != self.own:
-            if not _is_of_torch(self._value(node.value)):
-                raise _Unclear
+            if not lookup.is_of_torch(self._value(node.value)):
+                raise Unclear
         elif not _is_name(node.value, self.own):
-            raise _Unclear
+            raise Unclear
         else:
             self.reads.attributes[node.attr] = value
 
     def _value(self, node: ast.AST) -> Any:
         """The object of a dotted path that begins with the module or with a global name."""
         if isinstance(node, ast.Attribute):
-            return _attribute(self._value(node.value), node.attr)
+            return lookup.attribute(self._value(node.value), node.attr)
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
             value = self._value(node.value)
             if isinstance(value, (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)):
-                return value[node.slice.value]  # type: ignore[index]
+                try:
+                    return value[node.slice.value]  # type: ignore[index]
+                except (IndexError, KeyError, TypeError) as error:
+                    raise Unclear from error
         if not isinstance(node, ast.Name) or node.id in self.locals:
-            raise _Unclear
+            raise Unclear
         if node.id == self.own:
             return self.module
         variables = inspect.getclosurevars(self.function)
         for scope in (variables.nonlocals, variables.globals, vars(builtins)):
             if node.id in scope:
                 return scope[node.id]
-        raise _Unclear
+        raise Unclear
 
 
 class _Plain(_Method):
-    """Raises _Unclear at the first statement of a method that tracing may miss."""
+    """Raises Unclear at the first statement of a method that tracing may miss."""
 
     def check(self) -> None:
         for statement in self.tree.body:
@@ -251,7 +278,7 @@ class _Plain(_Method):
         if is_docstring:
             return
         if not isinstance(node, (*_STATEMENTS, *_EXPRESSIONS)):
-            raise _Unclear
+            raise Unclear
         super().visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
@@ -259,7 +286,7 @@ class _Plain(_Method):
         if isinstance(node.value, ast.Call) and _is_name(node.value.func, "getattr"):
             target, *others = node.targets
             if others or not isinstance(target, ast.Name) or self.written[target.id] != 1:
-                raise _Unclear
+                raise Unclear
             got = {target.id: self._got(node.value)}
         else:
             self.visit(node.value)
@@ -275,18 +302,18 @@ class _Plain(_Method):
             self._value(call.func) is not getattr
             or not (is_constant and is_own)
             or call.keywords
-            or not _has_plain_attributes(type(self.module))
+            or not lookup.has_plain_attributes(type(self.module))
         ):
-            raise _Unclear
+            raise Unclear
         _, name, *default = (getattr(part, "value", None) for part in call.args)
-        has_it = any(name in scope for scope in _scopes(self.module))
-        has_it |= inspect.getattr_static(type(self.module), name, _Unclear) is not _Unclear
+        has_it = any(name in scope for scope in lookup.scopes(self.module))
+        has_it |= inspect.getattr_static(type(self.module), name, Unclear) is not Unclear
         if not has_it and not default:
-            raise _Unclear
-        value = _attribute(self.module, name) if has_it else default[0]
-        is_module = isinstance(value, torch.nn.Module) and _has_plain_truth(value)
-        if not is_module and not isinstance(value, _CONSTANTS):
-            raise _Unclear
+            raise Unclear
+        value = lookup.attribute(self.module, name) if has_it else default[0]
+        is_module = isinstance(value, torch.nn.Module) and lookup.has_plain_truth(value)
+        if not is_module and not lookup.is_constant(value):
+            raise Unclear
         self.reads.attributes[name] = value if has_it else ABSENT
         return value
 
@@ -302,7 +329,7 @@ class _Plain(_Method):
     def _check_target(self, target: ast.AST) -> None:
         names = target.elts if isinstance(target, ast.Tuple) else [target]
         if not all(isinstance(name, ast.Name) and name.id != self.own for name in names):
-            raise _Unclear
+            raise Unclear
         self._forget({name.id for name in names if isinstance(name, ast.Name)})
 
     def visit_If(self, node: ast.If) -> None:
@@ -316,11 +343,11 @@ class _Plain(_Method):
         if not self._is_over_children(node.iter):
             modules = self.module if _is_name(node.iter, self.own) else self._value(node.iter)
             if not isinstance(modules, _MODULES):
-                raise _Unclear
+                raise Unclear
             if type(modules).__iter__ not in [kind.__iter__ for kind in _MODULES]:
-                raise _Unclear
+                raise Unclear
         if not isinstance(node.target, ast.Name):
-            raise _Unclear
+            raise Unclear
         self._check_target(node.target)
         # What a round changes, the next one sees.
         names = [name for name in ast.walk(node) if isinstance(name, ast.Name)]
@@ -336,11 +363,17 @@ class _Plain(_Method):
         method = self._value(node.func)
         return bool(method == types.MethodType(torch.nn.Module.children, self.module))
 
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        variables = [name for name in ast.walk(node.right) if isinstance(name, ast.Name)]
+        if isinstance(node.op, ast.Mod) and any(name.id in self.locals for name in variables):
+            raise Unclear  # "%s" would write what tracing has in the place of a value
+        self.generic_visit(node)
+
     def visit_Name(self, node: ast.Name) -> None:
         # Of submodules only calls are known; a global variable may get another value.
         is_module = isinstance(self.known.get(node.id), torch.nn.Module)
         if node.id in self.modules or is_module or node.id not in self.locals:
-            raise _Unclear
+            raise Unclear
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if _root(node) is None or _root(node) in self.locals:
@@ -349,19 +382,18 @@ class _Plain(_Method):
         value = self._value(node)
         if not isinstance(value, torch.Tensor):
             self._take(node, value)
-        values = value if isinstance(value, tuple) else (value,)
-        if not all(isinstance(value, (*_CONSTANTS, torch.Tensor)) for value in values):
-            raise _Unclear
+        if not isinstance(value, torch.Tensor) and not lookup.can_be_said(value):
+            raise Unclear
 
     def visit_Call(self, node: ast.Call) -> None:
         if any(keyword.arg is None for keyword in node.keywords):
-            raise _Unclear
+            raise Unclear
         self._check_called(node.func, node)
         for value in (*node.args, *(keyword.value for keyword in node.keywords)):
             self.visit(value)
 
     def _check_method(self, name: str, method: Any, call: ast.Call) -> None:
-        _, *names = inspect.signature(method).parameters
+        _, *names = signature(method).parameters
         values = dict(zip(names, call.args, strict=False))
         values |= {keyword.arg or "": keyword.value for keyword in call.keywords}
         known = self._known_in(method, values)
@@ -370,7 +402,7 @@ class _Plain(_Method):
         except _Asked as error:
             value = values.get(error.name)
             if not isinstance(value, ast.Name) or value.id not in self.parameters:
-                raise _Unclear from error
+                raise Unclear from error
             raise _Asked(value.id) from error
 
     def _check_called(self, function: ast.AST, call: ast.Call) -> None:
@@ -381,17 +413,19 @@ class _Plain(_Method):
             # Of a tensor, or of a module that is known at once. Lists grow by methods of their own.
             name = function.attr  # type: ignore[attr-defined]
             if not hasattr(torch.Tensor, name) or hasattr(list, name) or hasattr(dict, name):
-                raise _Unclear
+                raise Unclear
             self.visit(function.value)  # type: ignore[attr-defined]
             return
         value = self._value(function)
-        if isinstance(value, torch.nn.Module):
+        if isinstance(value, torch.nn.Module) and value is not self.module:
             return
         if isinstance(value, types.MethodType) and value.__self__ is self.module:
             name = function.attr  # type: ignore[attr-defined]
             self._check_method(name, value.__func__, call)
         elif not (isinstance(value, Hashable) and value in _torch_functions()):
-            raise _Unclear
+            raise Unclear
+        elif isinstance(function, ast.Attribute) and _root(function) == self.own:
+            self._take(function, value)
 
 
 def _is_load(node: ast.Name) -> bool:
@@ -407,54 +441,3 @@ def _root(node: ast.AST) -> str | None:
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
     return node.id if isinstance(node, ast.Name) else None
-
-
-def _is_of_torch(value: Any) -> bool:
-    """Whether this is a Python module whose numbers stay as they are."""
-    return isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in (
-        "torch",
-        "math",
-    )
-
-
-def _has_plain_attributes(cls: type) -> bool:
-    """Whether the attributes of a module are where torch looks for them."""
-    module: Any = torch.nn.Module
-    return (cls.__getattr__, cls.__getattribute__) == (  # type: ignore[attr-defined]
-        module.__getattr__,
-        module.__getattribute__,
-    )
-
-
-def _has_plain_truth(module: torch.nn.Module) -> bool:
-    """Whether a module is true as all are, or as long as it holds others."""
-    cls = type(module)
-    length = getattr(cls, "__len__", None)
-    lengths = [None, *(kind.__len__ for kind in CONTAINERS)]
-    return not hasattr(cls, "__bool__") and length in lengths
-
-
-def _scopes(module: torch.nn.Module) -> tuple[dict[str, Any], ...]:
-    """Where a module's own attributes are."""
-    return vars(module), module._parameters, module._buffers, module._modules
-
-
-def _attribute(value: Any, name: str) -> Any:
-    """An attribute, found without running anybody's code."""
-    if isinstance(value, types.ModuleType):
-        if name in vars(value):
-            return vars(value)[name]
-        raise _Unclear
-    if isinstance(value, torch.Tensor):
-        return value  # tracing records what is taken from a tensor
-    if not isinstance(value, torch.nn.Module):
-        raise _Unclear
-    static = inspect.getattr_static(type(value), name, _Unclear)
-    for scope in _scopes(value)[: 1 if static is not _Unclear else None]:
-        if name in scope:
-            return scope[name]
-    if isinstance(static, types.FunctionType):
-        return types.MethodType(static, value)
-    if not isinstance(static, _CONSTANTS):
-        raise _Unclear
-    return static
