@@ -11,8 +11,9 @@ inference alone. `inductor` is compiled by torch, for inference with its weights
 `compiled` is the same with `backend="torch_dnnl"`. Its peer is `inductor`, that of the
 other ways is `eager`; peers are always timed.
 
-The models have random weights; one whose library is not installed is left out, and named. A row has
-the median milliseconds of a call, all ways in turn and warm; the peer's time divided by this one;
+Each model is timed in a process of its own. The models have random weights; one whose library is
+not installed is left out, and named. A row has the median milliseconds of a call, all ways in turn
+and warm; the peer's time divided by this one;
 on a GPU the milliseconds of its kernels alone, without what waits for the host;
 the most memory of torch's allocator that a call holds, in MB; and the error against the model in
 float64, of the result and after a training step of all gradients: the norm of the difference,
@@ -26,8 +27,11 @@ import copy
 import csv
 import importlib.util
 import math
+import multiprocessing
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 import torch
@@ -112,37 +116,39 @@ def relative(value: Tensor, exact: Tensor) -> float:
     return ((value.double() - exact).norm() / exact.norm()).item()
 
 
-def rows(names: list[str], ways: list[str], args: argparse.Namespace) -> Iterator[dict]:
-    for name in names:
-        model = MODELS[name]
-        torch.manual_seed(0)
-        exact = model.make().double().to(args.device)
-        sizes = (args.batch or model.shape[0], *model.shape[1:])
-        x = torch.randn(sizes, dtype=torch.float64).to(args.device)
-        for mode in args.modes.split(","):
-            reference = Run(model, exact, x, mode, WAYS["eager"])
-            with torch.no_grad():
-                expected = reference.result()
-            gradients = reference.gradients() if mode == "training" else None
-            for layout in args.layouts.split(","):
-                image = in_layout(x.to(getattr(torch, args.dtype)), layout)
-                runs = {
-                    way: Run(model, exact, image, mode, WAYS[way])
-                    for way in ways
-                    if mode in WAYS[way].modes
-                }
-                errors = {}
-                for way, run in runs.items():
-                    with torch.no_grad():
-                        errors[way] = [relative(run.result(), expected), math.nan]
-                    if gradients is not None:
-                        errors[way][1] = relative(run.gradients(), gradients)
-                calls = [run.call for run in runs.values()]
-                budget = args.seconds * len(calls)
-                times = interleaved(*calls, device=args.device, rounds=9, budget=budget)
-                times = dict(zip(runs, times, strict=True))
-                for way, run in runs.items():
-                    yield {
+def rows_of(name: str, ways: list[str], args: argparse.Namespace) -> list[dict]:
+    torch._inductor.config.freezing = True  # of models that need no gradients
+    rows = []
+    model = MODELS[name]
+    torch.manual_seed(0)
+    exact = model.make().double().to(args.device)
+    sizes = (args.batch or model.shape[0], *model.shape[1:])
+    x = torch.randn(sizes, dtype=torch.float64).to(args.device)
+    for mode in args.modes.split(","):
+        reference = Run(model, exact, x, mode, WAYS["eager"])
+        with torch.no_grad():
+            expected = reference.result()
+        gradients = reference.gradients() if mode == "training" else None
+        for layout in args.layouts.split(","):
+            image = in_layout(x.to(getattr(torch, args.dtype)), layout)
+            runs = {
+                way: Run(model, exact, image, mode, WAYS[way])
+                for way in ways
+                if mode in WAYS[way].modes
+            }
+            errors = {}
+            for way, run in runs.items():
+                with torch.no_grad():
+                    errors[way] = [relative(run.result(), expected), math.nan]
+                if gradients is not None:
+                    errors[way][1] = relative(run.gradients(), gradients)
+            calls = [run.call for run in runs.values()]
+            budget = args.seconds * len(calls)
+            times = interleaved(*calls, device=args.device, rounds=9, budget=budget)
+            times = dict(zip(runs, times, strict=True))
+            for way, run in runs.items():
+                rows.append(
+                    {
                         "model": name,
                         "batch": sizes[0],
                         "layout": layout,
@@ -156,8 +162,19 @@ def rows(names: list[str], ways: list[str], args: argparse.Namespace) -> Iterato
                         "error": errors[way][0],
                         "gradient_error": errors[way][1],
                     }
-                del runs
-                torch._dynamo.reset()
+                )
+            del runs
+            torch._dynamo.reset()
+    return rows
+
+
+def rows(names: list[str], ways: list[str], args: argparse.Namespace) -> Iterator[dict]:
+    """Each model has a process of its own: an allocator that had to serve a large model keeps the
+    memory that a small one has to ask the system for."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
+        for found in pool.map(rows_of, names, repeat(ways), repeat(args)):
+            yield from found
 
 
 def with_peers(ways: list[str]) -> list[str]:
@@ -194,7 +211,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="for each row")
     parser.add_argument("--csv", type=Path, help="where the rows are written")
     args = parser.parse_args()
-    torch._inductor.config.freezing = True  # of models that need no gradients
     ways = with_peers(args.ways.split(","))
     named = [name for name in MODELS if args.match in name]
     names = [name for name in named if importlib.util.find_spec(MODELS[name].library)]
