@@ -26,6 +26,7 @@ from torch_dnnl.fusion.layers import has_hooks, make_fused, make_plain
 _is_jit_tracing: Any = torch.jit.is_tracing  # type: ignore[attr-defined]
 _Mode = torch._C._TorchDispatchModeKey
 _MODES = (DeviceContext, accelerate)  # which change nothing
+_PLAIN = (torch.Tensor, torch.nn.Parameter)  # no other class of theirs asks to see calls
 _TRACING = (_Mode.FAKE, _Mode.PROXY, _Mode.FUNCTIONAL)
 
 
@@ -156,12 +157,12 @@ def _make(
             else:
                 values += graph.read_by_forward(layer)
         epilogue.rewrite(found)
+    for node in found.nodes:
+        node.type = None  # annotations need not be what a graph's code can say
     if not done or recording.hides_names(found):
         return None, []
     for conv, _ in done:
         make_fused(conv)
-    for node in found.nodes:
-        node.type = None  # annotations need not be what a graph's code can say
     view = graph.as_written(module)
     forward = type(fx.GraphModule(view, found)).forward
     fused = _Fused(
@@ -222,8 +223,7 @@ def _is_traced(*inputs: Any) -> bool:
 
 
 def _sees_calls(value: Any) -> bool:
-    kinds = (torch.Tensor, torch.nn.Parameter)
-    return isinstance(value, (torch.Tensor, fx.Proxy)) and type(value) not in kinds
+    return isinstance(value, (torch.Tensor, fx.Proxy)) and type(value) not in _PLAIN
 
 
 def _function_modes() -> list[Any]:
@@ -254,18 +254,12 @@ class FusedCalls(torch.nn.Module):
         """Nothing: no other class of the user's is made, as far as that class can tell."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        for fused in self._fused_calls:
-            if not fused.is_for(args, kwargs):
-                continue
-            if (
-                fused.of is not self
-                or self.training
-                or _is_traced(*args, *kwargs.values())
-                or _has_hooks_of_all()
-                or not fused.is_current()
-            ):
-                break
-            return fused.forward(self, *args, **kwargs)
+        if not (self.training or _is_traced(*args, *kwargs.values()) or _has_hooks_of_all()):
+            for fused in self._fused_calls:
+                if fused.is_for(args, kwargs):
+                    if fused.of is self and fused.is_current():
+                        return fused.forward(self, *args, **kwargs)
+                    break
         return super().forward(*args, **kwargs)
 
     def train(self, mode: bool = True) -> Any:
