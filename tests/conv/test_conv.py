@@ -191,3 +191,31 @@ def test_sizes_that_only_data_decide(data_format, activation):
     expected = torch.autograd.grad(loss(x, mask, w), (x, w))
     for a, b in zip(actual, expected):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "channels", "size", "kernel"),
+    [
+        ("pixel_lanes", 64, 112, 5),
+        ("blocked", 64, 112, 5),
+        ("brgemm", 64, 112, 5),
+        ("winograd_4x4", 64, 212, 3),
+        ("gemm", 256, 92, 1),
+    ],
+)
+def test_sums_that_threads_share(algorithm, channels, size, kernel):
+    """So many weights, in so many chunks of the pixels, that two threads add the chunks' sums."""
+    torch.manual_seed(0)
+    x, grad = (
+        torch.randint(-2, 3, (1, channels, n, n)).float().contiguous(memory_format=layout)
+        for n, layout in ((size, torch.channels_last), (size - kernel + 1, torch.contiguous_format))
+    )
+    formats = {"data_format": "NCX", "weights_format": "OIX"}
+    (result,) = same_on_threads(
+        lambda: [
+            OPS.convolution_backward_weights(grad, x, [kernel] * 2, algorithm=algorithm, **formats)
+        ]
+    )
+    exact = torch.nn.grad.conv2d_weight(x, result.shape, grad)
+    error = (result - exact).norm() / exact.norm()
+    assert error < 1e-5 if "winograd" in algorithm else error == 0

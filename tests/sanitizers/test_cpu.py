@@ -24,13 +24,13 @@ NAMES = (
 # Races depend on types no more than on values: float32, and what has kernels of its own.
 THREADED_NAMES = (
     *("values", "gradients", "every_kernel", "random_problems", "parts", "reorder_bits"),
-    *("fake_reorder", "conv_epilogue", "conv_brgemm", "quantized_convolution"),
+    *("fake_reorder", "conv", "conv_epilogue", "conv_brgemm", "quantized_convolution"),
 )
 SELECTIONS = {
     # Without problems that are only large: each access of a vector is a call here.
     "address": "not far_apart and not beyond and not parts_of_channels and not exceed_the_caches",
     "thread": "(matches_oracle and float32) or gradients_match_oracle or on_kernel or every_kernel"
-    " or same_bits or quantized_problem",
+    " or same_bits or threads_share or quantized_problem",
 }
 FILES = [("address", name) for name in NAMES] + [("thread", name) for name in THREADED_NAMES]
 
@@ -67,10 +67,10 @@ MISTAKES = {
         *("thread", RACE, ("reorder_kernels", "")),
     ),
     "sums of chunks are two threads'": (
-        Mistake("conv/cpu/pixel_lanes/weights_gradient.cpp", REDUCE,
+        Mistake(GEMM, REDUCE,
                 "for (int64_t n, at = begin; at < end; at += n) {",
                 "for (int64_t n, at = begin - (begin > 0); at < end; at += n) {"),
-        *("thread", RACE, ("random_problems", "convolution-pixel_lanes")),
+        *("thread", RACE, ("conv", "threads_share and gemm")),
     ),
 }  # fmt: skip
 UNLOCKED = Mistake(
