@@ -137,16 +137,21 @@ def change(layer: torch.nn.Module, of: Callable[[Class], Class | None]) -> bool:
             )
         )
     if new is not None:
-        layer.__class__ = new
+        assign(layer, new)
     return new is not None
+
+
+def assign(module: torch.nn.Module, cls: type) -> None:
+    """Gives a module a class, whatever its own `__setattr__` does."""
+    object.__setattr__(module, "__class__", cls)
 
 
 def has_parametrized_class(layer: torch.nn.Module) -> bool:
     cls = type(layer)
     return (
-        parametrize.is_parametrized(layer)
-        and len(cls.__bases__) == 1
+        len(cls.__bases__) == 1
         and cls.__name__ == f"Parametrized{cls.__bases__[0].__name__}"
+        and parametrize.is_parametrized(layer)
         and all(isinstance(vars(cls).get(name), property) for name in layer.parametrizations)  # type: ignore[union-attr]
     )
 

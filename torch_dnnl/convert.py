@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import copyreg
 import sys
 import types
 import weakref
@@ -270,6 +271,9 @@ class _StructuralCopy(Generic[_M]):
         # __init__ and __setattr__ may do more than copy, so neither is called.
         result: torch.nn.Module = self._remember(module, object.__new__(type(module)))
         vars(result).update({name: self._of(item) for name, item in vars(module).items()})
+        for name in copyreg._slotnames(type(module)):  # type: ignore[attr-defined]
+            if hasattr(module, name):
+                object.__setattr__(result, name, self._of(getattr(module, name)))
         # The call that torch.compile has compiled calls the original.
         vars(result).pop("_compiled_call_impl", None)
         dynamo = sys.modules.get("torch._dynamo.eval_frame")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +22,11 @@ from torch.utils._device import DeviceContext
 from torch_dnnl import _classes
 from torch_dnnl._accelerate import accelerate
 from torch_dnnl.fusion import folds, graph, recording, source
-from torch_dnnl.fusion.layers import has_hooks, make_fused, make_plain
+from torch_dnnl.fusion.layers import has_hooks, make_fused, make_plain, replaceable, sees_calls
 
 _is_jit_tracing: Any = torch.jit.is_tracing  # type: ignore[attr-defined]
 _Mode = torch._C._TorchDispatchModeKey
 _MODES = (DeviceContext, accelerate)  # which change nothing
-_PLAIN = (torch.Tensor, torch.nn.Parameter)  # no other class of theirs asks to see calls
 _TRACING = (_Mode.FAKE, _Mode.PROXY, _Mode.FUNCTIONAL)
 
 
@@ -52,21 +52,25 @@ def unfuse(model: torch.nn.Module) -> None:
     for module in list(model.modules()):
         if isinstance(module, FusedCalls):
             vars(module).pop("_fused_calls", None)
-            module.__class__ = graph.class_as_written(module)  # type: ignore[assignment]
+            _classes.assign(module, graph.class_as_written(module))
         make_plain(module)
 
 
 @dataclass
 class _Fused:
-    """A forward made of a graph, and what it was made of."""
+    """A forward made of a graph, and what it was made of. The module itself, which has this, is
+    None here: without a cycle it goes when it is dropped."""
 
-    of: torch.nn.Module  # and of no copy that has its attributes
+    of: weakref.ref[torch.nn.Module]  # and of no copy that has its attributes
     # Where they are, their defaults, and what they have to be: a value, or any TENSOR.
     arguments: tuple[tuple[int, str, Any, Any], ...]
     forward: Any
-    parts: tuple[tuple[torch.nn.Module, tuple[str, ...], tuple[torch.nn.Module | None, ...]], ...]
+    parts: tuple[
+        tuple[torch.nn.Module | None, tuple[str, ...], tuple[torch.nn.Module | None, ...]], ...
+    ]
     values: tuple[tuple[Any, str, Any], ...]  # attributes of modules and classes
-    methods: tuple[tuple[torch.nn.Module, str], ...]  # which no attribute of the module stands for
+    # Which no attribute of the module stands for.
+    methods: tuple[tuple[torch.nn.Module | None, str], ...]
     layers: tuple[tuple[torch.nn.Module, type], ...]  # not called, or called otherwise
     in_eval: tuple[torch.nn.Module, ...]  # the modules of which it makes a difference
     norms: tuple[tuple[torch.nn.Module, torch.nn.Module], ...]  # and the convolutions before them
@@ -80,16 +84,18 @@ class _Fused:
                 return False
         return True
 
-    def is_current(self) -> bool:
+    def is_current(self, own: torch.nn.Module) -> bool:
+        if self.of() is not own:
+            return False
         for module, names, children in self.parts:
-            now = module._modules
+            now = (own if module is None else module)._modules
             if tuple(now) != names or any(map(operator.is_not, now.values(), children)):
                 return False
         for of, name, value in self.values:
-            if getattr(of, name, source.ABSENT) is not value:
+            if getattr(own if of is None else of, name, source.ABSENT) is not value:
                 return False
         for module, name in self.methods:
-            if name in vars(module):
+            if name in vars(own if module is None else module):
                 return False
         for layer, cls in self.layers:
             if (type(layer) is not cls and graph.class_as_written(layer) is not cls) or has_hooks(
@@ -101,7 +107,7 @@ class _Fused:
 
 def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, list[str]]]:
     """Lets a module call its convolutions so; what they got, layer by layer."""
-    if not module._modules or module.training or isinstance(module, graph.OPAQUE):
+    if not module._modules or module.training or graph.is_opaque(module):
         return []
     cls = fused_calls_class(graph.class_as_written(module))
     done: dict[torch.nn.Module, list[str]] = {}
@@ -113,7 +119,8 @@ def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, list[str]]]:
             done = {**dict(parts), **done}
     if not made:
         return []
-    module.__class__ = cls  # type: ignore[assignment]
+    assert cls is not None  # else there is no graph
+    _classes.assign(module, cls)
     vars(module)["_fused_calls"] = tuple(made)
     if not _is_traced():
         with torch.no_grad():  # without a record of them, they are kept
@@ -159,19 +166,26 @@ def _make(
         epilogue.rewrite(found)
     for node in found.nodes:
         node.type = None  # annotations need not be what a graph's code can say
-    if not done or recording.hides_names(found):
+    if not done or not recording.can_be_written(found) or recording.hides_names(found):
         return None, []
     for conv, _ in done:
         make_fused(conv)
+        values += replaceable(conv)
     view = graph.as_written(module)
-    forward = type(fx.GraphModule(view, found)).forward
+    traced = fx.GraphModule(view, found)
+    forward = type(traced).forward
+    vars(traced).clear()  # it is a part of a cycle, and has the submodules
+    values = [(None if of is module else of, name, value) for of, name, value in values]
     fused = _Fused(
-        module,
+        weakref.ref(module),
         _places(type(view).forward, arguments),
         forward,
-        tuple((part, tuple(part._modules), tuple(part._modules.values())) for part in opened),
+        tuple(
+            (None if part is module else part, tuple(part._modules), tuple(part._modules.values()))
+            for part in opened
+        ),
         tuple({(id(of), name): (of, name, value) for of, name, value in values}.values()),
-        tuple(methods),
+        tuple((None if part is module else part, name) for part, name in methods),
         tuple((layer, graph.class_as_written(layer)) for layer in dict.fromkeys(watched)),
         tuple(dict.fromkeys(in_eval)),
         tuple(norms),
@@ -213,17 +227,13 @@ def _is_traced(*inputs: Any) -> bool:
         torch.compiler.is_compiling()
         or _is_jit_tracing()
         or torch._C._functorch.maybe_current_level() is not None
-        or any(_sees_calls(value) for value in inputs)
+        or any(map(sees_calls, inputs))
         or any(type(mode) not in _MODES for mode in _function_modes())
         or (
             torch._C._len_torch_dispatch_stack() > 0
             and any(torch._C._get_dispatch_mode(key) is not None for key in _TRACING)
         )
     )
-
-
-def _sees_calls(value: Any) -> bool:
-    return isinstance(value, (torch.Tensor, fx.Proxy)) and type(value) not in _PLAIN
 
 
 def _function_modes() -> list[Any]:
@@ -257,19 +267,20 @@ class FusedCalls(torch.nn.Module):
         if not (self.training or _is_traced(*args, *kwargs.values()) or _has_hooks_of_all()):
             for fused in self._fused_calls:
                 if fused.is_for(args, kwargs):
-                    if fused.of is self and fused.is_current():
+                    if fused.is_current(self):
                         return fused.forward(self, *args, **kwargs)
                     break
         return super().forward(*args, **kwargs)
 
-    def train(self, mode: bool = True) -> Any:
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Takes and returns what the class's own does."""
         for fused in self._fused_calls:
             for conv, _ in fused.norms:
                 folds.forget(conv)
-        super().train(mode)
-        if not mode and not self._fused_calls:  # a copy, which was made in training mode
+        result: Any = super().train(*args, **kwargs)
+        if not self.training and not self._fused_calls:  # a copy, which was made in training mode
             install(self)
-        return self
+        return result
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_fused_calls": ()}

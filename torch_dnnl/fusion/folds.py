@@ -38,7 +38,10 @@ class _Made:
         # With the tensors themselves, so that no other one gets the address of one of them.
         tensors = _tensors(conv, norm)
         self.ids = tuple(map(id, tensors))
-        self.states = [(t, t._version, t.data_ptr()) for t in tensors if t is not None]
+        # With their memory, so that no other one comes to where it was.
+        self.states = [
+            (t, t._version, t.data_ptr(), t.untyped_storage()) for t in tensors if t is not None
+        ]
         with torch.inference_mode(False), torch.no_grad():
             made = _computed(conv, norm)
         self.weights = made if made is not None and _are_finite(*made) else None
@@ -46,7 +49,7 @@ class _Made:
     def is_current(self, conv: Any, norm: Any) -> bool:
         if tuple(map(id, _tensors(conv, norm))) != self.ids:
             return False
-        for tensor, version, address in self.states:
+        for tensor, version, address, _ in self.states:
             if tensor._version != version or tensor.data_ptr() != address:
                 return False
         return bool(norm.eps == self.eps)
@@ -74,6 +77,19 @@ def has_activation(norm: torch.nn.Module) -> bool:
     return type(norm) not in _DIMS and name_of(norm) in _WITH_ACTIVATION
 
 
+def is_frozen(norm: torch.nn.Module) -> bool:
+    """Whether a norm multiplies and adds by itself, in the types of its buffers."""
+    return "Frozen" in type(norm).__name__
+
+
+def _have_types(weight: Tensor, norm: Any) -> bool:
+    """Whether a batch norm takes what a convolution with this weight gives."""
+    types = {t.dtype for t in _of_norm(norm)[:4] if t is not None}
+    halves = (torch.bfloat16, torch.float16)
+    is_mixed = types == {torch.float32} and weight.dtype in halves and type(norm) in _DIMS
+    return types == {weight.dtype} or is_mixed
+
+
 def can_fold(conv: Any, norm: Any) -> bool:
     """Whether the weights of a convolution may take in a batch norm, as both are now."""
     weight, mean = conv._parameters.get("weight"), norm._buffers.get("running_mean")
@@ -84,9 +100,9 @@ def can_fold(conv: Any, norm: Any) -> bool:
     return (
         not conv.training
         and not norm.training
-        and _DIMS.get(type(norm), 2) == len(conv.kernel_size)
+        and _DIMS.get(type(norm), 2) == weight.dim() - 2
         and mean.shape == (conv.out_channels,)
-        and (type(norm) in _DIMS or weight.dtype == mean.dtype)
+        and _have_types(weight, norm)
         and weight.device == mean.device
         and not parametrize.is_parametrized(norm)
     )
@@ -103,6 +119,10 @@ def weights(conv: Any, norm: Any) -> _Pair | None:
     ):
         if of_conv is not None:
             of_conv.clear()  # optimizers may write without saying so
+        if not conv.weight.requires_grad and any(
+            t is not None and t.requires_grad for t in _scales(norm).values()
+        ):
+            return None  # the image would be kept, which need not stay as it is
         computed = _computed(conv, norm)
         return computed if computed is not None and _are_finite(*computed) else None
     made = None if of_conv is None else of_conv.get(id(norm))
@@ -123,10 +143,13 @@ def forget(conv: torch.nn.Module) -> None:
 
 
 def _tensors(conv: Any, norm: Any) -> tuple[Tensor | None, ...]:
-    of_conv, buffers, scales = conv._parameters, norm._buffers, _scales(norm)
+    of_conv = conv._parameters
+    return (of_conv.get("weight"), of_conv.get("bias"), *_of_norm(norm))
+
+
+def _of_norm(norm: Any) -> tuple[Tensor | None, ...]:
+    buffers, scales = norm._buffers, _scales(norm)
     return (
-        of_conv.get("weight"),
-        of_conv.get("bias"),
         scales.get("weight"),
         scales.get("bias"),
         buffers.get("running_mean"),
@@ -160,7 +183,7 @@ def _computed(conv: Any, norm: Any) -> _Pair | None:
         shift = shift + norm.bias.double()
     # [groups, I / groups, O / groups, *K] of a transposed convolution, else [O, I / groups, *K]
     shape = (conv.groups, 1, -1) if conv.transposed else (-1, 1)
-    factors = scale.view(*shape, *(1,) * len(conv.kernel_size))
+    factors = scale.view(*shape, *(1,) * (weight.dim() - 2))
     grouped = weight.unflatten(0, (conv.groups, -1)) if conv.transposed else weight
     scaled = (grouped * factors).view_as(weight).to(weight.dtype)
     return scaled, shift.to(weight.dtype)

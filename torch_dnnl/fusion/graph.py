@@ -39,7 +39,8 @@ _ACTIVATIONS: dict[Any, str] = {  # by module, function or method
 _PASSING = (torch.nn.Identity, torch.nn.Dropout)
 _PASSING_NAMES = ("timm.layers.drop.DropPath", "torchvision.ops.stochastic_depth.StochasticDepth")
 _INPUT, _OUTPUT, _CALLS = "placeholder", "output", ("call_function", "call_method")
-OPAQUE = (torch.jit.ScriptModule, fx.GraphModule)  # modules whose forward has no source
+_OPAQUE = (torch.jit.ScriptModule, fx.GraphModule)  # modules whose forward has no source
+_MADE_BY_PYTHON = 1 << 9  # the flag of classes that are no types of C
 
 
 class _Tracer(fx.Tracer):
@@ -67,6 +68,12 @@ class _Tracer(fx.Tracer):
         return recording.Proxy(node, self)
 
 
+def is_opaque(module: torch.nn.Module) -> bool:
+    """Whether a module has no source that says what it does, or is a dict or list, too."""
+    bases = type(module).__mro__[:-1]
+    return isinstance(module, _OPAQUE) or not all(c.__flags__ & _MADE_BY_PYTHON for c in bases)
+
+
 def as_written(module: torch.nn.Module) -> torch.nn.Module:
     """The module with the forward of its own class, to be looked at."""
     view: torch.nn.Module = object.__new__(class_as_written(module))
@@ -86,7 +93,7 @@ def trace(
 ) -> fx.Graph | None:
     """The graph of a forward, with what is known of its arguments; None if it may be more than what
     a graph can say."""
-    if isinstance(module, OPAQUE):
+    if is_opaque(module):
         return None
     view = as_written(module)
     arguments = arguments or {}
@@ -94,9 +101,11 @@ def trace(
         return None
     try:
         values = {n: value for n, value in arguments.items() if value is not source.TENSOR}
-        graph = _Tracer(inlined or [], values).trace(view)
+        tracer = _Tracer(inlined or [], values)
+        graph = tracer.trace(view)
     except Exception:  # whatever the code of others raises when it sees no tensors
         return None
+    vars(tracer).clear()  # it is a part of a cycle, and has the submodules
     counts = Counter(map(id, _tensors_of(view)))
     for node in graph.nodes:
         if node.op == "get_attr" and counts[id(operator.attrgetter(node.target)(view))] > 1:
@@ -135,19 +144,18 @@ def _activation(module: torch.nn.Module, node: Node) -> str | None:
         return None
     if layer is not None and type(layer) not in _ACTIVATIONS:
         return _whole_activation(layer)
-    if not {"input", "inplace", "approximate"}.issuperset(node.kwargs):
-        return None  # such as `out`
     key = node.target if layer is None else type(layer)
     name = _ACTIVATIONS.get(key)
     bounds = (getattr(layer, "min_val", 0), getattr(layer, "max_val", 6))  # of ReLU6
     if bounds != (0, 6):
         return None
+    # Nothing can see whether `inplace` is so.
+    takes_inplace = key in (getattr(_functional, n) for n in ("relu", "relu6", "silu", "hardswish"))
+    known = {"inplace"} if takes_inplace else {"approximate"} if name == "gelu" else set()
     approximate = node.kwargs.get("approximate", getattr(layer, "approximate", "none"))
-    # Only `inplace` may come after the tensor, and nothing can see whether it is so.
-    takes_inplace = name in ("relu", "relu6", "silu", "hardswish")
-    if approximate != "none" or (len(node.args) > 1 and not takes_inplace):
-        return None
-    return name
+    if approximate != "none" or not known.issuperset(node.kwargs):
+        return None  # or such as `out`
+    return name if len(node.args) <= 1 + takes_inplace else None
 
 
 def _names_in_forward(module: torch.nn.Module) -> tuple[str, ...]:
@@ -167,6 +175,8 @@ def read_by_forward(module: torch.nn.Module) -> list[tuple[Any, str, Any]]:
 def _whole_activation(module: torch.nn.Module) -> str | None:
     """The activation that is all that a module of other people's does."""
     if module._modules or module._parameters or module._buffers:
+        return None
+    if not lookup.has_plain_attributes(type(module)):
         return None
     if "getattr" in _names_in_forward(module):  # of a name that nobody watches
         return None
@@ -327,7 +337,8 @@ class _Epilogue:
 
     @property
     def layers(self) -> list[torch.nn.Module]:
-        return [layer for node in self.nodes if (layer := called(self.module, node))]
+        found = [called(self.module, node) for node in self.nodes]
+        return [layer for layer in found if layer is not None]
 
     def rewrite(self, graph: fx.Graph) -> None:
         last = self.nodes[-1]
@@ -357,7 +368,8 @@ def _tail(module: torch.nn.Module) -> list[torch.nn.Module] | None:
     """The modules to look into, from this one on, to find the convolution that is called last."""
     if can_fuse(module):
         return []
-    reads = None if has_hooks(module) else source.reads(as_written(module))
+    is_plain = not has_hooks(module) and not is_opaque(module)
+    reads = source.reads(as_written(module)) if is_plain else None
     if reads is None or reads.attributes:
         return None
     graph = trace(module)

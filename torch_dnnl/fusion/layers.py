@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from torch_dnnl import _classes, functional, nn
 from torch_dnnl.functional._conv import same_padding
@@ -22,6 +22,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "hardswish": torch.nn.functional.hardswish,
 }
 _CALL = torch.nn.Module.__call__
+_PLAIN = (Tensor, torch.nn.Parameter)  # no other class of theirs asks to see calls
 
 
 class _Fused:
@@ -34,22 +35,26 @@ class _Fused:
     def forward(
         self: Any,
         input: Tensor,
+        *args: Any,
         norm: torch.nn.Module | None = None,
         residual: Any = None,
         addition: str | None = None,
         activation: str | None = None,
+        **kwargs: Any,
     ) -> Tensor:
-        """`addition`: the name of the sum with the residual, if there is one."""
+        """`addition`: the name of the sum with the residual, if there is one. With a batch norm, a
+        sum or an activation, there is nothing else beside the input."""
         plain: Any = super().forward  # type: ignore[misc]
         if norm is None and addition is None and activation is None:
-            return plain(input)  # type: ignore[no-any-return]
-        is_batch = isinstance(input, Tensor) and input.dim() == len(self.kernel_size) + 2
-        weights = (self.weight, self.bias) if norm is None else folds.weights(self, norm)
+            return plain(input, *args, **kwargs)  # type: ignore[no-any-return]
+        weights = (self.weight, self.bias) if norm is None else _folded(self, norm, input)
+        is_batch = _is_batch(input, weights)
         # By the call that the layer itself makes, where it can be given other weights.
         takes_weights = not self.transposed and not hasattr(self, "_call_padding")
         if (
             not is_batch
             or weights is None
+            or not _is_written_out(self, input.dim() - 2)
             or (addition is None and activation is None and takes_weights)
             or self.padding_mode != "zeros"
             or not (addition is None or _fits(self, residual, addition, input, weights[0]))
@@ -64,7 +69,7 @@ class _Fused:
             return dst if activation is None else _ACTIVATIONS[activation](dst)
         options = {"strides": self.stride, "dilations": self.dilation, "groups": self.groups}
         options |= {"residual": residual, "activation": activation, "data_format": "NCX"}
-        begin, end = _pads(self, input)
+        begin, end = _pads(self, input, weights[0])
         options |= {"pads_begin": begin, "pads_end": end}
         compute: Any = functional.convolution
         if self.transposed:
@@ -79,12 +84,50 @@ class _Fused:
             raise
 
 
+def _folded(layer: Any, norm: Any, input: Any) -> Any:
+    """Weights and bias with a batch norm; None where the result would have another type."""
+    is_other = folds.is_frozen(norm) and isinstance(input, Tensor) and _is_autocast(input)
+    return None if is_other else folds.weights(layer, norm)
+
+
+def _is_autocast(tensor: Tensor) -> bool:
+    kind = tensor.device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
+def _is_batch(input: Any, weights: Any) -> bool:
+    """Whether these are tensors that ask nothing, and the input has a batch dimension."""
+    if weights is None or not isinstance(input, Tensor) or not isinstance(weights[0], Tensor):
+        return False
+    return input.dim() == weights[0].dim() and not any(map(sees_calls, weights))
+
+
+def _is_written_out(layer: Any, rank: int) -> bool:
+    """Whether the layer has a number for each dimension, as its class makes it."""
+    options = [layer.stride, layer.dilation, layer.output_padding]
+    options += [] if isinstance(layer.padding, str) else [layer.padding]
+    return all(type(option) is tuple and len(option) == rank for option in options)
+
+
+def sees_calls(value: Any) -> bool:
+    """Whether a tensor, or one in a list or dict, has a class that asks to see calls."""
+    if isinstance(value, (list, tuple)):
+        return any(map(sees_calls, value))
+    if isinstance(value, dict):
+        return any(map(sees_calls, value.values()))
+    return isinstance(value, (Tensor, fx.Proxy)) and type(value) not in _PLAIN
+
+
 def _normalized(norm: Any, image: Tensor) -> Tensor:
     """What a batch norm makes of an image, before the activation that it may have."""
     if not folds.has_activation(norm):
         return norm(image)  # type: ignore[no-any-return]
     if image.dim() != 4:
         raise ValueError(f"expected 4D input (got {image.dim()}D input)")
+    if folds.is_frozen(norm):
+        scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
+        shift = norm.bias - norm.running_mean * scale
+        return image * scale.view(1, -1, 1, 1) + shift.view(1, -1, 1, 1)  # type: ignore[no-any-return]
     values = (norm.running_mean, norm.running_var, norm.weight, norm.bias)
     return torch.nn.functional.batch_norm(image, *values, False, 0.0, norm.eps)
 
@@ -97,29 +140,30 @@ def _has_gradient(*tensors: Any) -> bool:
     )
 
 
-def _pads(layer: Any, input: Tensor) -> tuple[list[int], list[int]]:
+def _pads(layer: Any, input: Tensor, weight: Tensor) -> tuple[list[int], list[int]]:
     padding = getattr(layer, "_call_padding", layer.padding)
     if padding == "valid":
-        padding = (0,) * len(layer.kernel_size)
+        padding = (0,) * (weight.dim() - 2)
     if isinstance(padding, str):
         auto_pad = "same_upper" if padding == "same" else padding
-        geometry = (layer.kernel_size, layer.stride, layer.dilation)
+        geometry = (weight.shape[2:], layer.stride, layer.dilation)
         padding = same_padding(input.shape[2:], *geometry, auto_pad)
     pairs = [pads if isinstance(pads, (list, tuple)) else (pads, pads) for pads in padding]
     return [begin for begin, _ in pairs], [end for _, end in pairs]
 
 
-def _output_sizes(layer: Any, input: Tensor) -> list[int]:
-    begin, end = _pads(layer, input)
-    sizes = []
+def _output_sizes(layer: Any, input: Tensor, weight: Tensor) -> list[int]:
+    begin, end = _pads(layer, input, weight)
+    channels = weight.shape[1] * layer.groups if layer.transposed else weight.shape[0]
+    sizes = [input.shape[0], channels]
     for i, size in enumerate(input.shape[2:]):
-        reach = (layer.kernel_size[i] - 1) * layer.dilation[i] + 1
+        reach = (weight.shape[2 + i] - 1) * layer.dilation[i] + 1
         pads, stride = begin[i] + end[i], layer.stride[i]
         if layer.transposed:
             sizes.append((size - 1) * stride + reach - pads + layer.output_padding[i])
         else:
             sizes.append((size + pads - reach) // stride + 1)
-    return [input.shape[0], layer.out_channels, *sizes]
+    return sizes
 
 
 def _fits(layer: Any, residual: Any, addition: str, input: Tensor, weight: Tensor) -> bool:
@@ -130,8 +174,8 @@ def _fits(layer: Any, residual: Any, addition: str, input: Tensor, weight: Tenso
         and residual.layout == torch.strided
         and residual.dtype == input.dtype
         and residual.device == input.device
-        and list(residual.shape) == _output_sizes(layer, input)
-        and not torch.is_autocast_enabled(input.device.type)
+        and list(residual.shape) == _output_sizes(layer, input, weight)
+        and not _is_autocast(input)
         and (
             not sums.begins_with_other(addition)
             or all(tensor.is_contiguous() for tensor in (residual, input, weight))
@@ -187,11 +231,18 @@ def make_fused(layer: torch.nn.Module) -> None:
     if not is_fused(layer):
         old = _classes.original(type(layer))
         assert old is not None
-        layer.__class__ = fused_class(old)
+        _classes.assign(layer, fused_class(old))
 
 
 def make_plain(layer: torch.nn.Module) -> None:
+    folds.forget(layer)
     _classes.change(layer, _plain_class)
+
+
+def replaceable(layer: torch.nn.Module) -> list[tuple[Any, str, Any]]:
+    """What a fused layer would call if it were not: (class, attribute, value)."""
+    plain = _classes.layer_class(layer).__bases__[1]
+    return [(plain, name, getattr(plain, name)) for name in ("forward", "_conv_forward")]
 
 
 def _plain_class(cls: _classes.Class) -> _classes.Class | None:

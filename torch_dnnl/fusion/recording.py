@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import itertools
+import keyword
 import operator
 import re
 import sys
@@ -65,6 +66,16 @@ def _in_place(name: str) -> Callable[[Any, Any], Any]:
 _OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
 _BITS = ("and", "or", "xor", "lshift", "rshift")
 in_place_add, *_others = (_in_place(name) for name in (*_OPERATORS, *_BITS))
+
+
+def can_be_written(graph: fx.Graph) -> bool:
+    """Whether Python reads the names of all parts as they are: not `x.global` or ligatures."""
+    paths = [str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")]
+    names = {name for path in paths for name in path.split(".")}
+    return not any(
+        not name.isascii() or keyword.iskeyword(name) or re.search(r"[^\w $@:/<>+*()-]", name)
+        for name in names
+    )
 
 
 def hides_names(graph: fx.Graph) -> bool:

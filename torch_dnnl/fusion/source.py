@@ -12,17 +12,19 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
-import textwrap
 import types
 from collections import Counter
 from collections.abc import Hashable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import torch
 
 from torch_dnnl.fusion import lookup
+from torch_dnnl.fusion.definitions import definition
+from torch_dnnl.fusion.lists import Lists
 from torch_dnnl.fusion.lookup import Unclear
 
 _STATEMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.If, ast.For, ast.Pass)
@@ -59,17 +61,6 @@ class _AnyTensor:
 
 
 TENSOR = _AnyTensor()
-
-
-@lru_cache(1000)
-def _definition(function: Any) -> ast.FunctionDef | None:
-    """The source of a function itself, not of what it wraps."""
-    try:
-        code = getattr(function, "__code__", function)
-        tree = ast.parse(textwrap.dedent(inspect.getsource(code))).body[0]
-    except (OSError, TypeError, SyntaxError):
-        return None
-    return tree if isinstance(tree, ast.FunctionDef) else None
 
 
 @cache
@@ -119,14 +110,21 @@ def ways(module: torch.nn.Module, known: dict[str, Any] | None = None) -> list[d
 
 def signature(function: Any) -> inspect.Signature:
     """Of a function itself, not of what it wraps."""
-    return inspect.signature(function, follow_wrapped=False)
+    try:
+        return inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError) as error:  # of a function of C, of None
+        raise Unclear from error
 
 
 def of_method(cls: type, name: str) -> list[tuple[Any, str, Any]]:
     """What a method of a class is, and what may be replaced in it: (object, attribute, value)."""
     function = getattr(cls, name)
     parts = [n for n in ("__code__", "__defaults__") if hasattr(function, n)]
-    return [(cls, name, function), *((function, part, getattr(function, part)) for part in parts)]
+    rows = [(cls, name, function), *((function, part, getattr(function, part)) for part in parts)]
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):  # of one that is empty
+            rows.append((cell, "cell_contents", cell.cell_contents))
+    return rows
 
 
 def _read(module: torch.nn.Module, arguments: dict[str, Any]) -> Reads:
@@ -137,7 +135,7 @@ def _read(module: torch.nn.Module, arguments: dict[str, Any]) -> Reads:
     if not all(p.default is p.empty or lookup.can_be_said(p.default) for p in parameters):
         raise Unclear  # the graph would have another list
     try:
-        _Plain(module, "forward", type(module).forward, found, arguments).check()
+        _Plain(module, "forward", type(module).forward, found, arguments).check(set())
     except (RecursionError, ValueError) as error:  # the latter of a variable without a value
         raise Unclear from error
     return found
@@ -156,11 +154,11 @@ class _Method(ast.NodeVisitor):
     ) -> None:
         if not isinstance(function, types.FunctionType) or name in vars(module):
             raise Unclear
-        tree = _definition(function)
+        tree = definition(function.__code__)
         if tree is None:
             raise Unclear
         arguments = tree.args
-        if tree.decorator_list or arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
+        if arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
             raise Unclear
         if arguments.posonlyargs or hasattr(function, "__wrapped__"):
             raise Unclear  # torch.fx takes these for others
@@ -173,6 +171,8 @@ class _Method(ast.NodeVisitor):
         self.known = dict(known)
         self.parameters = {argument.arg for argument in arguments.args}  # until they are changed
         self.modules: set[str] = set()  # variables that stand for submodules
+        self.lists = Lists(tree)
+        self.is_forward = name == "forward"
 
     def _known_in(self, method: Any, values: dict[str, ast.expr]) -> dict[str, Any]:
         """What is known of the arguments of a method that is called with some values."""
@@ -269,9 +269,18 @@ class _Method(ast.NodeVisitor):
 class _Plain(_Method):
     """Raises Unclear at the first statement of a method that tracing may miss."""
 
-    def check(self) -> None:
+    def check(self, lists: set[str]) -> bool:
+        """`lists`: arguments that may be a list or dict which was made by the forward. Returns
+        whether the result may be one."""
+        self.lists.names |= lists
         for statement in self.tree.body:
             self.visit(statement)
+        self.lists.check_uses()
+        returns = [node.value for node in ast.walk(self.tree) if isinstance(node, ast.Return)]
+        if not self.is_forward:
+            for value in returns:
+                self.lists.check_flat(value)
+        return any(map(self.lists.makes, returns))
 
     def visit(self, node: ast.AST) -> None:
         is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -291,7 +300,7 @@ class _Plain(_Method):
         else:
             self.visit(node.value)
         for target in node.targets:
-            self._check_target(target)
+            self._check_target(target, node.value)
         self.known |= got
 
     def _got(self, call: ast.Call) -> Any:
@@ -320,17 +329,21 @@ class _Plain(_Method):
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
             self.visit(node.value)
-            self._check_target(node.target)
+            self._check_target(node.target, node.value)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         self.visit(node.value)
-        self._check_target(node.target)
+        self._check_target(node.target, node.value)
 
-    def _check_target(self, target: ast.AST) -> None:
-        names = target.elts if isinstance(target, ast.Tuple) else [target]
-        if not all(isinstance(name, ast.Name) and name.id != self.own for name in names):
+    def _check_target(self, target: ast.AST, value: ast.AST | None = None) -> None:
+        targets = target.elts if isinstance(target, ast.Tuple) else [target]
+        names = {node.id for node in targets if isinstance(node, ast.Name)}
+        if len(names) != len(targets) or self.own in names:
             raise Unclear
-        self._forget({name.id for name in names if isinstance(name, ast.Name)})
+        self._forget(names)
+        if self.lists.makes(value):
+            self.lists.check_flat(value)
+            self.lists.names |= names
 
     def visit_If(self, node: ast.If) -> None:
         for statement in node.body if self._test(node.test) else node.orelse:
@@ -397,8 +410,12 @@ class _Plain(_Method):
         values = dict(zip(names, call.args, strict=False))
         values |= {keyword.arg or "": keyword.value for keyword in call.keywords}
         known = self._known_in(method, values)
+        lists = {name for name, value in values.items() if self.lists.makes(value)}
+        for parameter in lists:
+            self.lists.check_flat(values[parameter])
         try:
-            _Plain(self.module, name, method, self.reads, known).check()
+            if _Plain(self.module, name, method, self.reads, known).check(lists):
+                self.lists.makers.add(id(call))
         except _Asked as error:
             value = values.get(error.name)
             if not isinstance(value, ast.Name) or value.id not in self.parameters:
