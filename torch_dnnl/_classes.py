@@ -10,6 +10,7 @@ from __future__ import annotations
 import copyreg
 import types
 import weakref
+from abc import ABCMeta
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,9 @@ def make(
     made = _made.get(key)
     if made is not None:
         return made
+    kind: Any = type(old)
+    if (kind.__new__, kind.__init__) not in [(k.__new__, type.__init__) for k in (type, ABCMeta)]:
+        raise TypeError(f"its metaclass {kind.__name__} may keep a list of its classes")
 
     def reduce_ex(self: Any, protocol: Any) -> Any:
         reduced = super(new, self).__reduce_ex__(max(int(protocol), 2))

@@ -87,6 +87,19 @@ class Nested(Block):
         return y, found[1]
 
 
+class Given(nn.Module):
+    def forward(self, found):
+        return found
+
+
+class GivenBack(Block):
+    def forward(self, x):
+        found = [self.body(x)]
+        again = self.others[0](found)
+        again += [x]
+        return found, again
+
+
 class Items(Block):
     """Whose convolutions are fused: nobody gets the list."""
 
@@ -104,6 +117,7 @@ class Items(Block):
         (Popped, (Pop(), Pop())),
         (InLoop, (Collect(), Collect(), Pop())),
         (Nested, (Collect(),)),
+        (GivenBack, (Given(),)),
     ],
 )
 def test_lists_that_others_change(cls, others):

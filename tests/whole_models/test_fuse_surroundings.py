@@ -4,9 +4,12 @@ memory, and sources that are not what runs."""
 import copy
 import gc
 import importlib
+import linecache
 import sys
 import weakref
+from abc import ABCMeta
 from collections import OrderedDict
+from typing import ClassVar
 
 import pytest
 import torch
@@ -418,6 +421,39 @@ def test_memory():
         assert {part() for part in gone} == {None} and weights() is None
     finally:
         gc.enable()
+
+
+class Registry(type):
+    classes: ClassVar[dict[str, type]] = {}
+
+    def __init__(cls, name, bases, members):
+        super().__init__(name, bases, members)
+        cls.classes[name] = cls
+
+
+def test_classes_that_are_registered():
+    class Known(Block, metaclass=Registry):
+        pass
+
+    class KnownConv(nn.Conv2d, metaclass=Registry):
+        pass
+
+    class Abstract(nn.Conv2d, metaclass=ABCMeta):
+        pass
+
+    model = ready(Known(KnownConv(4, 4, 1), Abstract(4, 4, 1)))
+    converted = torch_dnnl.convert(model, fuse=True)
+    assert type(converted.others[0]) is KnownConv is Registry.classes["KnownConv"]
+    assert type(converted) is Known is Registry.classes["Known"]
+    assert isinstance(converted.others[1], torch_dnnl.nn.Conv2d)
+
+
+def test_sources_of_graphs_do_not_pile_up():
+    fused = pair(Block())[1]
+    before = len(linecache.cache)
+    for _ in range(3):
+        copy.deepcopy(fused)(X)
+    assert len(linecache.cache) == before
 
 
 def test_arguments_that_a_method_refuses():

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx
 from torch.utils._device import DeviceContext
 
 from torch_dnnl import _classes
@@ -136,12 +135,9 @@ def _make(
     found = graph.trace(module, arguments=arguments)
     if found is None:
         return None, []
-    graph.drop_passing(module, found, is_final=False)
     inlined = graph.to_look_into(module, found)
-    found = graph.trace(module, inlined, arguments)
-    if found is None:  # of all of them
-        inlined, found = [], graph.trace(module, [], arguments)
-    assert found is not None  # as before
+    with_parts = graph.trace(module, inlined, arguments) if inlined else None
+    found, inlined = (found, []) if with_parts is None else (with_parts, inlined)
     graph.separate_activations(module, found)
     looked_into = [module, *inlined]
     opened = [*graph.holders(module, found), *(x for m in looked_into for x in graph.lists(m))]
@@ -171,15 +167,11 @@ def _make(
     for conv, _ in done:
         make_fused(conv)
         values += replaceable(conv)
-    view = graph.as_written(module)
-    traced = fx.GraphModule(view, found)
-    forward = type(traced).forward
-    vars(traced).clear()  # it is a part of a cycle, and has the submodules
     values = [(None if of is module else of, name, value) for of, name, value in values]
     fused = _Fused(
         weakref.ref(module),
-        _places(type(view).forward, arguments),
-        forward,
+        _places(graph.class_as_written(module).forward, arguments),
+        graph.function_of(found),
         tuple(
             (None if part is module else part, tuple(part._modules), tuple(part._modules.values()))
             for part in opened

@@ -29,6 +29,11 @@ def definition(code: types.CodeType) -> ast.FunctionDef | None:
     return tree if _instructions(_compiled(tree, code)) == _instructions(code) else None
 
 
+@functools.lru_cache(1000)
+def nodes(tree: ast.FunctionDef) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree))
+
+
 def _compiled(tree: ast.FunctionDef, code: types.CodeType) -> types.CodeType:
     """The definition, within a function that has the variables which the code takes from there."""
     around = ast.parse("def around(): pass").body[0]

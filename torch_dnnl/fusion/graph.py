@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import types
 from collections import Counter
@@ -391,7 +392,10 @@ def _is_passed(layer: torch.nn.Module | None) -> bool:
 def to_look_into(module: torch.nn.Module, graph: fx.Graph) -> list[torch.nn.Module]:
     """The modules whose last convolution may take in what follows the module."""
     found: list[torch.nn.Module] = []
-    for node in graph.nodes:
+    looked_at = fx.Graph()
+    looked_at.output(looked_at.graph_copy(graph, {}))
+    drop_passing(module, looked_at, is_final=False)
+    for node in looked_at.nodes:
         layer, user = called(module, node), only_user(node)
         if layer is None or user is None or can_fuse(layer):
             continue
@@ -411,6 +415,20 @@ def holders(module: torch.nn.Module, graph: fx.Graph) -> list[torch.nn.Module]:
         for part in module.modules()
         if any(id(child) in on_the_way for child in part._modules.values())
     ]
+
+
+def function_of(graph: fx.Graph) -> Any:
+    """The graph as a function of the module. A GraphModule would leave its source behind for
+    good."""
+    code = graph.python_code("self")
+    scope = dict(code.globals)
+    exec(_compiled(code.src), scope)
+    return scope.pop("forward")
+
+
+@functools.lru_cache(1000)
+def _compiled(source: str) -> types.CodeType:
+    return compile(source, "<fused forward>", "exec", dont_inherit=True)
 
 
 def lists(module: torch.nn.Module) -> list[torch.nn.Module]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 
+from torch_dnnl.fusion import definitions
 from torch_dnnl.fusion.lookup import Unclear
 
 
@@ -41,7 +42,9 @@ class Lists:
 
     def check_uses(self) -> None:
         """Raises Unclear if a list is used more than once, unless its items alone are."""
-        nodes = list(ast.walk(self._tree))
+        if not self.names:
+            return
+        nodes = definitions.nodes(self._tree)
         in_loops = {id(n) for loop in nodes if isinstance(loop, ast.For) for n in ast.walk(loop)}
         of_items = {id(node.value) for node in nodes if isinstance(node, ast.Subscript)}
         whole: Counter[str] = Counter()

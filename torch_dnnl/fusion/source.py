@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from torch_dnnl.fusion import lookup
-from torch_dnnl.fusion.definitions import definition
+from torch_dnnl.fusion.definitions import definition, nodes
 from torch_dnnl.fusion.lists import Lists
 from torch_dnnl.fusion.lookup import Unclear
 
@@ -166,7 +166,7 @@ class _Method(ast.NodeVisitor):
         reads.methods[name] = function
         self.own, *_ = function.__code__.co_varnames
         self.locals = set(function.__code__.co_varnames) - {self.own}
-        names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+        names = [node for node in nodes(tree) if isinstance(node, ast.Name)]
         self.written = Counter(node.id for node in names if not _is_load(node))
         self.known = dict(known)
         self.parameters = {argument.arg for argument in arguments.args}  # until they are changed
@@ -276,7 +276,7 @@ class _Plain(_Method):
         for statement in self.tree.body:
             self.visit(statement)
         self.lists.check_uses()
-        returns = [node.value for node in ast.walk(self.tree) if isinstance(node, ast.Return)]
+        returns = [node.value for node in nodes(self.tree) if isinstance(node, ast.Return)]
         if not self.is_forward:
             for value in returns:
                 self.lists.check_flat(value)
