@@ -205,6 +205,8 @@ def _check(operator: Operator, problem: Problem, call: dict[str, Any], value: An
     except MemoryError:  # of the oracle, which has whole matrices
         return
     except Exception as error:
+        if any(part in str(error) for part in TOO_LARGE):  # and copies of what is expanded
+            return
         raise AssertionError(
             f"the call returned, and the oracle refuses it: {type(error).__name__} {error}"
         ) from None
