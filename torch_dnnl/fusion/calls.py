@@ -139,12 +139,11 @@ def _make(
     with_parts = graph.trace(module, inlined, arguments) if inlined else None
     found, inlined = (found, []) if with_parts is None else (with_parts, inlined)
     graph.separate_activations(module, found)
-    looked_into = [module, *inlined]
-    opened = [*graph.holders(module, found), *(x for m in looked_into for x in graph.lists(m))]
-    opened = list(dict.fromkeys([*opened, *looked_into]))
+    opened = [*graph.holders(module, found), module, *inlined]
     passing = graph.drop_passing(module, found, is_final=True)
     watched, in_eval = [*inlined, *passing], [*passing]
-    values, methods = _taken_for_given(module, inlined, arguments)
+    values, methods, containers = _taken_for_given(module, inlined, arguments)
+    opened = list(dict.fromkeys([*opened, *containers]))
     values += [value for layer in passing for value in graph.read_by_forward(layer)]
     done, norms = [], []
     for epilogue in graph.epilogues(module, found):
@@ -187,10 +186,11 @@ def _make(
 
 def _taken_for_given(
     module: torch.nn.Module, inlined: list[torch.nn.Module], arguments: dict[str, Any]
-) -> tuple[list[tuple[Any, str, Any]], list[tuple[torch.nn.Module, str]]]:
-    """`values` and `methods` of the module and of those that became a part of its graph."""
+) -> tuple[list[tuple[Any, str, Any]], list[tuple[torch.nn.Module, str]], list[torch.nn.Module]]:
+    """`values`, `methods` and containers of the module and of those that became a part of its
+    graph."""
     values: list[tuple[Any, str, Any]] = []
-    methods = []
+    methods, containers = [], []
     for part in (module, *inlined):
         known = arguments if part is module else None
         written, reads = graph.class_as_written(part), source.reads(graph.as_written(part), known)
@@ -200,7 +200,8 @@ def _taken_for_given(
         values += [(part, name, value) for name, value in own]
         values += [row for name in reads.methods for row in source.of_method(written, name)]
         methods += [(part, name) for name in reads.methods]
-    return values, methods
+        containers += reads.containers
+    return values, methods, containers
 
 
 def _places(forward: Any, arguments: dict[str, Any]) -> tuple[tuple[int, str, Any, Any], ...]:

@@ -256,6 +256,7 @@ def drop_passing(module: torch.nn.Module, graph: fx.Graph, is_final: bool) -> li
             layer is not None
             and passes(layer)
             and is_one
+            and isinstance(node.args[0], Node)  # a list would be another one for each use
             and (not is_final or type(layer) is torch.nn.Identity or is_tensor(node.args[0]))
         ):
             node.replace_all_uses_with(node.args[0])
@@ -429,12 +430,3 @@ def function_of(graph: fx.Graph) -> Any:
 @functools.lru_cache(1000)
 def _compiled(source: str) -> types.CodeType:
     return compile(source, "<fused forward>", "exec", dont_inherit=True)
-
-
-def lists(module: torch.nn.Module) -> list[torch.nn.Module]:
-    """The containers of a module, which a forward may loop over or test though they are empty."""
-    found: list[torch.nn.Module] = []
-    for child in module.children():
-        if isinstance(child, lookup.CONTAINERS):
-            found += [child, *lists(child)]
-    return found

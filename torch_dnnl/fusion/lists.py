@@ -8,6 +8,8 @@ from collections import Counter
 from torch_dnnl.fusion import definitions
 from torch_dnnl.fusion.lookup import Unclear
 
+_NEW = (ast.List, ast.Dict, ast.Call)
+
 
 class Lists:
     """What variables of a method may have a list or dict that the forward makes. What a submodule
@@ -26,8 +28,9 @@ class Lists:
             return node.id in self.names
         if node is None or isinstance(node, (ast.List, ast.Dict)):
             return node is not None
-        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
-            return False  # lists that have names have no lists as items
+        if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Slice):
+            # Lists that have names have no lists as items.
+            return not isinstance(node.value, ast.Name) and self.makes(node.value)
         return any(map(self.makes, ast.iter_child_nodes(node)))
 
     def check_flat(self, node: ast.AST | None) -> None:
@@ -39,6 +42,18 @@ class Lists:
             items = ast.iter_child_nodes(node)
             if any(map(self.makes, items)):
                 raise Unclear
+
+    def name(self, targets: list[ast.expr], value: ast.AST | None) -> None:
+        """Takes note of a list that gets a name. A second name, of the list, a part of it or one
+        of two lists, would have to be followed, too: then raises Unclear."""
+        if self.makes(value):
+            self.check_flat(value)
+            target, *others = targets
+            values = [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
+            is_new = all(not self.makes(v) or isinstance(v, _NEW) for v in values)
+            if others or not is_new or not isinstance(target, ast.Name):
+                raise Unclear
+            self.names.add(target.id)
 
     def check_uses(self) -> None:
         """Raises Unclear if a list is used more than once, unless its items alone are."""

@@ -78,6 +78,8 @@ class Reads:
 
     attributes: dict[str, Any] = field(default_factory=dict)
     methods: dict[str, Any] = field(default_factory=dict)
+    # Containers that were looped over or tested, and the modules on the way to them.
+    containers: list[torch.nn.Module] = field(default_factory=list)
 
 
 def reads(module: torch.nn.Module, arguments: dict[str, Any] | None = None) -> Reads | None:
@@ -214,8 +216,10 @@ class _Method(ast.NodeVisitor):
                 is_kind |= not is_own and isinstance(value, types.ModuleType)
                 if not is_kind and value is not _is_scripting:
                     raise Unclear
-                if isinstance(value, torch.nn.Module) and not lookup.has_plain_truth(value):
-                    raise Unclear
+                if isinstance(value, torch.nn.Module):
+                    self._take_container(node)
+                    if not lookup.has_plain_truth(value):
+                        raise Unclear
             elif not isinstance(node, (*_EXPRESSIONS, *_IN_TESTS)):
                 raise Unclear
         code = compile(ast.Expression(test), "<test>", "eval")
@@ -233,6 +237,15 @@ class _Method(ast.NodeVisitor):
         names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
         if len(names) > 1 and any(self.known.get(name) is TENSOR for name in names):
             raise Unclear
+
+    def _take_container(self, node: ast.AST) -> None:
+        """What a container holds may change, though nothing of it is called."""
+        while not _is_name(node, self.own):
+            value = self._value(node)
+            self.reads.containers += [value] if isinstance(value, torch.nn.Module) else []
+            if not isinstance(node, (ast.Attribute, ast.Subscript)):
+                return
+            node = node.value
 
     def _take(self, node: ast.Attribute, value: Any) -> None:
         """What is no tensor has to be the module's own, or one of torch's."""
@@ -300,7 +313,8 @@ class _Plain(_Method):
         else:
             self.visit(node.value)
         for target in node.targets:
-            self._check_target(target, node.value)
+            self._check_target(target)
+        self.lists.name(node.targets, node.value)
         self.known |= got
 
     def _got(self, call: ast.Call) -> Any:
@@ -329,21 +343,21 @@ class _Plain(_Method):
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
             self.visit(node.value)
-            self._check_target(node.target, node.value)
+            self._check_target(node.target)
+            self.lists.name([node.target], node.value)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         self.visit(node.value)
-        self._check_target(node.target, node.value)
+        if self.lists.makes(node.target):
+            raise Unclear  # a list grows by what anything has
+        self._check_target(node.target)
 
-    def _check_target(self, target: ast.AST, value: ast.AST | None = None) -> None:
+    def _check_target(self, target: ast.AST) -> None:
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
         names = {node.id for node in targets if isinstance(node, ast.Name)}
         if len(names) != len(targets) or self.own in names:
             raise Unclear
         self._forget(names)
-        if self.lists.makes(value):
-            self.lists.check_flat(value)
-            self.lists.names |= names
 
     def visit_If(self, node: ast.If) -> None:
         for statement in node.body if self._test(node.test) else node.orelse:
@@ -359,6 +373,7 @@ class _Plain(_Method):
                 raise Unclear
             if type(modules).__iter__ not in [kind.__iter__ for kind in _MODULES]:
                 raise Unclear
+            self._take_container(node.iter)
         if not isinstance(node.target, ast.Name):
             raise Unclear
         self._check_target(node.target)
