@@ -211,8 +211,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="for each row")
     parser.add_argument("--csv", type=Path, help="where the rows are written")
     args = parser.parse_args()
-    ways = with_peers(args.ways.split(","))
+    ways = args.ways.split(",")
+    if unknown := sorted(set(ways) - WAYS.keys()):
+        parser.error(f"--ways: expected names of {', '.join(WAYS)}, got {', '.join(unknown)}")
+    ways = with_peers(ways)
     named = [name for name in MODELS if args.match in name]
+    if not named:
+        parser.error(f"--match: expected a part of {', '.join(MODELS)}, got {args.match}")
     names = [name for name in named if importlib.util.find_spec(MODELS[name].library)]
     if missing := sorted({MODELS[name].library for name in named if name not in names}):
         print(f"not installed, and left out: {', '.join(missing)}")

@@ -35,6 +35,7 @@ _PLAIN = frozenset(
 )
 _WIDE = frozenset({torch.float64, torch.float32})
 _FLOATING = _WIDE | {torch.bfloat16, torch.float16}
+_saving_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks
 _HAS_CUDA = torch._C._dispatch_has_kernel_for_dispatch_key("torch_dnnl::resample", "CUDA")
 
 
@@ -45,6 +46,15 @@ def _are_plain(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         and type(bias) in _PLAIN
         and input.dtype in _FLOATING
     )
+
+
+def _saves_others(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether somebody looks at what is saved for the backward pass, and torch saves more than ours
+    does: a checkpoint would not find it again outside the context."""
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or _saving_hooks(True) is None:
+        return False
+    is_any = input.requires_grad or weight.requires_grad or getattr(bias, "requires_grad", False)
+    return is_any and not (input.requires_grad and weight.requires_grad)
 
 
 def _convolution(n: int) -> _Replacement:
@@ -58,6 +68,8 @@ def _convolution(n: int) -> _Replacement:
         groups: int = 1,
     ) -> Tensor | None:
         if not (input.is_cpu or (_HAS_CUDA and input.is_cuda)):
+            return None
+        if _saves_others(input, weight, bias):
             return None
         dst = conv_quickly(n, input, weight, bias, stride, padding, dilation, groups)
         if dst is not NotImplemented:
@@ -88,7 +100,7 @@ def _convolution_transpose(n: int) -> _Replacement:
     ) -> Tensor | None:
         if not (
             (input.is_cpu or (_HAS_CUDA and input.is_cuda)) and _are_plain(input, weight, bias)
-        ):
+        ) or _saves_others(input, weight, bias):
             return None
         args = (stride, padding, output_padding, groups, dilation)
         return _conv_transpose(n, input, weight, bias, *args)
@@ -159,6 +171,15 @@ def _unasked(function: Callable[..., Any]) -> Callable[..., Any]:
 _REFUSALS = (RuntimeError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
 
 
+def _is_refusal(error: BaseException) -> bool:
+    """Whether an error came from code of ours or of torch, not from a hook of somebody's."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    module = "" if at is None else str(at.tb_frame.f_globals.get("__name__"))
+    return module.partition(".")[0] in ("torch", "torch_dnnl")
+
+
 class accelerate(TorchFunctionMode):
     """A context in which torch's convolutions and resizes run ours. Also a decorator.
 
@@ -213,7 +234,9 @@ class accelerate(TorchFunctionMode):
         if ours is not None:
             try:
                 result = ours(*args, **kwargs)
-            except _REFUSALS:  # torch has its own, or takes what we do not take
+            except _REFUSALS as error:  # torch has its own, or takes what we do not take
+                if not torch.compiler.is_compiling() and not _is_refusal(error):
+                    raise
                 result = None
             return func(*args, **kwargs) if result is None else result
         if func in _WITHIN and _PLAIN.issuperset(types) and not torch.compiler.is_compiling():

@@ -77,11 +77,14 @@ struct ConvOnDevice {
         residual,
         activation,
         dst_size.value_or(c10::SymIntArrayRef()));
-    const auto make = [&] { return conv_detail::empty_data_gradient(args, src, weights); };
+    const auto format = conv_detail::result_format(args, src, weights);
+    const auto make = [&] { return conv_detail::empty_image(args, args.src, src, format); };
     const at::Tensor dst = make();
     const at::Tensor preactivation = keep_preactivation ? make() : empty({0}, src.options());
+    at::Tensor from; // the problem has its address
     compute(args, dst, [&] {
-      auto p = conv_problem(args, ConvPass::backward_data, dst, weights, src, bias);
+      from = conv_detail::in_format(args, src, format);
+      auto p = conv_problem(args, ConvPass::backward_data, dst, weights, from, bias);
       add_epilogue(p, args, residual, preactivation);
       return p;
     });

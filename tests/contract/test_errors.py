@@ -315,7 +315,7 @@ CALLS = [
     bad("convolution_transpose", NXC, XOI, names="output_padding", output_padding=()),
     bad("convolution_transpose", NXC, XOI, names="", output_padding=2**40),
     bad("convolution_transpose", NXC, XOI, names="", dilations=2**40),
-    bad("convolution_transpose", NXC, XOI, names="dst_size", pads_begin=20),
+    bad("convolution_transpose", NXC, XOI, names="pads", pads_begin=20),
     bad("convolution_transpose", NXC, XOI, names="auto_pad", auto_pad="same"),
     bad("convolution_transpose", NXC, XOI, names="data_format", data_format="NHWC"),
     bad("convolution_transpose", NXC, XOI, names="weights_format", weights_format="XIO"),

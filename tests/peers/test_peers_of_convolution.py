@@ -234,3 +234,21 @@ if find_spec("onnx"):
                 weights_format="OIX",
             )
             assert_rounding(ours, theirs)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("function", [conv2d, conv_transpose2d])
+def test_memory_formats_are_torchs(function, is_compiled):
+    """channels_last if a batch of images or the weight is; of one image without a batch, its
+    strides say nothing."""
+    peer = getattr(F, function.__name__)
+    ours = torch.compile(peer, backend="torch_dnnl") if is_compiled else function
+    last = {"memory_format": torch.channels_last}
+    images = torch.randn(2, 16, 6, 5)
+    weight = torch.randn(16, 16, 3, 3)
+    for x in (images, images.to(**last), images[0], images.to(**last)[0], images[:, :, :1, :1]):
+        for w in (weight, weight.to(**last)):
+            pads = 1 if function is conv2d else 0
+            expected, result = peer(x, w, padding=pads), ours(x, w, padding=pads)
+            assert result.stride() == expected.stride(), (x.stride(), w.stride())
+            torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)

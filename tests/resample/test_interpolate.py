@@ -247,3 +247,20 @@ def test_antialias_is_a_truth_value(antialias):
         f(x, 5, mode="bilinear", antialias=antialias) for f in (D.interpolate, F.interpolate)
     )
     assert_matches(ours, theirs.double())
+
+
+@pytest.mark.parametrize("mode", ["bicubic", "bilinear"])
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"size": (3,)}, ValueError),
+        ({"size": (3, 3, 3)}, ValueError),
+        ({"scale_factor": (2.0,)}, ValueError),
+        ({"scale_factor": torch.tensor(2.0)}, TypeError),
+    ],
+)
+def test_bytes_are_checked(mode, options, error):
+    image = torch.zeros(2, 3, 9, 8, dtype=torch.uint8)
+    for function in (D.interpolate, torch.nn.functional.interpolate):
+        with pytest.raises(error):
+            function(image, mode=mode, **options)

@@ -191,7 +191,8 @@ def _conv(
             if begin and isinstance(begin[0], (list, tuple)):
                 begin, end = zip(*begin, strict=True)
         batched = input.dim() != n + 1
-        src = input if batched else input.unsqueeze(0)
+        # A single image has no memory format: torch's result is contiguous then.
+        src = input if batched else input.contiguous().unsqueeze(0)
         dst = _convolution(
             *(src, weight, bias, strides, begin, end, dilations, auto_pad, groups, "NCX", "OIX"),
             **_algorithm.convolution.options,

@@ -97,7 +97,8 @@ def conv_transpose2d(
         dilation: distance between the taps of the kernel in pixels; 1 is dense.
 
     Returns:
-        [N, O, OH, OW], or [O, OH, OW] for unbatched input, in the input's memory format, with
+        [N, O, OH, OW], or [O, OH, OW] for unbatched input, channels_last if a batch or the weight
+        is, with
         OH = (H - 1) stride - 2 padding + dilation (KH - 1) + output_padding + 1.
 
     Raises:
@@ -162,7 +163,7 @@ def _conv_transpose(
                 return dst  # type: ignore[no-any-return]
         check_ints(stride, padding, output_padding, groups, dilation)
         batched = input.dim() != n + 1
-        src = input if batched else input.unsqueeze(0)
+        src = input if batched else input.contiguous().unsqueeze(0)  # as in a convolution
         strides = _per_axis("strides", stride, n)
         dilations = _per_axis("dilations", dilation, n)
         added = _per_axis("output_padding", output_padding, n)
@@ -192,7 +193,8 @@ def _conv_transpose(
             groups=groups,
         )
         check_rank(function, n, input)
-        raise_as_torch(function, error, input, weight, bias)
+        told = _in_words_of_callers(error, padding)
+        raise_as_torch(function, told, input, weight, bias)
         raise
 
 
@@ -305,7 +307,7 @@ def convolution_transpose(
             activation,
             is_same=auto_pad.startswith("same"),
         )
-    except Exception:
+    except Exception as error:
         _check_transpose_types(
             "convolution_transpose",
             src=src,
@@ -324,7 +326,21 @@ def convolution_transpose(
             residual=residual,
             algorithm=algorithm,
         )
+        told = _in_words_of_callers(error, f"pads_begin {pads_begin} and pads_end {pads_end}")
+        if told is not error:
+            raise told from None
         raise
+
+
+def _in_words_of_callers(error: Exception, pads: object) -> Exception:
+    """The operator's error; of sizes that the caller did not give, another one."""
+    if not isinstance(error, ValueError) or "dst_size" not in str(error):
+        return error
+    sizes = str(error).rpartition("got ")[2]
+    return ValueError(
+        "convolution_transpose: expected pads to leave a result of 1 to 2^48 pixels in each "
+        f"dimension, got {pads}, which leaves {sizes}"
+    )
 
 
 def _per_axis(name: str, value: Any, n: int) -> Sequence[int]:

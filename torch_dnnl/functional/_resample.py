@@ -224,6 +224,9 @@ def interpolate(
                 )
                 return image.squeeze(2)
         if mode in ("bicubic", "lanczos") and input.dtype == torch.uint8:
+            is_tensor = any(isinstance(factor, Tensor) for factor in factors)
+            if len(factors or sizes) != rank - 2 or is_tensor:
+                raise ValueError  # explained below
             sizes = sizes or _scaled(input.shape[2:], factors)
             return _axis_by_axis(input, sizes, factors, attributes)
         elements = input.numel()

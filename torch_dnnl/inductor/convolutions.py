@@ -87,6 +87,9 @@ def _is_possible(arguments: dict[str, Any], *tensors: Any) -> bool:
     values = [value(tensor) for tensor in tensors]
     if not is_floating(*values) or values[0].dim() not in (3, 4, 5):
         return False
+    src = arguments["input"]
+    if src.target is aten.unsqueeze.default and not value(src.args[0]).is_contiguous():
+        return False  # one image without a batch, of which torch's result is contiguous
     if not arguments["transposed"]:
         return True
     # More than that is added to the result only with dilations, and then src needs more pixels.
