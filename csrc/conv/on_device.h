@@ -69,14 +69,9 @@ struct ConvOnDevice {
       std::optional<std::string_view> activation,
       bool keep_preactivation,
       at::OptionalSymIntArrayRef dst_size) {
-    const ConvArguments args = transpose_arguments(
-        src,
-        weights,
-        bias,
-        options,
-        residual,
-        activation,
-        dst_size.value_or(c10::SymIntArrayRef()));
+    const auto sizes = dst_size.value_or(c10::SymIntArrayRef());
+    const ConvArguments args =
+        transpose_arguments(src, weights, bias, options, residual, activation, sizes);
     const auto format = conv_detail::result_format(args, src, weights);
     const auto make = [&] { return conv_detail::empty_image(args, args.src, src, format); };
     const at::Tensor dst = make();

@@ -100,6 +100,61 @@ class GivenBack(Block):
         return found, again
 
 
+class Splitting(nn.Module):
+    def forward(self, x):
+        return x, x * 2
+
+
+class Grown(Block):
+    """By what is no list."""
+
+    def forward(self, x):
+        found = [x]
+        found += self.body(x).chunk(2, 1)
+        found += self.others[0](x)
+        return torch.cat(found, 1)
+
+
+class GrownAndKept(Block):
+    def forward(self, x):
+        found = [x]
+        kept = found
+        found += self.others[0](self.body(x))
+        return kept
+
+
+class Detect(nn.Module):
+    """Writes into its list."""
+
+    def __init__(self):
+        super().__init__()
+        self.m = nn.ModuleList([nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1)])
+
+    def forward(self, x):
+        for i in range(2):
+            x[i] = self.m[i](x[i])
+        return x
+
+
+class Sliced(Block):
+    def forward(self, x):
+        found = [x, self.body(x), x]
+        used = found[1:]
+        return self.others[0](used), used
+
+
+class Passed(Block):
+    def forward(self, x):
+        found = self.others[0]([x, self.body(x)])
+        return self.others[1](found), found
+
+
+class TwoNames(Block):
+    def forward(self, x):
+        first = second = []
+        return self.others[0](self.body(x), first), second
+
+
 class Items(Block):
     """Whose convolutions are fused: nobody gets the list."""
 
@@ -118,6 +173,11 @@ class Items(Block):
         (InLoop, (Collect(), Collect(), Pop())),
         (Nested, (Collect(),)),
         (GivenBack, (Given(),)),
+        (Grown, (Splitting(),)),
+        (GrownAndKept, (Splitting(),)),
+        (Sliced, (Detect(),)),
+        (Passed, (nn.Identity(), Detect())),
+        (TwoNames, (Collect(),)),
     ],
 )
 def test_lists_that_others_change(cls, others):
@@ -142,3 +202,21 @@ def test_items_of_a_list_are_fused():
     with torch.no_grad(), torch.profiler.profile() as profile:
         fused(X)
     assert "aten::batch_norm" not in {event.key for event in profile.key_averages()}
+
+
+def test_empty_list_of_a_part_grows():
+    class Stem(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList()
+
+    class Stemmed(Block):
+        def forward(self, x):
+            for layer in self.others[0].layers:
+                x = layer(x)
+            return self.body(x)
+
+    model, fused = pair(Stemmed(Stem()))
+    for network in (model, fused):
+        network.others[0].layers.append(nn.Tanh())
+    torch.testing.assert_close(fused(X), model(X), rtol=1e-4, atol=1e-4)

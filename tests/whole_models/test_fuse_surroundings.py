@@ -2,14 +2,9 @@
 memory, and sources that are not what runs."""
 
 import copy
-import gc
 import importlib
-import linecache
 import sys
-import weakref
-from abc import ABCMeta
 from collections import OrderedDict
-from typing import ClassVar
 
 import pytest
 import torch
@@ -18,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import torch_dnnl
-from torch_dnnl.fusion import folds
+from torch_dnnl.fusion.definitions import definition
 
 X = torch.randn(2, 4, 6, 6)
 
@@ -245,6 +240,27 @@ def test_code_that_is_another(tmp_path, monkeypatch):
     del sys.modules[path.stem]
 
 
+def test_code_with_other_jumps():
+    """The same instructions, of which an `if` skips more."""
+
+    def written(self, x):
+        if self.extra is not None:
+            x = self.extra(x)
+        x = self.act(x)
+        return self.conv(x)
+
+    def other(self, x):
+        if self.extra is not None:
+            x = self.extra(x)
+            x = self.act(x)
+        return self.conv(x)
+
+    code = written.__code__
+    assert definition(code) is not None
+    lies = code.replace(co_code=other.__code__.co_code)
+    assert (definition(lies) is None) == (code.co_code != other.__code__.co_code)
+
+
 class OfTorch(nn.Module):
     forward = torch.relu
 
@@ -399,61 +415,26 @@ def test_function_of_an_enclosing_scope():
     torch.testing.assert_close(fused(X), model(X), rtol=1e-4, atol=1e-4)
 
 
-def test_memory():
-    """A fused model goes when it is dropped, without the collector of cycles; and what it keeps of
-    weights with their batch norms, when it is reverted."""
-    model = ready(Block(Residual(), nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4))))
-    torch_dnnl.convert(model, fuse=True)  # what is made once
-    gc.collect()
-    kept = sum(map(len, folds._made.values()))
-    gc.disable()
-    try:
-        fused = torch_dnnl.convert(copy.deepcopy(model), fuse=True)
-        fused(X)
-        assert sum(map(len, folds._made.values())) > kept
-        fused = torch_dnnl.revert(fused, inplace=True)
-        assert sum(map(len, folds._made.values())) == kept
-        fused = torch_dnnl.convert(fused, inplace=True, fuse=True)
-        fused(X)
-        gone = [weakref.ref(part) for part in fused.modules()]
-        weights = weakref.ref(fused.conv.weight)
-        del fused
-        assert {part() for part in gone} == {None} and weights() is None
-    finally:
-        gc.enable()
+def test_memory_format_of_depthwise_weights():
+    model = nn.Sequential(nn.Conv2d(4, 4, 3, groups=4), nn.BatchNorm2d(4), nn.ReLU())
+    for network in (model, model.to(memory_format=torch.channels_last)):
+        expected, result = both(network, X)
+        assert result.stride() == expected.stride()
 
 
-class Registry(type):
-    classes: ClassVar[dict[str, type]] = {}
+def test_arguments_that_an_activation_refuses():
+    class Own(nn.Module):
+        def forward(self, x):
+            return F.relu(x)
 
-    def __init__(cls, name, bases, members):
-        super().__init__(name, bases, members)
-        cls.classes[name] = cls
+    class Called(Block):
+        def forward(self, x):
+            return self.others[0](self.conv(x), 1)
 
-
-def test_classes_that_are_registered():
-    class Known(Block, metaclass=Registry):
-        pass
-
-    class KnownConv(nn.Conv2d, metaclass=Registry):
-        pass
-
-    class Abstract(nn.Conv2d, metaclass=ABCMeta):
-        pass
-
-    model = ready(Known(KnownConv(4, 4, 1), Abstract(4, 4, 1)))
-    converted = torch_dnnl.convert(model, fuse=True)
-    assert type(converted.others[0]) is KnownConv is Registry.classes["KnownConv"]
-    assert type(converted) is Known is Registry.classes["Known"]
-    assert isinstance(converted.others[1], torch_dnnl.nn.Conv2d)
-
-
-def test_sources_of_graphs_do_not_pile_up():
-    fused = pair(Block())[1]
-    before = len(linecache.cache)
-    for _ in range(3):
-        copy.deepcopy(fused)(X)
-    assert len(linecache.cache) == before
+    for act in (Own(), nn.ReLU()):
+        for network in pair(Called(act)):
+            with pytest.raises(TypeError):
+                network(X)
 
 
 def test_arguments_that_a_method_refuses():

@@ -33,7 +33,7 @@ from torch_dnnl.functional._conv import (
     per_dimension,
     raise_as_torch,
 )
-from torch_dnnl.functional._errors import check_types
+from torch_dnnl.functional._errors import check_types, in_words_of_pads
 from torch_dnnl.functional._quick import quick
 
 _quick_transpose = quick("convolution_transpose")
@@ -193,8 +193,7 @@ def _conv_transpose(
             groups=groups,
         )
         check_rank(function, n, input)
-        told = _in_words_of_callers(error, padding)
-        raise_as_torch(function, told, input, weight, bias)
+        raise_as_torch(function, in_words_of_pads(error, padding), input, weight, bias)
         raise
 
 
@@ -326,21 +325,7 @@ def convolution_transpose(
             residual=residual,
             algorithm=algorithm,
         )
-        told = _in_words_of_callers(error, f"pads_begin {pads_begin} and pads_end {pads_end}")
-        if told is not error:
-            raise told from None
-        raise
-
-
-def _in_words_of_callers(error: Exception, pads: object) -> Exception:
-    """The operator's error; of sizes that the caller did not give, another one."""
-    if not isinstance(error, ValueError) or "dst_size" not in str(error):
-        return error
-    sizes = str(error).rpartition("got ")[2]
-    return ValueError(
-        "convolution_transpose: expected pads to leave a result of 1 to 2^48 pixels in each "
-        f"dimension, got {pads}, which leaves {sizes}"
-    )
+        raise in_words_of_pads(error, f"pads_begin {pads_begin} and pads_end {pads_end}") from None
 
 
 def _per_axis(name: str, value: Any, n: int) -> Sequence[int]:

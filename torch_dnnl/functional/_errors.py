@@ -117,3 +117,13 @@ def in_words_of(function: str, error: Exception, names: Mapping[str, str]) -> st
     for name, new in names.items():
         message = re.sub(rf"\b{name}\b", new, message)
     return message
+
+
+def in_words_of_pads(error: Exception, pads: object) -> Exception:
+    """A transposed convolution's error; of sizes that the caller did not give, another one."""
+    if not isinstance(error, ValueError) or "dst_size" not in str(error):
+        return error
+    return ValueError(
+        "convolution_transpose: expected pads to leave a result of 1 to 2^48 pixels in each "
+        f"dimension, got {pads}, which leaves {str(error).rpartition('got ')[2]}"
+    )

@@ -224,10 +224,8 @@ def interpolate(
                 )
                 return image.squeeze(2)
         if mode in ("bicubic", "lanczos") and input.dtype == torch.uint8:
-            is_tensor = any(isinstance(factor, Tensor) for factor in factors)
-            if len(factors or sizes) != rank - 2 or is_tensor:
+            if len(factors or sizes) != rank - 2 or any(isinstance(f, Tensor) for f in factors):
                 raise ValueError  # explained below
-            sizes = sizes or _scaled(input.shape[2:], factors)
             return _axis_by_axis(input, sizes, factors, attributes)
         elements = input.numel()
         if type(elements) is int and elements == 0 and mode != "area" and input.shape[1] == 0:
@@ -251,12 +249,11 @@ def interpolate(
 
 
 def _axis_by_axis(
-    input: Tensor, sizes: Sequence[int], factors: Sequence[float], attributes: _Attributes
+    input: Tensor, sizes: Sequence[int] | None, factors: Sequence[float], attributes: _Attributes
 ) -> Tensor:
-    """Rounds and saturates between the axes, the last one first, as torch and Pillow do for uint8.
-
-    Only the filters that overshoot show the difference.
-    """
+    """Rounds and saturates between the axes, the last one first, as torch and Pillow do for uint8,
+    which the filters that overshoot show."""
+    sizes = sizes or _scaled(input.shape[2:], factors)
     for axis in reversed(range(len(sizes))):
         size, factor = list(input.shape[2:]), [1.0] * len(sizes)
         size[axis] = sizes[axis]

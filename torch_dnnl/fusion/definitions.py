@@ -51,11 +51,18 @@ def _compiled(tree: ast.FunctionDef, code: types.CodeType) -> types.CodeType:
 
 def _instructions(code: types.CodeType) -> list[tuple[str, str]]:
     """What Python does, however it calls: that depends on whether the file imports a name."""
-    jumps = {*dis.hasjrel, *dis.hasjabs}  # whose targets differ where calls do
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    instructions = list(dis.get_instructions(code))
+    kept = [each for each in instructions if each.opname not in ("PUSH_NULL", "EXTENDED_ARG")]
+    # The numbers of instructions, as their places differ; of one that is left out, the next one's.
+    numbers, number = {}, len(kept)
+    for each in reversed(instructions):
+        number -= any(each is one for one in kept[number - 1 : number])
+        numbers[each.offset] = number
     return [
-        (each.opname.replace("LOAD_METHOD", "LOAD_ATTR"), repr(each.argval))
-        if each.opcode not in jumps
-        else (each.opname, "")
-        for each in dis.get_instructions(code)
-        if each.opname not in ("PUSH_NULL", "EXTENDED_ARG")
+        (
+            each.opname.replace("LOAD_METHOD", "LOAD_ATTR"),
+            repr(numbers[each.argval] if each.opcode in jumps else each.argval),
+        )
+        for each in kept
     ]

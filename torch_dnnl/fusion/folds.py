@@ -186,4 +186,6 @@ def _computed(conv: Any, norm: Any) -> _Pair | None:
     factors = scale.view(*shape, *(1,) * (weight.dim() - 2))
     grouped = weight.unflatten(0, (conv.groups, -1)) if conv.transposed else weight
     scaled = (grouped * factors).view_as(weight).to(weight.dtype)
+    if scaled.stride() != weight.stride():  # which say how the result lies in memory
+        scaled = torch.empty_like(weight).copy_(scaled)
     return scaled, shift.to(weight.dtype)

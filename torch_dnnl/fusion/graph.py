@@ -143,6 +143,8 @@ def _activation(module: torch.nn.Module, node: Node) -> str | None:
     layer = called(module, node)
     if layer is not None and has_hooks(layer):
         return None
+    if layer is not None and (len(node.args) != 1 or node.kwargs):
+        return None
     if layer is not None and type(layer) not in _ACTIVATIONS:
         return _whole_activation(layer)
     key = node.target if layer is None else type(layer)

@@ -11,14 +11,18 @@ from torch.nn.modules.conv import _ConvTransposeNd
 
 from torch_dnnl import functional
 
+_FUNCTIONS: tuple[Callable[..., Tensor], ...] = (
+    functional.conv_transpose1d,
+    functional.conv_transpose2d,
+    functional.conv_transpose3d,
+)
+
 
 class _TransposedConv(_ConvTransposeNd):
     """What `ConvTranspose1d` to `ConvTranspose3d` share: our function.
 
     This class comes before torch's class among their bases.
     """
-
-    _function: Callable[..., Tensor]
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         output_padding = self._output_padding(
@@ -31,7 +35,8 @@ class _TransposedConv(_ConvTransposeNd):
             self.dilation,  # type: ignore[arg-type]
         )
         options: tuple[Any, ...] = (self.stride, self.padding, output_padding)
-        return self._function(input, self.weight, self.bias, *options, self.groups, self.dilation)
+        function = _FUNCTIONS[len(self.kernel_size) - 1]
+        return function(input, self.weight, self.bias, *options, self.groups, self.dilation)
 
 
 class ConvTranspose1d(_TransposedConv, torch.nn.ConvTranspose1d):
@@ -50,8 +55,6 @@ class ConvTranspose1d(_TransposedConv, torch.nn.ConvTranspose1d):
     Definition: `torch.nn.ConvTranspose1d`.
     """
 
-    _function = staticmethod(functional.conv_transpose1d)
-
 
 class ConvTranspose2d(_TransposedConv, torch.nn.ConvTranspose2d):
     """`torch.nn.ConvTranspose2d` over `torch_dnnl.functional.conv_transpose2d`.
@@ -69,8 +72,6 @@ class ConvTranspose2d(_TransposedConv, torch.nn.ConvTranspose2d):
     Definition: `torch.nn.ConvTranspose2d`.
     """
 
-    _function = staticmethod(functional.conv_transpose2d)
-
 
 class ConvTranspose3d(_TransposedConv, torch.nn.ConvTranspose3d):
     """`torch.nn.ConvTranspose3d` over `torch_dnnl.functional.conv_transpose3d`.
@@ -87,5 +88,3 @@ class ConvTranspose3d(_TransposedConv, torch.nn.ConvTranspose3d):
 
     Definition: `torch.nn.ConvTranspose3d`.
     """
-
-    _function = staticmethod(functional.conv_transpose3d)
