@@ -36,6 +36,8 @@ _THEIRS = {ours: theirs for theirs, ours in _OURS.items()}
 # padding as `_call_padding`.
 _SAME = ("timm.layers.conv2d_same.Conv2dSame", "timm.models.layers.conv2d_same.Conv2dSame")
 
+_INDIFFERENT = ("builtins.object", "typing.Generic")  # to being subclassed
+
 # Values hold their keys, which are their bases, and go when no layer has them any more.
 _made: weakref.WeakValueDictionary[tuple[object, ...], Class] = weakref.WeakValueDictionary()
 
@@ -91,6 +93,8 @@ def replacement(old: Class) -> Class | None:
         return None
     if old is base:
         return _OURS[old]
+    if _definer(old, "__init_subclass__") not in _INDIFFERENT:
+        raise TypeError("it is told of its subclasses")
     members: dict[str, Any] = {"_original_class": old}
     if not _inherits(old, base, "_conv_forward"):
         return None

@@ -58,10 +58,12 @@ def convert(module: _M, inplace: bool = False, verbose: bool = False, fuse: bool
     processes, collectives, `F.batch_norm` in training, an optimizer with `fused=True` for the model
     that was converted) is seen after `train()` or `eval()`. The class of a fused module is a
     subclass of its class, which `isinstance` does not tell, but `type(module) is` does. Functions
-    that are replaced in their Python modules later are not noticed. `torch.fx`, which makes the
-    graphs, replaces `Module.__call__` meanwhile, so no other thread may call modules during a
-    conversion with `fuse=True` or while a fused model is copied or unpickled. A fused model has the
-    results of the model up to rounding, and gradients for its inputs and parameters.
+    that are replaced in their Python modules later are not noticed, and what a hook or a submodule
+    changes while a forward runs is noticed in the next call. Where a submodule was replaced,
+    `eval()` fuses again. `torch.fx`, which makes the graphs, replaces `Module.__call__` meanwhile,
+    so no other thread may call modules during a conversion with `fuse=True` or while a fused model
+    is copied or unpickled. A fused model has the results of the model up to rounding, and gradients
+    for its inputs and parameters.
 
     Args:
         module: the model.
@@ -102,9 +104,9 @@ def convert(module: _M, inplace: bool = False, verbose: bool = False, fuse: bool
             print(f"replaced   {what}" if reason is None else f"left alone {what}, {reason}")
     if fuse:
         fused = fusion.fuse(model)
-        names = {layer: name or "(the model)" for name, layer in model.named_modules()}
-        for layer, parts in fused.items() if verbose else ():
-            print(f"fused      {names[layer]}: {', '.join(parts)}")
+        names = {id(layer): name or "(the model)" for name, layer in model.named_modules()}
+        for layer, parts in fused if verbose else ():
+            print(f"fused      {names[id(layer)]}: {', '.join(parts)}")
     return model
 
 

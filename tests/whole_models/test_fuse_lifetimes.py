@@ -2,10 +2,11 @@
 
 import copy
 import gc
+import io
 import linecache
 import weakref
 from abc import ABCMeta
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 import pytest
 import torch
@@ -84,3 +85,56 @@ def test_forwards_that_were_kept(name):
     torch_dnnl.revert(fused, inplace=True)
     expected = model.get_submodule(name)(X)
     torch.testing.assert_close(kept(X), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_classes_that_are_told_of_subclasses():
+    known = {}
+
+    class Told(nn.Conv2d):
+        def __init_subclass__(cls, **kwargs):
+            super().__init_subclass__(**kwargs)
+            assert cls.__name__ not in known
+            known[cls.__name__] = cls
+
+    class Mine(Told):
+        pass
+
+    class Parameter(nn.Conv2d, Generic[TypeVar("T")]):
+        pass
+
+    converted = torch_dnnl.convert(nn.Sequential(Mine(4, 4, 1), Parameter(4, 4, 1)))
+    assert type(converted[0]) is Mine is known["Mine"]
+    assert isinstance(converted[1], torch_dnnl.nn.Conv2d)
+
+
+def test_a_layer_that_was_replaced_goes():
+    _, fused = pair(nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.ReLU()))
+    weight = weakref.ref(fused[0].weight)
+    fused[0] = torch_dnnl.convert(nn.Conv2d(4, 4, 1)).eval()
+    expected = fused(X)
+    gc.collect()
+    assert weight() is None
+    fused.eval()  # fuses again
+    torch.testing.assert_close(fused(X), expected, rtol=1e-4, atol=1e-4)
+    with torch.no_grad(), torch.profiler.profile() as profile:
+        fused(X)
+    assert "aten::batch_norm" not in {event.key for event in profile.key_averages()}
+
+
+def test_copies_by_attributes():
+    activation = nn.functional.relu
+
+    class Copied(Block):
+        def forward(self, x):
+            return activation(self.norm(self.conv(x)))
+
+        def __deepcopy__(self, memo):
+            result = self.__class__.__new__(self.__class__)
+            memo[id(self)] = result
+            for name, value in vars(self).items():
+                object.__setattr__(result, name, copy.deepcopy(value, memo))
+            return result
+
+    model, fused = pair(Copied())
+    torch.testing.assert_close(copy.deepcopy(fused)(X), model(X), rtol=1e-4, atol=1e-4)
+    torch.save(vars(fused), io.BytesIO())

@@ -12,6 +12,7 @@ import functools
 import operator
 import types
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,13 +30,21 @@ _MODES = (DeviceContext, accelerate)  # which change nothing
 _TRACING = (_Mode.FAKE, _Mode.PROXY, _Mode.FUNCTIONAL)
 
 
-def fuse(model: torch.nn.Module) -> dict[torch.nn.Module, list[str]]:
+_Taken = list[tuple[torch.nn.Module, list[str]]]  # what convolutions took in
+
+
+def fuse(model: torch.nn.Module) -> _Taken:
     """Fuses a converted model in place. Returns what each convolution took in."""
-    done: dict[torch.nn.Module, list[str]] = {}
+    done: dict[int, tuple[torch.nn.Module, list[str]]] = {}
     for module in list(model.modules()):
         for layer, parts in install(module):
-            done.setdefault(layer, []).extend(parts)
-    return done
+            done.setdefault(id(layer), (layer, []))[1].extend(parts)
+    return list(done.values())
+
+
+def _unique(modules: Iterable[torch.nn.Module]) -> tuple[torch.nn.Module, ...]:
+    """Each once; some may be equal."""
+    return tuple({id(module): module for module in modules}.values())
 
 
 def fuse_copies(model: torch.nn.Module) -> None:
@@ -83,13 +92,18 @@ class _Fused:
                 return False
         return True
 
-    def is_current(self, own: torch.nn.Module) -> bool:
-        if self.of() is not own:
-            return False
+    def has_parts(self, own: torch.nn.Module) -> bool:
+        """Whether the submodules are still there."""
         for module, names, children in self.parts:
             now = (own if module is None else module)._modules
             if tuple(now) != names or any(map(operator.is_not, now.values(), children)):
                 return False
+        return True
+
+    def is_current(self, own: torch.nn.Module) -> bool:
+        if not self.has_parts(own):
+            vars(own)["_fused_calls"] = ()  # which keep the old ones
+            return False
         for of, name, value in self.values:
             if getattr(own if of is None else of, name, source.ABSENT) is not value:
                 return False
@@ -104,33 +118,41 @@ class _Fused:
         return not any(module.training for module in self.in_eval)
 
 
-def install(module: torch.nn.Module) -> list[tuple[torch.nn.Module, list[str]]]:
+class _Calls(tuple[_Fused, ...]):
+    """Whoever copies or pickles a module by its attributes gets none of them."""
+
+    def __reduce__(self) -> Any:
+        return tuple, ()
+
+
+def install(module: torch.nn.Module) -> _Taken:
     """Lets a module call its convolutions so; what they got, layer by layer."""
     if not module._modules or module.training or graph.is_opaque(module):
         return []
     cls = fused_calls_class(graph.class_as_written(module))
-    done: dict[torch.nn.Module, list[str]] = {}
+    done: dict[int, tuple[torch.nn.Module, list[str]]] = {}
     made = []
     for arguments in source.ways(graph.as_written(module)) if cls is not None else ():
         found, parts = _make(module, arguments)
         if found is not None:
             made.append(found)
-            done = {**dict(parts), **done}
+            done = {**{id(layer): (layer, names) for layer, names in parts}, **done}
     if not made:
         return []
     assert cls is not None  # else there is no graph
     _classes.assign(module, cls)
-    vars(module)["_fused_calls"] = tuple(made)
+    vars(module)["_fused_calls"] = _Calls(made)
     if not _is_traced():
         with torch.no_grad():  # without a record of them, they are kept
-            for conv, norm in (pair for fused in made for pair in fused.norms):
-                folds.weights(conv, norm)
-    return list(done.items())[::-1]
+            pairs = [pair for fused in made for pair in fused.norms]
+            for conv, _ in pairs:
+                folds.forget(conv)
+            for pair in pairs:
+                folds.weights(*pair)
+    return list(done.values())[::-1]
 
 
-def _make(
-    module: torch.nn.Module, arguments: dict[str, Any]
-) -> tuple[_Fused | None, list[tuple[torch.nn.Module, list[str]]]]:
+def _make(module: torch.nn.Module, arguments: dict[str, Any]) -> tuple[_Fused | None, _Taken]:
     """What calls with these arguments do; None if nothing becomes a part of a convolution."""
     found = graph.trace(module, arguments=arguments)
     if found is None:
@@ -143,7 +165,6 @@ def _make(
     passing = graph.drop_passing(module, found, is_final=True)
     watched, in_eval = [*inlined, *passing], [*passing]
     values, methods, containers = _taken_for_given(module, inlined, arguments)
-    opened = list(dict.fromkeys([*opened, *containers]))
     values += [value for layer in passing for value in graph.read_by_forward(layer)]
     done, norms = [], []
     for epilogue in graph.epilogues(module, found):
@@ -173,12 +194,12 @@ def _make(
         graph.function_of(found),
         tuple(
             (None if part is module else part, tuple(part._modules), tuple(part._modules.values()))
-            for part in opened
+            for part in _unique([*opened, *containers])
         ),
         tuple({(id(of), name): (of, name, value) for of, name, value in values}.values()),
         tuple((None if part is module else part, name) for part, name in methods),
-        tuple((layer, graph.class_as_written(layer)) for layer in dict.fromkeys(watched)),
-        tuple(dict.fromkeys(in_eval)),
+        tuple((layer, graph.class_as_written(layer)) for layer in _unique(watched)),
+        _unique(in_eval),
         tuple(norms),
     )
     return fused, done
@@ -262,7 +283,7 @@ class FusedCalls(torch.nn.Module):
         if not (self.training or _is_traced(*args, *kwargs.values()) or _has_hooks_of_all()):
             for fused in self._fused_calls:
                 if fused.is_for(args, kwargs):
-                    if fused.is_current(self):
+                    if fused.of() is self and fused.is_current(self):
                         return fused.forward(self, *args, **kwargs)
                     break
         return super().forward(*args, **kwargs)
@@ -273,7 +294,8 @@ class FusedCalls(torch.nn.Module):
             for conv, _ in fused.norms:
                 folds.forget(conv)
         result: Any = super().train(*args, **kwargs)
-        if not self.training and not self._fused_calls:  # a copy, which was made in training mode
+        # Of a copy that was made in training mode, or where submodules were replaced.
+        if not self.training and not self._fused_calls:
             install(self)
         return result
 

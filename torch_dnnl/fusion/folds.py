@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parametrize
 
+from torch_dnnl.fusion import lookup
+
 _DIMS: dict[type, int] = {  # spatial ones
     torch.nn.BatchNorm1d: 1,
     torch.nn.BatchNorm2d: 2,
@@ -97,6 +99,9 @@ def can_fold(conv: Any, norm: Any) -> bool:
         return False
     if "bias" not in conv._parameters or not {"weight", "bias"} <= _scales(norm).keys():
         return False  # plain tensors in their places, which nobody compares
+    cls = type(conv)
+    if hasattr(cls, "weight") or hasattr(cls, "bias") or not lookup.has_plain_attributes(cls):
+        return False  # made of something else in each call
     return (
         not conv.training
         and not norm.training

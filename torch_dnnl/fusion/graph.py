@@ -62,6 +62,12 @@ class _Tracer(fx.Tracer):
         pairs = zip(names, values, strict=True)
         return function, [self._arguments.get(name, value) for name, value in pairs]
 
+    def path_of_module(self, mod: torch.nn.Module) -> str:
+        path = super().path_of_module(mod)
+        if self.root.get_submodule(path) is not mod:  # but one that is equal
+            raise NameError(path)
+        return path
+
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
         return id(m) not in self._inlined
 
@@ -194,6 +200,10 @@ def _whole_activation(module: torch.nn.Module) -> str | None:
     return _activation(module, call) if is_whole else None
 
 
+def _is_sum(node: Node) -> bool:
+    return node.op in _CALLS and node.target in sums.NAMES  # a submodule may have such a name, too
+
+
 def _is_conv(module: torch.nn.Module, node: Any) -> bool:
     layer = called(module, node)
     return layer is not None and can_fuse(layer) and len(node.args) == 1 and not node.kwargs
@@ -318,7 +328,7 @@ class _Epilogue:
         )
 
     def _takes_sum(self, node: Node) -> bool:
-        if node.target not in sums.NAMES or node.kwargs or len(node.args) != 2:
+        if not _is_sum(node) or node.kwargs or len(node.args) != 2:
             return False
         left, right = node.args
         result = self.nodes[-1]
@@ -403,7 +413,7 @@ def to_look_into(module: torch.nn.Module, graph: fx.Graph) -> list[torch.nn.Modu
         if layer is None or user is None or can_fuse(layer):
             continue
         is_norm = _is_norm(module, user)
-        if is_norm or user.target in sums.NAMES or _activation(module, user) is not None:
+        if is_norm or _is_sum(user) or _activation(module, user) is not None:
             found += _tail(layer) or []
     return found
 

@@ -67,8 +67,9 @@ def attribute(value: Any, name: str) -> Any:
         raise Unclear
     static = inspect.getattr_static(type(value), name, Unclear)
     for scope in scopes(value)[: 1 if static is not Unclear else None]:
-        if name in scope and isinstance(scope[name], torch.Tensor) and scope is vars(value):
-            raise Unclear  # which tracing takes for a constant
+        own = scope.get(name) if scope is vars(value) else None
+        if isinstance(own, (torch.Tensor, torch.nn.Module)):
+            raise Unclear  # which tracing takes for a constant, or calls by another name
         if name in scope:
             return scope[name]
     if isinstance(static, types.FunctionType):

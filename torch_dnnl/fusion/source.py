@@ -133,9 +133,6 @@ def _read(module: torch.nn.Module, arguments: dict[str, Any]) -> Reads:
     if "forward" in vars(module):
         raise Unclear
     found = Reads()
-    parameters = signature(type(module).forward).parameters.values()
-    if not all(p.default is p.empty or lookup.can_be_said(p.default) for p in parameters):
-        raise Unclear  # the graph would have another list
     try:
         _Plain(module, "forward", type(module).forward, found, arguments).check(set())
     except (RecursionError, ValueError) as error:  # the latter of a variable without a value
@@ -164,6 +161,8 @@ class _Method(ast.NodeVisitor):
             raise Unclear
         if arguments.posonlyargs or hasattr(function, "__wrapped__"):
             raise Unclear  # torch.fx takes these for others
+        if not all(map(lookup.can_be_said, function.__defaults__ or ())):
+            raise Unclear  # the graph would have another list
         self.module, self.function, self.tree, self.reads = module, function, tree, reads
         reads.methods[name] = function
         self.own, *_ = function.__code__.co_varnames
@@ -263,7 +262,8 @@ class _Method(ast.NodeVisitor):
             return lookup.attribute(self._value(node.value), node.attr)
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
             value = self._value(node.value)
-            if isinstance(value, (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)):
+            kinds = [kind.__getitem__ for kind in lookup.CONTAINERS]
+            if isinstance(value, lookup.CONTAINERS) and type(value).__getitem__ in kinds:
                 try:
                     return value[node.slice.value]  # type: ignore[index]
                 except (IndexError, KeyError, TypeError) as error:
