@@ -24,8 +24,9 @@ def definition(code: types.CodeType) -> ast.FunctionDef | None:
         tree = ast.parse(textwrap.dedent(inspect.getsource(code))).body[0]
     except (OSError, TypeError, SyntaxError):
         return None
-    if not isinstance(tree, ast.FunctionDef) or tree.decorator_list:
+    if not isinstance(tree, ast.FunctionDef):
         return None
+    tree.decorator_list = []  # this is the function that they got
     return tree if _instructions(_compiled(tree, code)) == _instructions(code) else None
 
 
