@@ -8,10 +8,12 @@ told how the class was made.
 from __future__ import annotations
 
 import copyreg
+import dis
 import types
 import weakref
 from abc import ABCMeta
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -53,6 +55,10 @@ def make(
     kind: Any = type(old)
     if (kind.__new__, kind.__init__) not in [(k.__new__, type.__init__) for k in (type, ABCMeta)]:
         raise TypeError(f"its metaclass {kind.__name__} may keep a list of its classes")
+    members_of = [member for cls in old.__mro__ for member in vars(cls).values()]
+    codes = [getattr(member, "__code__", None) for member in members_of]
+    if any(isinstance(code, types.CodeType) and _asks_for_class(code) for code in codes):
+        raise TypeError("its methods take the class of the instance for their own")
 
     def reduce_ex(self: Any, protocol: Any) -> Any:
         reduced = super(new, self).__reduce_ex__(max(int(protocol), 2))
@@ -66,6 +72,17 @@ def make(
     own = {**names, **members, "__reduce_ex__": reduce_ex}
     new: Class = types.new_class(old.__name__, bases, exec_body=lambda scope: scope.update(own))
     return _made.setdefault(key, new)
+
+
+@lru_cache(10000)
+def _asks_for_class(code: types.CodeType) -> bool:
+    """Whether a method calls `super(self.__class__, self)` or `super(type(self), self)`, which has
+    no end in a subclass."""
+    if "super" not in code.co_names:
+        return False
+    loads = [each.argval for each in dis.get_instructions(code) if "LOAD" in each.opname]
+    after = [loads[i + 1 : i + 3] for i, name in enumerate(loads) if name == "super"]
+    return any(names[:1] == ["type"] or names[1:] == ["__class__"] for names in after)
 
 
 def _instance(again: Callable[..., Class | None], old: Class, *args: Any) -> Any:

@@ -157,7 +157,8 @@ def _make(module: torch.nn.Module, arguments: dict[str, Any]) -> tuple[_Fused | 
     found = graph.trace(module, arguments=arguments)
     if found is None:
         return None, []
-    inlined = graph.to_look_into(module, found)
+    # Such hooks would see how others are recorded.
+    inlined = [] if _has_hooks_of_all() else graph.to_look_into(module, found)
     with_parts = graph.trace(module, inlined, arguments) if inlined else None
     found, inlined = (found, []) if with_parts is None else (with_parts, inlined)
     graph.separate_activations(module, found)

@@ -22,12 +22,13 @@ def definition(code: types.CodeType) -> ast.FunctionDef | None:
     """The source of a function; None if it is not what the function was compiled from."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(code))).body[0]
-    except (OSError, TypeError, SyntaxError):
+        if not isinstance(tree, ast.FunctionDef):
+            return None
+        tree.decorator_list = []  # this is the function that they got
+        is_source = _instructions(_compiled(tree, code)) == _instructions(code)
+    except Exception:  # whatever a file that was changed since makes of it
         return None
-    if not isinstance(tree, ast.FunctionDef):
-        return None
-    tree.decorator_list = []  # this is the function that they got
-    return tree if _instructions(_compiled(tree, code)) == _instructions(code) else None
+    return tree if is_source else None
 
 
 @functools.lru_cache(1000)

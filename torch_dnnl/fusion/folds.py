@@ -46,7 +46,7 @@ class _Made:
         ]
         with torch.inference_mode(False), torch.no_grad():
             made = _computed(conv, norm)
-        self.weights = made if made is not None and _are_finite(*made) else None
+        self.weights = made if made is not None and _are_good(*made) else None
 
     def is_current(self, conv: Any, norm: Any) -> bool:
         if tuple(map(id, _tensors(conv, norm))) != self.ids:
@@ -92,6 +92,10 @@ def _have_types(weight: Tensor, norm: Any) -> bool:
     return types == {weight.dtype} or is_mixed
 
 
+def _is_bias(bias: Tensor | None, weight: Tensor, channels: int) -> bool:
+    return bias is None or (bias.dtype == weight.dtype and bias.shape == (channels,))
+
+
 def can_fold(conv: Any, norm: Any) -> bool:
     """Whether the weights of a convolution may take in a batch norm, as both are now."""
     weight, mean = conv._parameters.get("weight"), norm._buffers.get("running_mean")
@@ -106,7 +110,9 @@ def can_fold(conv: Any, norm: Any) -> bool:
         not conv.training
         and not norm.training
         and _DIMS.get(type(norm), 2) == weight.dim() - 2
-        and mean.shape == (conv.out_channels,)
+        and all(t.shape == (conv.out_channels,) for t in _of_norm(norm)[:4] if t is not None)
+        and not any(t.requires_grad for t in _of_norm(norm)[2:4] if t is not None)
+        and _is_bias(conv._parameters["bias"], weight, conv.out_channels)
         and _have_types(weight, norm)
         and weight.device == mean.device
         and not parametrize.is_parametrized(norm)
@@ -129,7 +135,7 @@ def weights(conv: Any, norm: Any) -> _Pair | None:
         ):
             return None  # the image would be kept, which need not stay as it is
         computed = _computed(conv, norm)
-        return computed if computed is not None and _are_finite(*computed) else None
+        return computed if computed is not None and _are_good(*computed) else None
     made = None if of_conv is None else of_conv.get(id(norm))
     if made is None or not made.is_current(conv, norm):
         if any(t is not None and t.is_inference() for t in _tensors(conv, norm)):
@@ -168,8 +174,17 @@ def _scales(norm: Any) -> dict[str, Any]:
     return norm._parameters if "weight" in norm._parameters else norm._buffers  # type: ignore[no-any-return]
 
 
-def _are_finite(*tensors: Tensor) -> bool:
-    return all(t.is_meta or bool(t.sum(dtype=torch.float64).isfinite()) for t in tensors)
+def _are_good(weight: Tensor, bias: Tensor) -> bool:
+    """Whether the numbers are finite, and those of halves not so small that they lose digits."""
+    if weight.is_meta:
+        return True
+    if not all(t.sum(dtype=torch.float64).isfinite() for t in (weight, bias)):
+        return False
+    if weight.dtype != torch.float16:
+        return True
+    sizes = weight.detach().abs()
+    most = torch.cat([sizes.transpose(0, dim).flatten(1).amax(1) for dim in (0, 1)])
+    return bool(((most == 0) | (most >= 2.0**-11)).all())
 
 
 def _computed(conv: Any, norm: Any) -> _Pair | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 import types
 from collections import Counter
 from collections.abc import Iterator
@@ -38,6 +39,11 @@ _ACTIVATIONS: dict[Any, str] = {  # by module, function or method
 }
 # Modules whose result in eval mode is what they got, by class or by name.
 _PASSING = (torch.nn.Identity, torch.nn.Dropout)
+_FORWARDS: dict[Any, Any] = {  # which others may replace
+    cls: cls.forward  # type: ignore[attr-defined]
+    for cls in (*_ACTIVATIONS, *_PASSING)
+    if isinstance(cls, type)
+}
 _PASSING_NAMES = ("timm.layers.drop.DropPath", "torchvision.ops.stochastic_depth.StochasticDepth")
 _INPUT, _OUTPUT, _CALLS = "placeholder", "output", ("call_function", "call_method")
 _OPAQUE = (torch.jit.ScriptModule, fx.GraphModule)  # modules whose forward has no source
@@ -124,6 +130,8 @@ def trace(
             return None  # made by the forward
         if node.target is getattr and node.args[1] not in recording.ATTRIBUTES:
             return None
+        if node.target is operator.pow and not isinstance(node.args[0], Node) and node.args[0] < 0:
+            return None  # (-1) ** n is written without the brackets
     return graph
 
 
@@ -153,6 +161,8 @@ def _activation(module: torch.nn.Module, node: Node) -> str | None:
         return None
     if layer is not None and type(layer) not in _ACTIVATIONS:
         return _whole_activation(layer)
+    if layer is not None and type(layer).forward is not _FORWARDS[type(layer)]:
+        return None
     key = node.target if layer is None else type(layer)
     name = _ACTIVATIONS.get(key)
     bounds = (getattr(layer, "min_val", 0), getattr(layer, "max_val", 6))  # of ReLU6
@@ -164,6 +174,8 @@ def _activation(module: torch.nn.Module, node: Node) -> str | None:
     approximate = node.kwargs.get("approximate", getattr(layer, "approximate", "none"))
     if approximate != "none" or not known.issuperset(node.kwargs):
         return None  # or such as `out`
+    if any(isinstance(value, Node) for value in (*node.args[1:], *node.kwargs.values())):
+        return None
     return name if len(node.args) <= 1 + takes_inplace else None
 
 
@@ -176,7 +188,7 @@ def read_by_forward(module: torch.nn.Module) -> list[tuple[Any, str, Any]]:
     """The attributes of a module that its forward names, and what they are; and its forward."""
     names = _names_in_forward(module)
     found: list[tuple[Any, str, Any]] = [
-        (module, name, getattr(module, name)) for name in names if hasattr(module, name)
+        (module, name, lookup.attribute(module, name)) for name in names if lookup.has(module, name)
     ]
     return [*found, *source.of_method(class_as_written(module), "forward")]
 
@@ -189,7 +201,11 @@ def _whole_activation(module: torch.nn.Module) -> str | None:
         return None
     if "getattr" in _names_in_forward(module):  # of a name that nobody watches
         return None
-    if any(isinstance(value, types.MethodType) for _, _, value in read_by_forward(module)):
+    try:
+        read = read_by_forward(module)
+    except lookup.Unclear:  # of a property
+        return None
+    if any(isinstance(value, types.MethodType) for _, _, value in read):
         return None
     graph = trace(module)
     nodes = [] if graph is None else list(graph.nodes)
@@ -247,7 +263,9 @@ def passes(layer: torch.nn.Module | None) -> bool:
     """Whether the result of a module in eval mode is what it got."""
     if layer is None or layer.training or has_hooks(layer):
         return False
-    return type(layer) in _PASSING or folds.name_of(layer) in _PASSING_NAMES
+    if type(layer) in _PASSING:
+        return type(layer).forward is _FORWARDS[type(layer)]
+    return folds.name_of(layer) in _PASSING_NAMES
 
 
 def drop_passing(module: torch.nn.Module, graph: fx.Graph, is_final: bool) -> list[torch.nn.Module]:
@@ -435,7 +453,9 @@ def function_of(graph: fx.Graph) -> Any:
     good."""
     code = graph.python_code("self")
     scope = dict(code.globals)
-    exec(_compiled(code.src), scope)
+    # What it wraps, torch.fx would take for a global variable from then on.
+    without = re.sub(r"^torch\.fx\._symbolic_trace\.wrap.*$", "", code.src, flags=re.MULTILINE)
+    exec(_compiled(without), scope)
     return scope.pop("forward")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._prims_common import suggest_memory_format
 
 from torch_dnnl import _classes, functional, nn
 from torch_dnnl.functional._conv import same_padding
@@ -21,7 +22,9 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "hardswish": torch.nn.functional.hardswish,
 }
+_DEPTH = 10
 _CALL = torch.nn.Module.__call__
+_CALLED = ("_call_impl", "_wrapped_call_impl", "_slow_forward")  # by __call__, before forward
 _PLAIN = (Tensor, torch.nn.Parameter)  # no other class of theirs asks to see calls
 
 
@@ -62,7 +65,7 @@ class _Fused:
             or not (addition is None or _fits(self, residual, addition, input, weights[0]))
             or (activation == "relu6" and _has_gradient(input, *weights, residual))
         ):
-            if weights is not None and is_batch and takes_weights:
+            if weights is not None and takes_weights and (norm is None or is_batch):
                 dst = self._conv_forward(input, *weights)
             else:
                 dst = plain(input)
@@ -111,12 +114,12 @@ def _is_written_out(layer: Any, rank: int) -> bool:
     return all(type(option) is tuple and len(option) == rank for option in options)
 
 
-def sees_calls(value: Any) -> bool:
-    """Whether a tensor, or one in a list or dict, has a class that asks to see calls."""
-    if isinstance(value, (list, tuple)):
-        return any(map(sees_calls, value))
-    if isinstance(value, dict):
-        return any(map(sees_calls, value.values()))
+def sees_calls(value: Any, depth: int = 0) -> bool:
+    """Whether a tensor, or one in a list or dict, has a class that asks to see calls. Nobody looks
+    for one as deep as in a list that has itself."""
+    if isinstance(value, (list, tuple, dict)):
+        values = value.values() if isinstance(value, dict) else value
+        return depth > _DEPTH or any(sees_calls(each, depth + 1) for each in values)
     return isinstance(value, (Tensor, fx.Proxy)) and type(value) not in _PLAIN
 
 
@@ -180,16 +183,9 @@ def _fits(layer: Any, residual: Any, addition: str, input: Tensor, weight: Tenso
         and not _is_autocast(input)
         and (
             not sums.begins_with_other(addition)
-            or all(tensor.is_contiguous() for tensor in (residual, input, weight))
-            or all(_has_channels_last(tensor) for tensor in (residual, input, weight))
+            or len({suggest_memory_format(each) for each in (residual, input, weight)}) == 1
         )
     )
-
-
-def _has_channels_last(tensor: Tensor) -> bool:
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    memory_format = formats.get(tensor.dim())
-    return memory_format is not None and tensor.is_contiguous(memory_format=memory_format)
 
 
 def fused_class(old: _classes.Class) -> _classes.Class:
@@ -216,6 +212,8 @@ def has_hooks(module: torch.nn.Module) -> bool:
         or "forward" in state
         or "_conv_forward" in state
         or type(module).__call__ is not _CALL
+        or any(name in state for name in _CALLED)
+        or any(getattr(type(module), n) is not getattr(torch.nn.Module, n) for n in _CALLED)
     )
 
 

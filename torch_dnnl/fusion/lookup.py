@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import types
+from functools import cache
 from typing import Any
 
 import torch
@@ -55,6 +56,12 @@ def scopes(module: torch.nn.Module) -> tuple[dict[str, Any], ...]:
     return vars(module), module._parameters, module._buffers, module._modules
 
 
+def has(module: torch.nn.Module, name: str) -> bool:
+    """Whether a module has an attribute, as it is registered."""
+    static = inspect.getattr_static(type(module), name, Unclear)
+    return static is not Unclear or any(name in scope for scope in scopes(module))
+
+
 def attribute(value: Any, name: str) -> Any:
     """An attribute, found without running anybody's code."""
     if isinstance(value, types.ModuleType):
@@ -64,6 +71,8 @@ def attribute(value: Any, name: str) -> Any:
     if isinstance(value, torch.Tensor):
         return value  # tracing records what is taken from a tensor
     if not isinstance(value, torch.nn.Module):
+        raise Unclear
+    if not has_plain_attributes(type(value)):
         raise Unclear
     static = inspect.getattr_static(type(value), name, Unclear)
     for scope in scopes(value)[: 1 if static is not Unclear else None]:
@@ -77,3 +86,12 @@ def attribute(value: Any, name: str) -> Any:
     if not is_constant(static):
         raise Unclear
     return static
+
+
+@cache
+def torch_functions() -> frozenset[Any]:
+    """The functions that see the tensors they are given, as tracing needs it."""
+    table = torch.overrides.get_overridable_functions()
+    functions = {function for functions in table.values() for function in functions}
+    in_place = {getattr(torch, f"{f.__name__}_", f) for f in functions if hasattr(f, "__name__")}
+    return frozenset(functions | in_place)

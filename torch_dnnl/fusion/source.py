@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import ast
 import builtins
+import cmath
 import inspect
 import types
 from collections import Counter
 from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import torch
 
-from torch_dnnl.fusion import lookup
+from torch_dnnl.fusion import lookup, recording
 from torch_dnnl.fusion.definitions import definition, nodes
 from torch_dnnl.fusion.lists import Lists
 from torch_dnnl.fusion.lookup import Unclear
@@ -61,15 +61,6 @@ class _AnyTensor:
 
 
 TENSOR = _AnyTensor()
-
-
-@cache
-def _torch_functions() -> frozenset[Any]:
-    """The functions that see the tensors they are given, as tracing needs it."""
-    table = torch.overrides.get_overridable_functions()
-    functions = {function for functions in table.values() for function in functions}
-    in_place = {getattr(torch, f"{f.__name__}_", f) for f in functions if hasattr(f, "__name__")}
-    return frozenset(functions | in_place)
 
 
 @dataclass
@@ -167,6 +158,8 @@ class _Method(ast.NodeVisitor):
         reads.methods[name] = function
         self.own, *_ = function.__code__.co_varnames
         self.locals = set(function.__code__.co_varnames) - {self.own}
+        if any(isinstance(node, (ast.Global, ast.Nonlocal)) for node in nodes(tree)):
+            raise Unclear
         names = [node for node in nodes(tree) if isinstance(node, ast.Name)]
         self.written = Counter(node.id for node in names if not _is_load(node))
         self.known = dict(known)
@@ -236,6 +229,10 @@ class _Method(ast.NodeVisitor):
         names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
         if len(names) > 1 and any(self.known.get(name) is TENSOR for name in names):
             raise Unclear
+        is_identity = any(isinstance(operator, (ast.Is, ast.IsNot)) for operator in node.ops)
+        constants = [n.value for n in (node.left, *node.comparators) if isinstance(n, ast.Constant)]
+        if is_identity and any(value not in (None, True, False) for value in constants):
+            raise Unclear  # the code of the test has another string or number
 
     def _take_container(self, node: ast.AST) -> None:
         """What a container holds may change, though nothing of it is called."""
@@ -341,12 +338,13 @@ class _Plain(_Method):
         return value
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        self._check_target(node.target)
         if node.value is not None:
             self.visit(node.value)
-            self._check_target(node.target)
             self.lists.name([node.target], node.value)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        self._check_remainder(node.op, node.value)
         self.visit(node.value)
         if self.lists.makes(node.target):
             raise Unclear  # a list grows by what anything has
@@ -367,6 +365,7 @@ class _Plain(_Method):
         self.visit(node.body if self._test(node.test) else node.orelse)
 
     def visit_For(self, node: ast.For) -> None:
+        modules: Any = self.module
         if not self._is_over_children(node.iter):
             modules = self.module if _is_name(node.iter, self.own) else self._value(node.iter)
             if not isinstance(modules, _MODULES):
@@ -374,6 +373,10 @@ class _Plain(_Method):
             if type(modules).__iter__ not in [kind.__iter__ for kind in _MODULES]:
                 raise Unclear
             self._take_container(node.iter)
+        if any(
+            type(child).__call__ is not torch.nn.Module.__call__ for child in modules.children()
+        ):
+            raise Unclear
         if not isinstance(node.target, ast.Name):
             raise Unclear
         self._check_target(node.target)
@@ -392,9 +395,22 @@ class _Plain(_Method):
         return bool(method == types.MethodType(torch.nn.Module.children, self.module))
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
-        variables = [name for name in ast.walk(node.right) if isinstance(name, ast.Name)]
-        if isinstance(node.op, ast.Mod) and any(name.id in self.locals for name in variables):
-            raise Unclear  # "%s" would write what tracing has in the place of a value
+        self._check_remainder(node.op, node.right)
+        self.generic_visit(node)
+
+    def _check_remainder(self, operator: ast.operator, right: ast.AST) -> None:
+        """Of a text, "%s" would write what tracing has in the place of a value."""
+        names = [name for name in ast.walk(right) if isinstance(name, ast.Name)]
+        if isinstance(operator, ast.Mod) and names:
+            raise Unclear
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if isinstance(node.value, complex) and not cmath.isfinite(node.value):
+            raise Unclear  # of which no code is written
+
+    def visit_Dict(self, node: ast.Dict) -> None:
+        if not all(isinstance(key, ast.Constant) for key in node.keys):
+            raise Unclear  # keys that are equal
         self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> None:
@@ -405,6 +421,8 @@ class _Plain(_Method):
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if _root(node) is None or _root(node) in self.locals:
+            if node.attr not in recording.ATTRIBUTES:
+                raise Unclear  # which is recorded where it is used, and not by its own name
             self.visit(node.value)
             return
         value = self._value(node)
@@ -446,15 +464,19 @@ class _Plain(_Method):
             name = function.attr  # type: ignore[attr-defined]
             if not hasattr(torch.Tensor, name) or hasattr(list, name) or hasattr(dict, name):
                 raise Unclear
+            if isinstance(function.value, ast.Constant):  # type: ignore[attr-defined]
+                raise Unclear  # of a text, some make lists
             self.visit(function.value)  # type: ignore[attr-defined]
             return
         value = self._value(function)
         if isinstance(value, torch.nn.Module) and value is not self.module:
+            if type(value).__call__ is not torch.nn.Module.__call__:
+                raise Unclear  # which runs while the others are recorded
             return
         if isinstance(value, types.MethodType) and value.__self__ is self.module:
             name = function.attr  # type: ignore[attr-defined]
             self._check_method(name, value.__func__, call)
-        elif not (isinstance(value, Hashable) and value in _torch_functions()):
+        elif not (isinstance(value, Hashable) and value in lookup.torch_functions()):
             raise Unclear
         elif isinstance(function, ast.Attribute) and _root(function) == self.own:
             self._take(function, value)
