@@ -58,11 +58,11 @@ def convert(module: _M, inplace: bool = False, verbose: bool = False, fuse: bool
     processes, collectives, `F.batch_norm` in training, an optimizer with `fused=True` for the model
     that was converted) is seen after `train()` or `eval()`. The class of a fused module is a
     subclass of its class, which `isinstance` does not tell, but `type(module) is` does. Functions
-    that are replaced in their Python modules are not noticed, and what a hook or a submodule changes
-    while a forward runs is noticed in the next call. Convolutions that do not depend on each other
-    may be called in another order. Gradients are of the parameters as they were in the forward
-    pass, where torch refuses some that were changed since. Where a submodule was replaced, `eval()`
-    fuses again. `torch.fx`, which makes the graphs, replaces `Module.__call__` meanwhile,
+    that are replaced in their Python modules are not noticed, and what a hook or a submodule
+    changes while a forward runs is noticed in the next call. Convolutions that do not depend on
+    each other may be called in another order. Gradients are of the parameters as they were in the
+    forward pass, where torch refuses some that were changed since. Where a submodule was replaced,
+    `eval()` fuses again. `torch.fx`, which makes the graphs, replaces `Module.__call__` meanwhile,
     so no other thread may call modules during a conversion with `fuse=True` or while a fused model
     is copied or unpickled. A fused model has the results of the model up to rounding, and gradients
     for its inputs and parameters.

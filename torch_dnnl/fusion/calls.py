@@ -21,7 +21,7 @@ from torch.utils._device import DeviceContext
 
 from torch_dnnl import _classes
 from torch_dnnl._accelerate import accelerate
-from torch_dnnl.fusion import folds, graph, recording, source
+from torch_dnnl.fusion import folds, graph, source
 from torch_dnnl.fusion.layers import has_hooks, make_fused, make_plain, replaceable, sees_calls
 
 _is_jit_tracing: Any = torch.jit.is_tracing  # type: ignore[attr-defined]
@@ -183,7 +183,8 @@ def _make(module: torch.nn.Module, arguments: dict[str, Any]) -> tuple[_Fused | 
         epilogue.rewrite(found)
     for node in found.nodes:
         node.type = None  # annotations need not be what a graph's code can say
-    if not done or not recording.can_be_written(found) or recording.hides_names(found):
+    forward = graph.function_of(found) if done else None
+    if forward is None:
         return None, []
     for conv, _ in done:
         make_fused(conv)
@@ -192,7 +193,7 @@ def _make(module: torch.nn.Module, arguments: dict[str, Any]) -> tuple[_Fused | 
     fused = _Fused(
         weakref.ref(module),
         _places(graph.class_as_written(module).forward, arguments),
-        graph.function_of(found),
+        forward,
         tuple(
             (None if part is module else part, tuple(part._modules), tuple(part._modules.values()))
             for part in _unique([*opened, *containers])

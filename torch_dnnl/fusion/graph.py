@@ -449,9 +449,13 @@ def holders(module: torch.nn.Module, graph: fx.Graph) -> list[torch.nn.Module]:
 
 
 def function_of(graph: fx.Graph) -> Any:
-    """The graph as a function of the module. A GraphModule would leave its source behind for
-    good."""
+    """The graph as a function of the module; None if its code would not say what it does. A
+    GraphModule would leave its source behind for good."""
+    if not recording.can_be_written(graph):
+        return None
     code = graph.python_code("self")
+    if recording.hides_names(graph, code):
+        return None
     scope = dict(code.globals)
     # What it wraps, torch.fx would take for a global variable from then on.
     without = re.sub(r"^torch\.fx\._symbolic_trace\.wrap.*$", "", code.src, flags=re.MULTILINE)

@@ -24,7 +24,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 _DEPTH = 10
 _CALL = torch.nn.Module.__call__
-_CALLED = ("_call_impl", "_wrapped_call_impl", "_slow_forward")  # by __call__, before forward
+_CALL_IMPL = torch.nn.Module._call_impl  # which _CALL calls
 _PLAIN = (Tensor, torch.nn.Parameter)  # no other class of theirs asks to see calls
 
 
@@ -202,7 +202,7 @@ def is_fused(layer: torch.nn.Module) -> bool:
 
 def has_hooks(module: torch.nn.Module) -> bool:
     """Whether calls of a module do more than its forward."""
-    state = vars(module)
+    state, cls = vars(module), type(module)
     return bool(
         state.get("_forward_hooks")
         or state.get("_forward_pre_hooks")
@@ -211,9 +211,11 @@ def has_hooks(module: torch.nn.Module) -> bool:
         or state.get("_compiled_call_impl") is not None
         or "forward" in state
         or "_conv_forward" in state
-        or type(module).__call__ is not _CALL
-        or any(name in state for name in _CALLED)
-        or any(getattr(type(module), n) is not getattr(torch.nn.Module, n) for n in _CALLED)
+        or "_call_impl" in state
+        or "_wrapped_call_impl" in state
+        or cls.__call__ is not _CALL
+        or cls._call_impl is not _CALL_IMPL
+        or cls._wrapped_call_impl is not _CALL
     )
 
 

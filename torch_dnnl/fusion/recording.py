@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from torch import fx
-from torch.fx.graph import _custom_builtins
+from torch.fx.graph import PythonCode, _custom_builtins
 
 ATTRIBUTES = ("shape", "dtype", "device", "ndim", "T", "mT")  # that a graph may have
 
@@ -78,9 +78,8 @@ def can_be_written(graph: fx.Graph) -> bool:
     )
 
 
-def hides_names(graph: fx.Graph) -> bool:
+def hides_names(graph: fx.Graph, code: PythonCode) -> bool:
     """Whether an argument has the name of something else in the code of the graph."""
-    code = graph.python_code("self")
     names = [str(node.target) for node in graph.nodes if node.op == "placeholder"]
     taken = {"self", *_custom_builtins, *code.globals}
     return any(name in taken or re.search(rf"\b{name}\(", code.src) for name in names)
