@@ -23,9 +23,10 @@ constexpr bool kHoldsSums = std::is_same_v<T, compute_t<T>>;
 // Bytes of weights that stay in the second-level cache.
 constexpr int64_t kCachedWeights = 256 * 1024;
 
-// Bytes of results that stay in the second-level caches, and of a row of pixels that does until the
+// Bytes of results so few that the last cache holds them and what they are made of: there is
+// nothing to bring early. And of a row of pixels that stays in the second-level cache until the
 // next row of results meets it.
-constexpr int64_t kCachedResults = int64_t(2) << 20, kCachedRow = 64 * 1024;
+constexpr int64_t kFewResults = int64_t(8) << 20, kCachedRow = 64 * 1024;
 
 // Results that exceed the last cache go past it, if vectors are lines.
 template <class T>
@@ -39,7 +40,7 @@ Stores choose_stores(const ChannelLanesPlan& plan) {
   if (plan.uses_outputs && are_lines && Epilogue<T>(plan.p).is_empty() &&
       bytes >= kStreamedInOrderBytes)
     return {Stores::streamed};
-  if (!plan.uses_outputs || !plan.reads_image || bytes < kCachedResults)
+  if (!plan.uses_outputs || !plan.reads_image || bytes < kFewResults)
     return {Stores::plain};
   const int64_t rows = plan.backward_data ? 1 : plan.p.stride[1];
   const bool stays = plan.in_size[2] * plan.channels * int64_t(sizeof(T)) <= kCachedRow;

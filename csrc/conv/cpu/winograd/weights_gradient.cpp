@@ -10,6 +10,7 @@
 #include "conv/cpu/shared/microkernel.h"
 #include "conv/cpu/shared/reduce.h"
 #include "conv/cpu/winograd/tiles.h"
+#include "core/cpu/transpose.h"
 #include "core/dispatch.h"
 #include "core/math.h"
 
@@ -168,24 +169,24 @@ class WeightsGradient {
     }
   }
 
+  // The taps of two channels lie together, or the channels of a tap do.
   void store_taps(const Output& o, const float* taps) const {
     const int64_t row_stride = plan_.rows.weights_stride, stride = plan_.columns.weights_stride;
     const int64_t columns = plan_.columns.channels_from(o.column);
-    T* out = static_cast<T*>(p_.out) + o.group * p_.weights_group + o.column * stride;
-    const auto position = [&](int64_t tap) {
-      return tap / 3 * p_.weights_stride[3] + tap % 3 * p_.weights_stride[4];
-    };
+    T* const out = static_cast<T*>(p_.out) + o.group * p_.weights_group + o.column * stride;
+    const bool are_together = stride != 1;
+    T rounded[kTaps * kChannels]; // [tap][column]
     for (int64_t r = 0; r < plan_.rows.channels_from(o.row); r++) {
-      const float* from = taps + r * plan_.columns.width;
-      T* to = out + (o.row + r) * row_stride;
-      if (stride == 1) {
-        for (int64_t tap = 0; tap < kTaps; tap++)
-          at::vec::convert(from + tap * plan_.size, to + position(tap), columns);
-        continue;
+      T* const to = out + (o.row + r) * row_stride;
+      for (int64_t tap = 0; tap < kTaps; tap++) {
+        T* const at = to + tap / 3 * p_.weights_stride[3] + tap % 3 * p_.weights_stride[4];
+        at::vec::convert(
+            taps + tap * plan_.size + r * plan_.columns.width,
+            are_together ? rounded + tap * columns : at,
+            columns);
       }
-      for (int64_t c = 0; c < columns; c++)
-        for (int64_t tap = 0; tap < kTaps; tap++)
-          to[c * stride + position(tap)] = convert<T>(from[tap * plan_.size + c]);
+      if (are_together)
+        transpose_numbers(rounded, columns, kTaps, to, stride, columns);
     }
   }
 
