@@ -12,7 +12,8 @@ import dis
 import types
 import weakref
 from abc import ABCMeta
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -39,6 +40,12 @@ _THEIRS = {ours: theirs for theirs, ours in _OURS.items()}
 _SAME = ("timm.layers.conv2d_same.Conv2dSame", "timm.models.layers.conv2d_same.Conv2dSame")
 
 _INDIFFERENT = ("builtins.object", "typing.Generic")  # to being subclassed
+_PICKLERS = ("builtins.object",)
+_KNOWN = ("torch", "typing", "builtins")  # whose classes take no other class for their own
+_BASES = frozenset(("__bases__", "__base__", "__mro__", "mro"))
+_SILENT = ("PUSH_NULL", "CACHE")  # instructions
+_PARTS = ("__code__", "__func__", "__wrapped__", "fget", "fset", "fdel", "func")
+_WRAPPED = 10
 
 # Values hold their keys, which are their bases, and go when no layer has them any more.
 _made: weakref.WeakValueDictionary[tuple[object, ...], Class] = weakref.WeakValueDictionary()
@@ -55,10 +62,12 @@ def make(
     kind: Any = type(old)
     if (kind.__new__, kind.__init__) not in [(k.__new__, type.__init__) for k in (type, ABCMeta)]:
         raise TypeError(f"its metaclass {kind.__name__} may keep a list of its classes")
-    members_of = [member for cls in old.__mro__ for member in vars(cls).values()]
-    codes = [getattr(member, "__code__", None) for member in members_of]
-    if any(isinstance(code, types.CodeType) and _asks_for_class(code) for code in codes):
+    theirs = [cls for cls in old.__mro__ if cls.__module__.partition(".")[0] not in _KNOWN]
+    members_of = [member for cls in theirs for member in vars(cls).values()]
+    if any(map(_asks_for_class, {code for member in members_of for code in _codes(member)})):
         raise TypeError("its methods take the class of the instance for their own")
+    if any(_definer(old, name) not in _PICKLERS for name in ("__reduce__", "__reduce_ex__")):
+        raise TypeError("it has a pickle of its own")
 
     def reduce_ex(self: Any, protocol: Any) -> Any:
         reduced = super(new, self).__reduce_ex__(max(int(protocol), 2))
@@ -74,15 +83,34 @@ def make(
     return _made.setdefault(key, new)
 
 
+def _codes(member: Any, depth: int = 0) -> Iterator[types.CodeType]:
+    """The code of a method, a property or what is wrapped in one, and of the functions within."""
+    if isinstance(member, types.CodeType):
+        yield member
+        for constant in member.co_consts:
+            yield from _codes(constant)
+    if depth > _WRAPPED or isinstance(member, type):
+        return
+    inner = [getattr(member, name, None) for name in _PARTS]
+    for cell in getattr(member, "__closure__", None) or ():
+        with suppress(ValueError):  # of one that is empty
+            inner.append(cell.cell_contents)
+    for part in inner:
+        if isinstance(part, (types.CodeType, types.FunctionType, types.MethodType)):
+            yield from _codes(part, depth + 1)
+
+
 @lru_cache(10000)
 def _asks_for_class(code: types.CodeType) -> bool:
-    """Whether a method calls `super(self.__class__, self)` or `super(type(self), self)`, which has
-    no end in a subclass."""
+    """Whether a method calls the like of `super(self.__class__, self)` or `type(self).__base__`,
+    which has no end in a subclass."""
+    if not _BASES.isdisjoint(code.co_names):
+        return True
     if "super" not in code.co_names:
         return False
-    loads = [each.argval for each in dis.get_instructions(code) if "LOAD" in each.opname]
-    after = [loads[i + 1 : i + 3] for i, name in enumerate(loads) if name == "super"]
-    return any(names[:1] == ["type"] or names[1:] == ["__class__"] for names in after)
+    steps = [each for each in dis.get_instructions(code) if each.opname not in _SILENT]
+    after = [steps[i + 1] for i, each in enumerate(steps[:-1]) if each.argval == "super"]
+    return any(each.opname == "LOAD_FAST" or each.argval == "type" for each in after)
 
 
 def _instance(again: Callable[..., Class | None], old: Class, *args: Any) -> Any:
@@ -134,7 +162,7 @@ def _definer(cls: type, method: str) -> str:
 def _same_forward(self: nn.Conv2d, input: Tensor) -> Tensor:
     """TensorFlow's SAME, whatever `padding` is."""
     options: Any = (self.stride, self._call_padding, self.dilation, self.groups)
-    return self._function(input, self.weight, self.bias, *options)
+    return self._torch_dnnl_function(input, self.weight, self.bias, *options)
 
 
 def original(cls: Class) -> Class | None:

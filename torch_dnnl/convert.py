@@ -56,9 +56,11 @@ def convert(module: _M, inplace: bool = False, verbose: bool = False, fuse: bool
     parameters, which takes as much memory again, and are made anew when one of these is written to.
     What is written past torch's count of versions (`tensor.data`, NumPy, DLPack, storages, other
     processes, collectives, `F.batch_norm` in training, an optimizer with `fused=True` for the model
-    that was converted) is seen after `train()` or `eval()`. The class of a fused module is a
-    subclass of its class, which `isinstance` does not tell, but `type(module) is` does. Functions
-    that are replaced in their Python modules are not noticed, and what a hook or a submodule
+    that was converted) is seen after `train()` or `eval()`. The class of a fused module, and of a
+    converted layer of a subclass, is a subclass of its class. `isinstance` does not tell, but code
+    that asks for the class itself sees it (`type(module) is`, `type(module).__dict__`,
+    `self.__class__.n += 1`, `pickle.dumps(type(module))`, `forward.__code__`). Functions that are
+    replaced in their Python modules are not noticed, and what a hook or a submodule
     changes while a forward runs is noticed in the next call. Convolutions that do not depend on
     each other may be called in another order. Gradients are of the parameters as they were in the
     forward pass, where torch refuses some that were changed since. Where a submodule was replaced,
@@ -70,8 +72,8 @@ def convert(module: _M, inplace: bool = False, verbose: bool = False, fuse: bool
     Args:
         module: the model.
         inplace: change the modules of `module` themselves. Otherwise `module` stays as it is. Its
-            copy has copies of the modules, and of the lists and dicts that the modules hold. The
-            copy shares everything else with `module`.
+            copy has copies of the modules, and of the lists, dicts and sets that the modules hold.
+            The copy shares everything else with `module`.
         verbose: print each layer that was replaced or fused, and each layer that was left alone,
             with the reason.
         fuse: fold batch norms, and fuse residuals and activations, of a model in eval mode.
@@ -224,6 +226,18 @@ def _looks_convertible(layer: torch.nn.Module) -> bool:
     return "Conv" in type(layer).__name__ and weight is not None and weight.dim() > 2
 
 
+def _all_modules(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """Those of `model.modules()`, and the others of some that are equal."""
+    found: dict[int, torch.nn.Module] = {}
+    waiting = [model]
+    while waiting:
+        module = waiting.pop()
+        if id(module) not in found:
+            found[id(module)] = module
+            waiting += [child for child in module._modules.values() if child is not None]
+    return list(found.values())
+
+
 class _StructuralCopy(Generic[_M]):
     """Copies the modules of a model and the containers they hold; all else is shared.
 
@@ -232,8 +246,9 @@ class _StructuralCopy(Generic[_M]):
     """
 
     def __init__(self, model: _M) -> None:
-        self._modules = {id(module) for module in model.modules()}
-        attributes = (value for module in model.modules() for value in vars(module).values())
+        modules = _all_modules(model)
+        self._modules = set(map(id, modules))
+        attributes = (value for module in modules for value in vars(module).values())
         self._dicts = {id(value) for value in attributes if isinstance(value, dict)}
         self._copies: dict[int, Any] = {}
         self.result: _M = self._of(model)
@@ -246,9 +261,10 @@ class _StructuralCopy(Generic[_M]):
         if id(value) in self._modules:
             return self._module(value)
         if isinstance(value, dict):
-            result = self._remember(value, copy.copy(value))
-            for key, item in value.items():
-                result[key] = self._of(item)
+            return self._dict(value)
+        if type(value) is set:
+            result = self._remember(value, set())
+            result.update(map(self._of, value))
             return result
         if type(value) is list:
             result = self._remember(value, [])
@@ -268,6 +284,20 @@ class _StructuralCopy(Generic[_M]):
             owner = value.module() if value.with_module else None
             return _WrappedHook(self._of(value.hook), self._of(owner))
         return value
+
+    def _dict(self, value: dict[Any, Any]) -> Any:
+        """Only what differs is set: subclasses may do more, or refuse."""
+        result = self._remember(value, copy.copy(value))
+        if result is value:  # it does not change
+            return value
+        items = [(key, self._of(key), item, self._of(item)) for key, item in value.items()]
+        has_other_keys = any(key is not new for key, new, _, _ in items)
+        if has_other_keys:
+            result.clear()
+        for _, key, old, new in items:
+            if has_other_keys or new is not old:
+                result[key] = new
+        return result
 
     def _module(self, module: torch.nn.Module) -> torch.nn.Module:
         if isinstance(module, torch.jit.ScriptModule):

@@ -9,6 +9,8 @@ same results as before.
 from __future__ import annotations
 
 import functools
+import inspect
+import itertools
 import operator
 import types
 import weakref
@@ -25,9 +27,7 @@ from torch_dnnl.fusion import folds, graph, source
 from torch_dnnl.fusion.layers import has_hooks, make_fused, make_plain, replaceable, sees_calls
 
 _is_jit_tracing: Any = torch.jit.is_tracing  # type: ignore[attr-defined]
-_Mode = torch._C._TorchDispatchModeKey
 _MODES = (DeviceContext, accelerate)  # which change nothing
-_TRACING = (_Mode.FAKE, _Mode.PROXY, _Mode.FUNCTIONAL)
 
 
 _Taken = list[tuple[torch.nn.Module, list[str]]]  # what convolutions took in
@@ -35,10 +35,12 @@ _Taken = list[tuple[torch.nn.Module, list[str]]]  # what convolutions took in
 
 def fuse(model: torch.nn.Module) -> _Taken:
     """Fuses a converted model in place. Returns what each convolution took in."""
+    modules = list(model.modules())
+    # Those within first: what a forward is made of is to have the class that it will have.
+    taken = [install(module) for module in reversed(modules)]
     done: dict[int, tuple[torch.nn.Module, list[str]]] = {}
-    for module in list(model.modules()):
-        for layer, parts in install(module):
-            done.setdefault(id(layer), (layer, []))[1].extend(parts)
+    for layer, parts in itertools.chain.from_iterable(reversed(taken)):
+        done.setdefault(id(layer), (layer, []))[1].extend(parts)
     return list(done.values())
 
 
@@ -65,6 +67,26 @@ def unfuse(model: torch.nn.Module) -> None:
 
 
 @dataclass
+class _Part:
+    """A module and its submodules."""
+
+    module: torch.nn.Module | None  # None: the one whose forward it is
+    cls: type
+    names: tuple[str, ...]
+    children: tuple[torch.nn.Module | None, ...]
+
+    def is_same(self, own: torch.nn.Module) -> bool:
+        module = own if self.module is None else self.module
+        now = module._modules
+        return (
+            graph.class_as_written(module) is self.cls
+            and tuple(now) == self.names
+            and not any(map(operator.is_not, now.values(), self.children))
+            and vars(module).keys().isdisjoint(self.names)  # which would be found first
+        )
+
+
+@dataclass
 class _Fused:
     """A forward made of a graph, and what it was made of. The module itself, which has this, is
     None here: without a cycle it goes when it is dropped."""
@@ -73,9 +95,7 @@ class _Fused:
     # Where they are, their defaults, and what they have to be: a value, or any TENSOR.
     arguments: tuple[tuple[int, str, Any, Any], ...]
     forward: Any
-    parts: tuple[
-        tuple[torch.nn.Module | None, tuple[str, ...], tuple[torch.nn.Module | None, ...]], ...
-    ]
+    parts: tuple[_Part, ...]
     values: tuple[tuple[Any, str, Any], ...]  # attributes of modules and classes
     # Which no attribute of the module stands for.
     methods: tuple[tuple[torch.nn.Module | None, str], ...]
@@ -94,11 +114,7 @@ class _Fused:
 
     def has_parts(self, own: torch.nn.Module) -> bool:
         """Whether the submodules are still there."""
-        for module, names, children in self.parts:
-            now = (own if module is None else module)._modules
-            if tuple(now) != names or any(map(operator.is_not, now.values(), children)):
-                return False
-        return True
+        return all(part.is_same(own) for part in self.parts)
 
     def is_current(self, own: torch.nn.Module) -> bool:
         if not self.has_parts(own):
@@ -195,7 +211,12 @@ def _make(module: torch.nn.Module, arguments: dict[str, Any]) -> tuple[_Fused | 
         _places(graph.class_as_written(module).forward, arguments),
         forward,
         tuple(
-            (None if part is module else part, tuple(part._modules), tuple(part._modules.values()))
+            _Part(
+                None if part is module else part,
+                graph.class_as_written(part),
+                tuple(part._modules),
+                tuple(part._modules.values()),
+            )
             for part in _unique([*opened, *containers])
         ),
         tuple({(id(of), name): (of, name, value) for of, name, value in values}.values()),
@@ -222,6 +243,10 @@ def _taken_for_given(
         own = [(n, value) for n, value in reads.attributes.items() if n not in part._modules]
         values += [(part, name, value) for name, value in own]
         values += [row for name in reads.methods for row in source.of_method(written, name)]
+        # Methods of the class that is made, or was, are found first.
+        cls = fused_calls_class(written) if part is module else type(part)
+        names = [name for name in reads.methods if name != "forward" or part is not module]
+        values += [(cls, name, getattr(cls, name)) for name in names if cls is not written]
         methods += [(part, name) for name in reads.methods]
         containers += reads.containers
     return values, methods, containers
@@ -245,10 +270,7 @@ def _is_traced(*inputs: Any) -> bool:
         or torch._C._functorch.maybe_current_level() is not None
         or any(map(sees_calls, inputs))
         or any(type(mode) not in _MODES for mode in _function_modes())
-        or (
-            torch._C._len_torch_dispatch_stack() > 0
-            and any(torch._C._get_dispatch_mode(key) is not None for key in _TRACING)
-        )
+        or torch._C._len_torch_dispatch_stack() > 0
     )
 
 
@@ -315,9 +337,13 @@ def fused_calls_class(old: _classes.Class) -> _classes.Class | None:
             return None  # it has a pickle of its own, as a GraphModule does
     # With the signature of the class's own, by which torch.export names the inputs.
     ours: Any = FusedCalls.forward
-    forward = types.FunctionType(ours.__code__, ours.__globals__, "forward", None, ours.__closure__)
-    members = {"_class_as_written": old, "forward": functools.update_wrapper(forward, old.forward)}
+    forward: Any = types.FunctionType(
+        ours.__code__, ours.__globals__, "forward", None, ours.__closure__
+    )
+    functools.update_wrapper(forward, old.forward)
+    members = {"_class_as_written": old, "forward": forward}
     try:
+        forward.__signature__ = inspect.signature(old.forward)  # for those who do not ask the above
         return _classes.make((FusedCalls, old), members, fused_calls_class, old)
-    except Exception:  # of a metaclass
+    except Exception:  # of a metaclass, or a forward that is no function of Python
         return None

@@ -29,6 +29,9 @@ _WITH_ACTIVATION = (
 )
 _NAMED = (*_WITH_ACTIVATION, "torchvision.ops.misc.FrozenBatchNorm2d")
 
+_PLAIN = (Tensor, torch.nn.Parameter)  # tensors whose numbers are at hand
+_TENSORS = ("weight", "bias", "running_mean", "running_var")
+
 _Pair = tuple[Tensor, Tensor]
 
 
@@ -49,7 +52,7 @@ class _Made:
         self.weights = made if made is not None and _are_good(*made) else None
 
     def is_current(self, conv: Any, norm: Any) -> bool:
-        if tuple(map(id, _tensors(conv, norm))) != self.ids:
+        if tuple(map(id, _tensors(conv, norm))) != self.ids or _are_hidden(conv, norm):
             return False
         for tensor, version, address, _ in self.states:
             if tensor._version != version or tensor.data_ptr() != address:
@@ -101,6 +104,10 @@ def can_fold(conv: Any, norm: Any) -> bool:
     weight, mean = conv._parameters.get("weight"), norm._buffers.get("running_mean")
     if weight is None or mean is None or norm._buffers.get("running_var") is None:
         return False
+    if _are_hidden(conv, norm):
+        return False
+    if any(t is not None and type(t) not in _PLAIN for t in _tensors(conv, norm)):
+        return False
     if "bias" not in conv._parameters or not {"weight", "bias"} <= _scales(norm).keys():
         return False  # plain tensors in their places, which nobody compares
     cls = type(conv)
@@ -110,6 +117,9 @@ def can_fold(conv: Any, norm: Any) -> bool:
         not conv.training
         and not norm.training
         and _DIMS.get(type(norm), 2) == weight.dim() - 2
+        and weight.dim() > 1
+        and (weight.shape[1] * conv.groups if conv.transposed else weight.shape[0])
+        == conv.out_channels
         and all(t.shape == (conv.out_channels,) for t in _of_norm(norm)[:4] if t is not None)
         and not any(t.requires_grad for t in _of_norm(norm)[2:4] if t is not None)
         and _is_bias(conv._parameters["bias"], weight, conv.out_channels)
@@ -117,6 +127,12 @@ def can_fold(conv: Any, norm: Any) -> bool:
         and weight.device == mean.device
         and not parametrize.is_parametrized(norm)
     )
+
+
+def _are_hidden(conv: Any, norm: Any) -> bool:
+    """Whether something else is found by the name of a parameter or buffer."""
+    of_conv, of_norm = vars(conv).keys(), vars(norm).keys()
+    return not (of_conv.isdisjoint(_TENSORS) and of_norm.isdisjoint(_TENSORS))
 
 
 def weights(conv: Any, norm: Any) -> _Pair | None:

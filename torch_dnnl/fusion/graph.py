@@ -16,7 +16,7 @@ from torch.fx import Node
 
 from torch_dnnl import _classes
 from torch_dnnl.fusion import folds, lookup, recording, source, sums
-from torch_dnnl.fusion.layers import can_fuse, has_hooks
+from torch_dnnl.fusion.layers import FUSED_CALL, can_fuse, has_hooks
 
 _functional = torch.nn.functional
 _ACTIVATIONS: dict[Any, str] = {  # by module, function or method
@@ -82,9 +82,14 @@ class _Tracer(fx.Tracer):
 
 
 def is_opaque(module: torch.nn.Module) -> bool:
-    """Whether a module has no source that says what it does, or is a dict or list, too."""
+    """Whether a module is not to be looked into: it has no source that says what it does, or is a
+    dict or list, too."""
     bases = type(module).__mro__[:-1]
-    return isinstance(module, _OPAQUE) or not all(c.__flags__ & _MADE_BY_PYTHON for c in bases)
+    return (
+        isinstance(module, _OPAQUE)
+        or hasattr(module, "__del__")  # which what as_written gives would call
+        or not all(c.__flags__ & _MADE_BY_PYTHON for c in bases)
+    )
 
 
 def as_written(module: torch.nn.Module) -> torch.nn.Module:
@@ -130,9 +135,13 @@ def trace(
             return None  # made by the forward
         if node.target is getattr and node.args[1] not in recording.ATTRIBUTES:
             return None
-        if node.target is operator.pow and not isinstance(node.args[0], Node) and node.args[0] < 0:
+        if node.target is operator.pow and not _is_written_whole(node.args[0]):
             return None  # (-1) ** n is written without the brackets
     return graph
+
+
+def _is_written_whole(value: Any) -> bool:
+    return isinstance(value, Node) or (not isinstance(value, complex) and value >= 0)
 
 
 def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
@@ -234,7 +243,7 @@ def _is_pure(module: torch.nn.Module, node: Node) -> bool:
     """Whether a node changes no tensor."""
     layer = called(module, node)
     if layer is None:
-        return node.op == "get_attr"
+        return node.op == "get_attr" or node.target == FUSED_CALL
     return can_fuse(layer) or (_is_norm(module, node) and not layer.training)
 
 
@@ -263,9 +272,18 @@ def passes(layer: torch.nn.Module | None) -> bool:
     """Whether the result of a module in eval mode is what it got."""
     if layer is None or layer.training or has_hooks(layer):
         return False
-    if type(layer) in _PASSING:
-        return type(layer).forward is _FORWARDS[type(layer)]
-    return folds.name_of(layer) in _PASSING_NAMES
+    if type(layer) in _PASSING and type(layer).forward is not _FORWARDS[type(layer)]:
+        return False
+    is_known = type(layer) in _PASSING or folds.name_of(layer) in _PASSING_NAMES
+    return is_known and _can_be_read(layer)
+
+
+def _can_be_read(layer: torch.nn.Module) -> bool:
+    try:
+        read_by_forward(layer)
+    except lookup.Unclear:  # of a tensor
+        return False
+    return True
 
 
 def drop_passing(module: torch.nn.Module, graph: fx.Graph, is_final: bool) -> list[torch.nn.Module]:
@@ -382,7 +400,8 @@ class _Epilogue:
                 options |= {"residual": self.residual, "addition": self.addition}
             if self.activation is not None:
                 options["activation"] = self.activation
-            fused = graph.call_module(str(self.conv.target), self.conv.args, options)
+            conv = graph.get_attr(str(self.conv.target))
+            fused = graph.call_method(FUSED_CALL, (conv, *self.conv.args), options)
         last.replace_all_uses_with(fused)
         for node in reversed(self.nodes):
             graph.erase_node(node)

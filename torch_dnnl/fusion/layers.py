@@ -26,32 +26,25 @@ _DEPTH = 10
 _CALL = torch.nn.Module.__call__
 _CALL_IMPL = torch.nn.Module._call_impl  # which _CALL calls
 _PLAIN = (Tensor, torch.nn.Parameter)  # no other class of theirs asks to see calls
+FUSED_CALL = "_torch_dnnl_call"  # the method of fused layers
 
 
 class _Fused:
-    """The forward of a layer of ours that computes a batch norm, a sum and an activation, too.
+    """A layer of ours that can be called with what follows it: a batch norm, a sum, an activation.
 
-    It comes before the layer's class among the bases. Called with an input alone, the layer is what
-    it was. Where the kernel cannot take all, the operations are done one after the other.
+    It comes before the layer's class among the bases. Where the kernel cannot take all, the
+    operations are done one after the other.
     """
 
-    def forward(
+    def _torch_dnnl_call(
         self: Any,
         input: Tensor,
-        *args: Any,
         norm: torch.nn.Module | None = None,
         residual: Any = None,
         addition: str | None = None,
         activation: str | None = None,
-        **kwargs: Any,
     ) -> Tensor:
-        """`addition`: the name of the sum with the residual, if there is one. With a batch norm, a
-        sum or an activation, there is nothing else beside the input."""
-        if not is_fused(self):  # kept from before the model was reverted
-            return type(self).forward(self, input, *args, **kwargs)  # type: ignore[no-any-return]
-        plain: Any = super().forward  # type: ignore[misc]
-        if norm is None and addition is None and activation is None:
-            return plain(input, *args, **kwargs)  # type: ignore[no-any-return]
+        """`addition`: the name of the sum with the residual, if there is one."""
         weights = (self.weight, self.bias) if norm is None else _folded(self, norm, input)
         is_batch = _is_batch(input, weights)
         # By the call that the layer itself makes, where it can be given other weights.
@@ -68,7 +61,7 @@ class _Fused:
             if weights is not None and takes_weights and (norm is None or is_batch):
                 dst = self._conv_forward(input, *weights)
             else:
-                dst = plain(input)
+                dst = self.forward(input)
                 dst = dst if norm is None else _normalized(norm, dst)
             dst = dst if addition is None else sums.add(addition, dst, residual)
             return dst if activation is None else _ACTIVATIONS[activation](dst)
@@ -85,7 +78,7 @@ class _Fused:
                 input, *weights, weights_format="IOX" if self.transposed else "OIX", **options
             )
         except (TypeError, ValueError):
-            plain(input)  # whose exception is torch's
+            self.forward(input)  # whose exception is torch's
             raise
 
 
@@ -104,7 +97,7 @@ def _is_batch(input: Any, weights: Any) -> bool:
     """Whether these are tensors that ask nothing, and the input has a batch dimension."""
     if weights is None or not isinstance(input, Tensor) or not isinstance(weights[0], Tensor):
         return False
-    return input.dim() == weights[0].dim() and not any(map(sees_calls, weights))
+    return input.dim() == weights[0].dim() and not any(map(sees_calls, (input, *weights)))
 
 
 def _is_written_out(layer: Any, rank: int) -> bool:
@@ -181,11 +174,13 @@ def _fits(layer: Any, residual: Any, addition: str, input: Tensor, weight: Tenso
         and residual.device == input.device
         and list(residual.shape) == _output_sizes(layer, input, weight)
         and not _is_autocast(input)
-        and (
-            not sums.begins_with_other(addition)
-            or len({suggest_memory_format(each) for each in (residual, input, weight)}) == 1
-        )
+        and (not sums.begins_with_other(addition) or _has_format_of_result(residual, input, weight))
     )
+
+
+def _has_format_of_result(residual: Tensor, input: Tensor, weight: Tensor) -> bool:
+    formats = {suggest_memory_format(each) for each in (input, weight)}
+    return len(formats) == 1 and residual.is_contiguous(memory_format=formats.pop())
 
 
 def fused_class(old: _classes.Class) -> _classes.Class:
@@ -243,8 +238,8 @@ def make_plain(layer: torch.nn.Module) -> None:
 
 def replaceable(layer: torch.nn.Module) -> list[tuple[Any, str, Any]]:
     """What a fused layer would call if it were not: (class, attribute, value)."""
-    plain = _classes.layer_class(layer).__bases__[1]
-    return [(plain, name, getattr(plain, name)) for name in ("forward", "_conv_forward")]
+    cls: Any = type(layer)
+    return [(cls, name, getattr(cls, name)) for name in ("forward", "_conv_forward")]
 
 
 def _plain_class(cls: _classes.Class) -> _classes.Class | None:

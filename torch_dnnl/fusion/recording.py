@@ -81,5 +81,5 @@ def can_be_written(graph: fx.Graph) -> bool:
 def hides_names(graph: fx.Graph, code: PythonCode) -> bool:
     """Whether an argument has the name of something else in the code of the graph."""
     names = [str(node.target) for node in graph.nodes if node.op == "placeholder"]
-    taken = {"self", *_custom_builtins, *code.globals}
+    taken = {"self", "Ellipsis", *_custom_builtins, *code.globals}
     return any(name in taken or re.search(rf"\b{name}\(", code.src) for name in names)

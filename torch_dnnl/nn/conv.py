@@ -20,10 +20,11 @@ from torch_dnnl.nn._repr import argument_repr
 class _PaddedConv(_ConvNd):
     """What `Conv1d` to `Conv3d` share: paddings that torch lacks, and our function.
 
-    This class comes before torch's class among their bases.
+    This class comes before torch's class among their bases. What subclasses of others may have must
+    not hide what is used here, hence the names.
     """
 
-    _function: Callable[..., Tensor]
+    _torch_dnnl_function: Callable[..., Tensor]
 
     def __init__(
         self,
@@ -80,19 +81,22 @@ class _PaddedConv(_ConvNd):
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         padding: Any = self.padding
         if self.padding_mode != "zeros":
-            input = torch.nn.functional.pad(input, self._pads(input), mode=self.padding_mode)
+            input = torch.nn.functional.pad(input, _pads(self, input), mode=self.padding_mode)
             padding = 0
-        return self._function(input, weight, bias, self.stride, padding, self.dilation, self.groups)
+        return self._torch_dnnl_function(
+            input, weight, bias, self.stride, padding, self.dilation, self.groups
+        )
 
-    def _pads(self, input: Tensor) -> list[int]:
-        """The pads in the order of `torch.nn.functional.pad`: the last dimension first."""
-        padding: Any = self.padding
-        if padding in ("same_upper", "same_lower"):
-            sizes = input.shape[-len(self.kernel_size) :]
-            padding = same_padding(sizes, self.kernel_size, self.stride, self.dilation, padding)
-        if not _has_pairs(padding):
-            return self._reversed_padding_repeated_twice
-        return [pad for pair in reversed(padding) for pad in pair]
+
+def _pads(layer: _ConvNd, input: Tensor) -> list[int]:
+    """The pads in the order of `torch.nn.functional.pad`: the last dimension first."""
+    padding: Any = layer.padding
+    if padding in ("same_upper", "same_lower"):
+        sizes = input.shape[-len(layer.kernel_size) :]
+        padding = same_padding(sizes, layer.kernel_size, layer.stride, layer.dilation, padding)
+    if not _has_pairs(padding):
+        return layer._reversed_padding_repeated_twice
+    return [pad for pair in reversed(padding) for pad in pair]
 
 
 def _has_pairs(padding: object) -> bool:
@@ -118,7 +122,7 @@ class Conv1d(_PaddedConv, torch.nn.Conv1d):
     Definition: `torch.nn.Conv1d`.
     """
 
-    _function = staticmethod(functional.conv1d)
+    _torch_dnnl_function = staticmethod(functional.conv1d)
 
 
 class Conv2d(_PaddedConv, torch.nn.Conv2d):
@@ -137,7 +141,7 @@ class Conv2d(_PaddedConv, torch.nn.Conv2d):
     Definition: `torch.nn.Conv2d`.
     """
 
-    _function = staticmethod(functional.conv2d)
+    _torch_dnnl_function = staticmethod(functional.conv2d)
 
 
 class Conv3d(_PaddedConv, torch.nn.Conv3d):
@@ -156,7 +160,7 @@ class Conv3d(_PaddedConv, torch.nn.Conv3d):
     Definition: `torch.nn.Conv3d`.
     """
 
-    _function = staticmethod(functional.conv3d)
+    _torch_dnnl_function = staticmethod(functional.conv3d)
 
 
 class Conv(torch.nn.Module):
