@@ -23,10 +23,9 @@ constexpr bool kHoldsSums = std::is_same_v<T, compute_t<T>>;
 // Bytes of weights that stay in the second-level cache.
 constexpr int64_t kCachedWeights = 256 * 1024;
 
-// Bytes of results so few that the last cache holds them and what they are made of: there is
-// nothing to bring early. And of a row of pixels that stays in the second-level cache until the
-// next row of results meets it.
-constexpr int64_t kFewResults = int64_t(8) << 20, kCachedRow = 64 * 1024;
+// Bytes of images so few that the last cache holds them all: there is nothing to bring early. And
+// of a row of pixels that stays in the second-level cache until the next row of results meets it.
+constexpr int64_t kFewBytes = int64_t(12) << 20, kCachedRow = 64 * 1024;
 
 // Results that exceed the last cache go past it, if vectors are lines.
 template <class T>
@@ -40,7 +39,9 @@ Stores choose_stores(const ChannelLanesPlan& plan) {
   if (plan.uses_outputs && are_lines && Epilogue<T>(plan.p).is_empty() &&
       bytes >= kStreamedInOrderBytes)
     return {Stores::streamed};
-  if (!plan.uses_outputs || !plan.reads_image || bytes < kFewResults)
+  const int64_t inputs =
+      plan.p.n * plan.p.groups * plan.in_channels * product(plan.in_size) * int64_t(sizeof(T));
+  if (!plan.uses_outputs || !plan.reads_image || inputs + bytes < kFewBytes)
     return {Stores::plain};
   const int64_t rows = plan.backward_data ? 1 : plan.p.stride[1];
   const bool stays = plan.in_size[2] * plan.channels * int64_t(sizeof(T)) <= kCachedRow;
