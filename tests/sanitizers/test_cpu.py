@@ -28,7 +28,8 @@ THREADED_NAMES = (
 )
 SELECTIONS = {
     # Without problems that are only large: each access of a vector is a call here.
-    "address": "not far_apart and not beyond and not parts_of and not exceed_the_caches",
+    "address": "not far_apart and not beyond and not parts_of and not exceed_the_caches"
+    " and not test_memory[ and (not test_parts[ or rows-direct-NCX or signal-NXC)",
     "thread": "(matches_oracle and float32) or gradients_match_oracle or on_kernel or every_kernel"
     " or same_bits or threads_share or quantized_problem",
 }
