@@ -43,7 +43,7 @@ _INDIFFERENT = ("builtins.object", "typing.Generic")  # to being subclassed
 _PICKLERS = ("builtins.object",)
 _KNOWN = ("torch", "typing", "builtins")  # whose classes take no other class for their own
 _BASES = frozenset(("__bases__", "__base__", "__mro__", "mro"))
-_SILENT = ("PUSH_NULL", "CACHE")  # instructions
+_SILENT = ("PUSH_NULL", "CACHE", "EXTENDED_ARG")  # instructions
 _PARTS = ("__code__", "__func__", "__wrapped__", "fget", "fset", "fdel", "func")
 _WRAPPED = 10
 
@@ -109,8 +109,13 @@ def _asks_for_class(code: types.CodeType) -> bool:
     if "super" not in code.co_names:
         return False
     steps = [each for each in dis.get_instructions(code) if each.opname not in _SILENT]
-    after = [steps[i + 1] for i, each in enumerate(steps[:-1]) if each.argval == "super"]
-    return any(each.opname == "LOAD_FAST" or each.argval == "type" for each in after)
+    after = [steps[i + 1 : i + 3] for i, each in enumerate(steps) if each.argval == "super"]
+    return any(
+        first.opname.startswith("LOAD_FAST")
+        or first.argval in ("type", *code.co_cellvars)  # variables, too
+        or (second.opname.startswith("LOAD_ATTR") and second.argval == "__class__")
+        for first, second, *_ in after
+    )
 
 
 def _instance(again: Callable[..., Class | None], old: Class, *args: Any) -> Any:

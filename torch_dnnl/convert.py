@@ -205,9 +205,9 @@ def _reason_to_leave(layer: torch.nn.Module) -> str | None:
     if new is None:
         base = _classes.torch_class(old)
         return f"a subclass of {base.__name__} with its own forward" if base else "no layer of ours"
-    weights = [getattr(layer, "weight", None)]
-    if _classes.has_parametrized_class(layer):  # whose weight would be computed
-        weights = list(layer.parameters())
+    # Of a parametrized layer the weight would be computed.
+    is_parametrized = _classes.has_parametrized_class(layer)
+    weights = [*layer.parameters()] if is_parametrized else [getattr(layer, "weight", None)]
     for weight in weights:
         if weight is not None and not weight.is_floating_point():
             return f"its weight is {weight.dtype}"
@@ -270,8 +270,10 @@ class _StructuralCopy(Generic[_M]):
             result = self._remember(value, [])
             result.extend(map(self._of, value))
             return result
-        if type(value) is tuple:
-            return tuple(map(self._of, value))
+        if type(value) in (tuple, frozenset):
+            items = [(item, self._of(item)) for item in value]
+            is_same = all(old is new for old, new in items)
+            return value if is_same else type(value)(new for _, new in items)
         if isinstance(value, types.MethodType):
             return types.MethodType(value.__func__, self._of(value.__self__))
         if isinstance(value, RemovableHandle) and id(value.hooks_dict_ref()) in self._dicts:

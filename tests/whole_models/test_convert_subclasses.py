@@ -239,3 +239,20 @@ def test_revert_with_a_stride():
 def test_types():
     hints = typing.get_type_hints(torch_dnnl.convert)
     assert hints["return"] is hints["module"] and hints["return"].__bound__ is torch.nn.Module
+
+
+class Noisy(torch.nn.Module):
+    def forward(self, weight):
+        return weight + torch.randn_like(weight)
+
+
+def test_no_parametrization_is_computed():
+    model = torch.nn.Sequential(
+        parametrizations.spectral_norm(torch.nn.Conv2d(3, 8, 4)), torch.nn.Conv2d(8, 8, 1)
+    )
+    parametrize.register_parametrization(model[1], "weight", Noisy())
+    before, numbers = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    converted = torch_dnnl.convert(model)
+    assert isinstance(converted[0], torch_dnnl.nn.Conv2d)
+    assert torch.equal(torch.get_rng_state(), numbers)
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)

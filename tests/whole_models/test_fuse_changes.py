@@ -276,3 +276,38 @@ def test_traced_models():
     ):
         torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
         assert operators(fused, x).count("native_batch_norm") == 3
+
+
+class Pooled(nn.Module):
+    """A branch of one pixel that is made large again, beside another one."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), *layers)
+        self.branch = nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU())
+
+    def forward(self, x):
+        pooled = F.interpolate(self.pool(x), x.shape[2:], mode="bilinear")
+        return torch.cat([self.branch(x), pooled], 1)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [nn.Conv2d(4, 4, 1), nn.ReLU()],
+        [nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU()],
+        [nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4)],
+        [nn.Conv2d(4, 1, 3, padding=1), nn.BatchNorm2d(1), nn.SiLU()],
+    ],
+    ids=["act", "norm-act", "norm", "one-channel"],
+)
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_layouts_of_images_with_dimensions_of_one(layers, memory_format):
+    model = ready(Pooled(*copy.deepcopy(layers)))
+    fused = torch_dnnl.convert(model, fuse=True)
+    x = torch.randn(2, 4, 6, 5).contiguous(memory_format=memory_format)
+    with torch.no_grad():
+        for part, y in (("pool", x), ("pool.1", torch.randn(2, 4, 1, 1)), ("", x)):
+            ours, theirs = (m.get_submodule(part)(y) for m in (fused, model))
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+            assert ours.stride() == theirs.stride()

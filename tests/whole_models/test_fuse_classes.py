@@ -1,5 +1,4 @@
-"""convert: what programs see of the classes that it makes, and what becomes of changed ones; what
-its copies share."""
+"""convert: what programs see of the classes that it makes, and what becomes of changed ones."""
 
 import copy
 import functools
@@ -256,6 +255,17 @@ class Bases(Top):
         return self.__class__.__bases__[0].reset(self)
 
 
+class Closure(Top):
+    def reset(self):
+        found = [name for name, _ in self.named_modules() if name in self._modules]
+        return super(self.__class__, self).reset() if found else None
+
+
+class Inner(Top):
+    def reset(self):
+        return (lambda: super(self.__class__, self).reset())()
+
+
 class Base(Top):
     def reset(self):
         return type(self).__base__.reset(self)
@@ -266,7 +276,10 @@ class Order(Top):
         return type(self).mro()[1].reset(self)
 
 
-@pytest.mark.parametrize("cls", [Decorated, NoGrad, Property, Variable, Bases, Base, Order])
+CLASSES = [Decorated, NoGrad, Property, Variable, Bases, Closure, Inner, Base, Order]
+
+
+@pytest.mark.parametrize("cls", CLASSES)
 def test_classes_that_ask_for_their_class(cls):
     model = check(cls(), X)
     assert (model.reset(), model.label.rstrip("!")) == ("reset", "top")
@@ -324,70 +337,6 @@ def test_nobody_is_deleted_by_a_look_at_it():
     model(X)
     model.eval()(X)
     assert len(model.seen) == 2
-
-
-# What a copy shares.
-
-
-class Equal(Block):
-    def __init__(self):
-        super().__init__()
-        self.drop = nn.Dropout()
-
-    def __eq__(self, other):
-        return type(other) is type(self)
-
-    def __hash__(self):
-        return 1
-
-
-class Frozen(dict):
-    def __setitem__(self, key, value):
-        raise TypeError("it does not change")
-
-    def __copy__(self):
-        return self
-
-
-class Counts(dict):
-    def __setitem__(self, key, value):
-        super().__setitem__(key, self.get(key, 0) + value)
-
-
-class Holder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList([Block(), Block()])
-        self.scales = {layer: 1.0 + i for i, layer in enumerate(self.layers)}
-        self.chosen, self.frozen, self.counts = {self.layers[1]}, Frozen(a=1), Counts()
-        self.counts["a"] = 1
-        self.register_buffer("mask", torch.ones(1), persistent=False)
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(x) * self.scales[layer]
-            x = x + 1 if layer in self.chosen else x
-        return x
-
-
-@pytest.mark.parametrize("fuse", [False, True])
-def test_copies_of_dicts_and_sets(fuse):
-    model = ready(Holder())
-    names = list(model.state_dict())
-    result = torch_dnnl.convert(model, fuse=fuse)
-    torch.testing.assert_close(result(X), model(X), rtol=1e-4, atol=1e-4)
-    assert list(result.scales) == list(result.layers) and result.chosen == {result.layers[1]}
-    assert (result.frozen, result.counts) == (model.frozen, model.counts)
-    result.register_buffer("mask", torch.ones(1))
-    assert list(model.state_dict()) == names != list(result.state_dict())
-
-
-def test_modules_that_are_equal_are_copied_each():
-    model = ready(nn.Sequential(nn.Sequential(Equal()), nn.Sequential(Equal())))
-    result = torch_dnnl.convert(model)
-    assert result[1][0] is not model[1][0]
-    result.train()
-    assert not model[1][0].training
 
 
 # What else was wrong, or raised.

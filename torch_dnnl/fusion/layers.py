@@ -60,6 +60,7 @@ class _Fused:
         ):
             if weights is not None and takes_weights and (norm is None or is_batch):
                 dst = self._conv_forward(input, *weights)
+                dst = dst if norm is None else _with_plain_strides(dst)
             else:
                 dst = self.forward(input)
                 dst = dst if norm is None else _normalized(norm, dst)
@@ -73,13 +74,22 @@ class _Fused:
         if self.transposed:
             compute = functional.convolution_transpose
             options["output_padding"] = self.output_padding
+        weights_format = "IOX" if self.transposed else "OIX"
         try:
-            return compute(  # type: ignore[no-any-return]
-                input, *weights, weights_format="IOX" if self.transposed else "OIX", **options
+            return _with_plain_strides(
+                compute(input, *weights, weights_format=weights_format, **options)
             )
         except (TypeError, ValueError):
             self.forward(input)  # whose exception is torch's
             raise
+
+
+def _with_plain_strides(image: Tensor) -> Tensor:
+    """What is contiguous, whatever strides its dimensions of size 1 have, gets the usual ones, as
+    torch's batch norm and activations give them: later results lie in memory as these say."""
+    if 1 not in image.shape[1:] or not image.is_contiguous():
+        return image
+    return image.view(-1).view(image.shape)
 
 
 def _folded(layer: Any, norm: Any, input: Any) -> Any:
