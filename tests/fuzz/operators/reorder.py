@@ -385,8 +385,10 @@ def _compare_backward(call: dict[str, Any], actual: Tensor, wanted: Tensor) -> N
     widths = [TOLERANCE[t] for t in (dtype, torch.float32) if t != torch.float64]
     is_wide = torch.float64 in (dtype, call["grad"].dtype)
     tolerance = TOLERANCE[dtype] if is_wide else max(widths)
-    # Scales may be such numbers, too, as is their product, which has few digits then.
-    allowed = tolerance * wanted.abs() + 16 * limits.smallest_normal * limits.eps
+    # Scales may be such numbers, too, as is their product, which has few digits then; and what is
+    # lost is divided by the other scale.
+    least = limits.smallest_normal * limits.eps / min(1.0, abs(call.get("dst_scale_value") or 1.0))
+    allowed = tolerance * wanted.abs() + 16 * least
     if dtype.itemsize == 1:
         wanted = wanted.clamp(-limits.max, limits.max)
     wrong = (actual.double() - wanted).abs() > allowed
