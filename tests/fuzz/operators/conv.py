@@ -245,9 +245,10 @@ def close(
     assert actual.shape == expected.shape, f"sizes {actual.shape}, expected {expected.shape}"
     tolerance, expected = extra * TOLERANCE[actual.dtype], expected.double()
     limits = torch.finfo(actual.dtype)
-    # A value below the normal ones is rounded to a multiple of the smallest, and so are products.
+    # A value below the normal ones is rounded to a multiple of the smallest, and so are products,
+    # of which sums have many.
     least = limits.smallest_normal * (1 if flushes else limits.eps)
-    floor = 16 * least * max(actual.numel(), 1) ** 0.5
+    floor = 64 * least * max(actual.numel(), 1) ** 0.5
     overflows = expected.abs() > limits.max * (1 - limits.eps)  # to an infinity
     error = torch.where(overflows, 0.0, actual.double() - expected).norm()
     bound = tolerance * torch.where(overflows, 0.0, expected).norm() + floor
