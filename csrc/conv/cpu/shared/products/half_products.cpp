@@ -99,7 +99,7 @@ void HalfProducts<T>::multiply(const Product<T, T, float>& p) {
   if (!are_native())
     return multiply_widened(p);
   at::native::cpublas::brgemm(
-      p.m, p.n, p.k, p.a_row, p.n, p.c_row, p.adds, p.a, p.b, p.c, /*is_vnni=*/true);
+      p.m, p.n, p.k, p.brgemm_row(), p.n, p.c_row, p.adds, p.a, p.b, p.c, /*is_vnni=*/true);
 }
 
 template <class T>

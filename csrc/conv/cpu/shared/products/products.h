@@ -31,6 +31,11 @@ struct Product {
   const B* b;
   C* c;
   bool adds; // to c
+
+  // brgemm makes a kernel for each distance, and none for the largest: of one row it may be any.
+  int64_t brgemm_row() const {
+    return m == 1 ? round_up(k, 4) : a_row;
+  }
 };
 
 // Whether torch and the machine can do what f tries, which throws where they cannot. That memory is
@@ -76,7 +81,7 @@ struct ByteProducts : ProductTypes<uint8_t, int8_t, int32_t, int8_t, 4, 1, 512> 
         p.m,
         p.n,
         round_up(p.k, kPack),
-        p.a_row,
+        p.brgemm_row(),
         p.n,
         p.c_row,
         p.adds,
@@ -119,7 +124,7 @@ struct HalfProducts : ProductTypes<T, T, float, T, 2, 2, 256> {
 struct FloatProducts : ProductTypes<float, float, float, float, 1, 1, 128> {
   static void multiply(const Arguments& p) {
     at::native::cpublas::brgemm(
-        p.m, p.n, p.k, p.a_row, p.n, p.c_row, p.adds, p.a, p.b, p.c, /*is_vnni=*/false);
+        p.m, p.n, p.k, p.brgemm_row(), p.n, p.c_row, p.adds, p.a, p.b, p.c, /*is_vnni=*/false);
   }
   // Whether torch's products take less time than ours: with AVX2, where they are there.
   static bool are_fast();
