@@ -135,6 +135,10 @@ def suits(problem: Problem, mode: str) -> bool:
         specs = problem.tensors.values()
         tame = all(spec.values not in ("corners", "finite", "wide") for spec in specs)
         floating = {spec.dtype for spec in specs} <= {"float64", "float32"}
+        added = {"bias", "residual"} & problem.tensors.keys()
+        is_linear = problem.attributes.get("activation") is None and not added
+        if mode == "adjoint" and not is_linear:
+            return False
         return tame and floating and applies(OPERATORS[problem.operator], mode)
     return True
 
