@@ -5,12 +5,13 @@ torchao's `X86InductorQuantizer` decides what is quantized, a few batches calibr
 all that would be integers. `torch_dnnl.quantization.lower` makes integers of it: each convolution,
 with its bias, residual, ReLU and rounding, is one `quantized_convolution`.
 
-The network is ResNet-18, of random weights, and the images are random too: this measures how well
-the lowered model agrees with what torchao returned, and how long they take; not what a network
-loses by being quantized.
+The network is ResNet-18 or, by its name, one of torchvision's, of random weights, and the images
+are random too: this measures how well the lowered model agrees with what torchao returned, and how
+long they take; not what a network loses by being quantized.
 
     python examples/quantize_after_training.py               # under a minute on two CPU cores
     python examples/quantize_after_training.py --batch 8 --size 160 --threads 4
+    python examples/quantize_after_training.py --torchvision resnet50
 """
 
 import argparse
@@ -74,9 +75,14 @@ def random_images(count: int, size: int) -> Tensor:
 
 
 @torch.no_grad()
-def trained_network(size: int) -> ResNet18:
-    """Random weights, and batch norms that have seen images."""
-    network = ResNet18()
+def trained_network(size: int, name: str | None) -> torch.nn.Module:
+    """Random weights, and batch norms that have seen images. `name`: torchvision's."""
+    if name is None:
+        network: torch.nn.Module = ResNet18()
+    else:
+        from torchvision import models  # which need not be installed
+
+        network = models.get_model(name, weights=None)
     for _ in range(2):
         network(random_images(8, size))
     return network.eval()
@@ -85,7 +91,9 @@ def trained_network(size: int) -> ResNet18:
 def quantized(network: torch.nn.Module, images: Tensor) -> torch.fx.GraphModule:
     """In q/dq operators, calibrated on the images, for any batch."""
     batch = torch.export.Dim("batch", min=1, max=1024)
-    exported = torch.export.export(network, (images,), dynamic_shapes=({0: batch},)).module()
+    # strict: the quantizer takes each call of a ReLU for a module of its own.
+    program = torch.export.export(network, (images,), dynamic_shapes=({0: batch},), strict=True)
+    exported = program.module()
     config = x86.get_default_x86_inductor_quantization_config()
     prepared = prepare_pt2e(exported, x86.X86InductorQuantizer().set_global(config))
     with torch.no_grad():
@@ -138,13 +146,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--size", type=int, default=224, help="of the images, in pixels")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--torchvision", metavar="NAME", help="one of its networks, if installed")
     args = parser.parse_args(arguments)
     torch.manual_seed(0)
     torch.set_num_threads(args.threads)
     warnings.filterwarnings("ignore", category=FutureWarning)
     logging.getLogger("torch.export").setLevel(logging.ERROR)
 
-    network = trained_network(args.size)
+    network = trained_network(args.size, args.torchvision)
     reference = quantized(network, random_images(16, args.size))
     start = time.perf_counter()
     lowered = lower(reference)
