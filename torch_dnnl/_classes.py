@@ -40,7 +40,6 @@ _THEIRS = {ours: theirs for theirs, ours in _OURS.items()}
 _SAME = ("timm.layers.conv2d_same.Conv2dSame", "timm.models.layers.conv2d_same.Conv2dSame")
 
 _INDIFFERENT = ("builtins.object", "typing.Generic")  # to being subclassed
-_PICKLERS = ("builtins.object",)
 _KNOWN = ("torch", "typing", "builtins")  # whose classes take no other class for their own
 _BASES = frozenset(("__bases__", "__base__", "__mro__", "mro"))
 _SILENT = ("PUSH_NULL", "CACHE", "EXTENDED_ARG")  # instructions
@@ -66,7 +65,7 @@ def make(
     members_of = [member for cls in theirs for member in vars(cls).values()]
     if any(map(_asks_for_class, {code for member in members_of for code in _codes(member)})):
         raise TypeError("its methods take the class of the instance for their own")
-    if any(_definer(old, name) not in _PICKLERS for name in ("__reduce__", "__reduce_ex__")):
+    if any(_definer(old, name) != "builtins.object" for name in ("__reduce__", "__reduce_ex__")):
         raise TypeError("it has a pickle of its own")
 
     def reduce_ex(self: Any, protocol: Any) -> Any:

@@ -60,14 +60,14 @@ def convert(module: _M, inplace: bool = False, verbose: bool = False, fuse: bool
     converted layer of a subclass, is a subclass of its class. `isinstance` does not tell, but code
     that asks for the class itself sees it (`type(module) is`, `type(module).__dict__`,
     `self.__class__.n += 1`, `pickle.dumps(type(module))`, `forward.__code__`). Functions that are
-    replaced in their Python modules are not noticed, and what a hook or a submodule
-    changes while a forward runs is noticed in the next call. Convolutions that do not depend on
-    each other may be called in another order. Gradients are of the parameters as they were in the
-    forward pass, where torch refuses some that were changed since. Where a submodule was replaced,
-    `eval()` fuses again. `torch.fx`, which makes the graphs, replaces `Module.__call__` meanwhile,
-    so no other thread may call modules during a conversion with `fuse=True` or while a fused model
-    is copied or unpickled. A fused model has the results of the model up to rounding, and gradients
-    for its inputs and parameters.
+    replaced in their Python modules are not noticed, and what a hook or a submodule changes while a
+    forward runs is noticed in the next call. Convolutions that do not depend on each other may be
+    called in another order. Gradients are of the parameters as they were in the forward pass, where
+    torch refuses some that were changed since. Where a submodule was replaced, `eval()` fuses
+    again. `torch.fx`, which makes the graphs, replaces `Module.__call__` meanwhile, so no other
+    thread may call modules during a conversion with `fuse=True` or while a fused model is copied or
+    unpickled. A fused model has the results of the model up to rounding, and gradients for its
+    inputs and parameters.
 
     Args:
         module: the model.

@@ -3,21 +3,10 @@
 import pytest
 import torch
 from test_fuse import ready
+from test_fuse_classes import Block, X
 from torch import nn
-from torch.nn import functional as F
 
 import torch_dnnl
-
-X = torch.randn(2, 8, 9, 9, generator=torch.Generator().manual_seed(1))
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8)
-
-    def forward(self, x):
-        return F.relu(self.norm(self.conv(x)))
 
 
 class Equal(Block):

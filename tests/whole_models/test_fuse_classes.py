@@ -384,6 +384,7 @@ class Wrapped(Parts):
 
 MODELS = {
     "probability-in-a-tensor": lambda: Stochastic(nn.Dropout(torch.tensor(0.1))),
+    "activation-with-a-tensor": lambda: Stochastic(nn.Hardswish(inplace=torch.tensor(False))),
     "complex-power": Power,
     "argument-called-ellipsis": Dots,
     "tensor-of-a-subclass": Wrapped,

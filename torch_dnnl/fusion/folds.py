@@ -117,7 +117,6 @@ def can_fold(conv: Any, norm: Any) -> bool:
         not conv.training
         and not norm.training
         and _DIMS.get(type(norm), 2) == weight.dim() - 2
-        and weight.dim() > 1
         and (weight.shape[1] * conv.groups if conv.transposed else weight.shape[0])
         == conv.out_channels
         and all(t.shape == (conv.out_channels,) for t in _of_norm(norm)[:4] if t is not None)

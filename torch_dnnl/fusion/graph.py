@@ -164,7 +164,7 @@ def only_user(node: Node) -> Node | None:
 
 def _activation(module: torch.nn.Module, node: Node) -> str | None:
     layer = called(module, node)
-    if layer is not None and has_hooks(layer):
+    if layer is not None and (has_hooks(layer) or not _can_be_read(layer)):
         return None
     if layer is not None and (len(node.args) != 1 or node.kwargs):
         return None
@@ -210,11 +210,7 @@ def _whole_activation(module: torch.nn.Module) -> str | None:
         return None
     if "getattr" in _names_in_forward(module):  # of a name that nobody watches
         return None
-    try:
-        read = read_by_forward(module)
-    except lookup.Unclear:  # of a property
-        return None
-    if any(isinstance(value, types.MethodType) for _, _, value in read):
+    if any(isinstance(value, types.MethodType) for _, _, value in read_by_forward(module)):
         return None
     graph = trace(module)
     nodes = [] if graph is None else list(graph.nodes)
@@ -281,7 +277,7 @@ def passes(layer: torch.nn.Module | None) -> bool:
 def _can_be_read(layer: torch.nn.Module) -> bool:
     try:
         read_by_forward(layer)
-    except lookup.Unclear:  # of a tensor
+    except lookup.Unclear:  # of a tensor, of a property
         return False
     return True
 
