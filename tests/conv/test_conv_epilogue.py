@@ -209,6 +209,23 @@ def test_activation_of_every_size_of_number(activation, dtype):
     assert (same | (error <= bar)).all(), error.nan_to_num().max()
 
 
+@pytest.mark.parametrize("dtype", FLOATING, ids=by_dtype)
+@pytest.mark.parametrize("activation", ["relu", "relu6"])
+def test_bounds_of_depthwise_sums(activation, dtype):
+    """Channels-last sums are kept within bounds before they are stored; NaN is in none."""
+    for channels, stride in itertools.product((16, 19, 72), (1, 2, 3)):
+        src = torch.randn(2, channels, 9, 35).mul(4).to(dtype)
+        src[0, 3], src[1, 5], src[1, 7] = torch.nan, torch.inf, 0
+        src = src.contiguous(memory_format=torch.channels_last)
+        weights, bias = torch.randn(channels, 1, 3, 3).to(dtype), torch.randn(channels).to(dtype)
+        bias[7] = -0.0
+        attributes = {"groups": channels, "strides": stride, "pads_begin": 1, "pads_end": 1}
+        sums = convolution(src, weights, bias, None, None, attributes)
+        result = convolution(src, weights, bias, None, activation, attributes)
+        expected = ACTIVATIONS[activation](sums)
+        torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
+
+
 def test_residual_of_any_strides():
     for name in ("depthwise", "narrow", "winograd", "direct", "reference"):
         (src, weights, bias, residual), attributes = problem(name, torch.float32)

@@ -25,27 +25,29 @@ constexpr int64_t kCachedWeights = 256 * 1024;
 
 // Bytes of images so few that the last cache holds them all: there is nothing to bring early. And
 // of a row of pixels that stays in the second-level cache until the next row of results meets it.
-constexpr int64_t kFewBytes = int64_t(12) << 20, kCachedRow = 64 * 1024;
+constexpr int64_t kFewBytes = int64_t(kRegisters == 32 ? 16 : 12) << 20, kCachedRow = 64 * 1024;
 
 // Results that exceed the last cache go past it, if vectors are lines.
 template <class T>
 Stores choose_stores(const ChannelLanesPlan& plan) {
   constexpr int64_t n = kLanes<compute_t<T>>;
+  const Epilogue<T> epilogue(plan.p);
+  const Activation activation =
+      plan.uses_outputs && epilogue.is_clamp() ? plan.p.activation : Activation::none;
   const int64_t* stride = plan.out_stride;
   const int64_t bytes = output_elements(plan.p) * int64_t(sizeof(T));
   const bool are_lines = std::is_same_v<T, compute_t<T>> &&
       sizeof(Vector<compute_t<T>>) == kCacheLine && plan.channels % n == 0 && is_line(plan.p.out) &&
       (stride[0] | stride[2] | stride[3] | stride[4]) % n == 0;
-  if (plan.uses_outputs && are_lines && Epilogue<T>(plan.p).is_empty() &&
-      bytes >= kStreamedInOrderBytes)
-    return {Stores::streamed};
+  if (plan.uses_outputs && are_lines && epilogue.is_clamp() && bytes >= kStreamedInOrderBytes)
+    return {Stores::streamed, 0, activation};
   const int64_t inputs =
       plan.p.n * plan.p.groups * plan.in_channels * product(plan.in_size) * int64_t(sizeof(T));
   if (!plan.uses_outputs || !plan.reads_image || inputs + bytes < kFewBytes)
-    return {Stores::plain};
+    return {Stores::plain, 0, activation};
   const int64_t rows = plan.backward_data ? 1 : plan.p.stride[1];
   const bool stays = plan.in_size[2] * plan.channels * int64_t(sizeof(T)) <= kCachedRow;
-  return {Stores::ahead, stays ? rows * plan.in_stride[3] : 0};
+  return {Stores::ahead, stays ? rows * plan.in_stride[3] : 0, activation};
 }
 
 // packed: [vector][tap][input channel][lane].
@@ -99,7 +101,7 @@ class Gather {
         const UnitOutputs<T, n> out = worker.outputs(image);
         gather(unit, out, worker);
         if constexpr (kHoldsSums<T>) {
-          if (!epilogue_.is_empty())
+          if (!epilogue_.is_clamp())
             store(unit, out, plan_.out_stride[4], worker);
         }
         return;
@@ -146,7 +148,7 @@ class Gather {
 
   const ConvProblem& p_;
   const Epilogue<T> epilogue_{p_};
-  const ChannelLanesPlan plan_ = plan_channel_lanes<T>(p_, kHoldsSums<T> || epilogue_.is_empty());
+  const ChannelLanesPlan plan_ = plan_channel_lanes<T>(p_, kHoldsSums<T> || epilogue_.is_clamp());
   const Stores stores_ = choose_stores<T>(plan_);
   const Scratch<C> weights_{plan_.vectors * plan_.vector_weights};
   const Bias<T> bias_{p_, GatherImages{p_}.out_channels};

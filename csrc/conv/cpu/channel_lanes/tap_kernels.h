@@ -7,6 +7,9 @@
 // loaded once, and multiplied by all taps while the outputs' sums, or gradients, stay in registers.
 #pragma once
 
+#include <limits>
+
+#include "conv/activation.h"
 #include "core/cpu/simd.h"
 #include "core/math.h"
 
@@ -84,7 +87,8 @@ struct VectorRun {
 // where all channels of some pixels come before the next pixels.
 struct Stores {
   enum { plain, ahead, streamed } how;
-  int64_t pixels_ahead; // from pixels to those that are brought; 0: those of the next block
+  int64_t pixels_ahead;  // from pixels to those that are brought; 0: those of the next block
+  Activation activation; // relu, relu6 or none
 };
 
 namespace tap_kernels_detail {
@@ -123,6 +127,18 @@ template <class C, class P>
     store_register(pixel, sums);
   } else {
     store_quad<C>(pixel, sums);
+  }
+}
+
+// relu or relu6, with the bits of activate().
+template <class C, size_t outputs>
+[[gnu::always_inline]] inline void clamp(Register<C> (&sums)[outputs], Activation activation) {
+  const C bound = activation == Activation::relu6 ? C(6) : std::numeric_limits<C>::infinity();
+  const Register<C> least{}, most = bound - least;
+#pragma GCC unroll kUnrolled
+  for (size_t p = 0; p < outputs; p++) {
+    sums[p] = least > sums[p] ? least : sums[p];
+    sums[p] = most < sums[p] ? most : sums[p];
   }
 }
 
@@ -220,6 +236,8 @@ void gather_taps(
     for_each_run<P>(b, o, [&](auto taps, auto... run) __attribute__((always_inline)) {
       gather_run<taps(), stride, C>(b, run..., sums);
     });
+    if (stores.activation != Activation::none)
+      clamp<C>(sums, stores.activation);
 #pragma GCC unroll kUnrolled
     for (size_t p = 0; p < outputs; p++)
       store_pixel<C>(to + p * b.out_step, sums[p], stores);

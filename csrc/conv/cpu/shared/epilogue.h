@@ -85,6 +85,13 @@ class Epilogue {
         p_.preactivation == nullptr;
   }
 
+  // Whether there is nothing else to do but to keep sums within bounds.
+  bool is_clamp() const {
+    const Activation a = p_.activation;
+    return (a == Activation::none || a == Activation::relu || a == Activation::relu6) &&
+        p_.residual == nullptr && p_.preactivation == nullptr;
+  }
+
   // Whether rows of `width` pixels follow one another, so that several are one run.
   bool has_joined_rows(int64_t width) const {
     const auto joined = [&](const int64_t* stride) { return stride[3] == width * stride[4]; };
