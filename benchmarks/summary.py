@@ -72,7 +72,7 @@ WAYS = {
 def models(mode: str) -> dict[str, dict[str, float]]:
     """The peer's time / ours in each way, of each model in each layout."""
     found: dict[str, dict[str, float]] = {}
-    with (RESULTS / "models_cpu_avx2.csv").open() as lines:
+    with (RESULTS / "models_cpu.csv").open() as lines:
         for row in csv.DictReader(lines):
             if row["mode"] == mode and row["way"] in WAYS:
                 of_model = found.setdefault(f"{row['model']}, {row['layout'].upper()}", {})
