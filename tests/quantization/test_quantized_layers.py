@@ -74,6 +74,18 @@ def test_given_weight_scale():
     assert torch.equal(layer(codes(1)), zeros(codes(1).float()))
 
 
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_unbatched(n):
+    cls = getattr(torch_dnnl.nn, f"QuantizedConv{n}d")
+    conv = getattr(nn, f"Conv{n}d")(4, 4, 3, padding=1)
+    layer = cls.from_float(conv, src_scale=0.1, dst_scale=0.2)
+    x, residual = codes(n, torch.int8), codes(n, torch.uint8)
+    assert torch.equal(layer(x[1]), layer(x)[1])
+    assert torch.equal(layer(x[1], residual[1]), layer(x, residual)[1])
+    with pytest.raises(ValueError, match=rf"^{cls.__name__}: expected x to be {n + 2}-D or, unb"):
+        layer(x[None])
+
+
 def test_residual():
     layer = torch_dnnl.nn.QuantizedConv2d.from_float(
         nn.Conv2d(4, 4, 3, padding=1),

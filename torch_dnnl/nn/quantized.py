@@ -181,7 +181,14 @@ class _QuantizedConv(torch.nn.Module):
         self.weight.copy_(rounded)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        return functional.quantized_convolution(
+        is_unbatched = False
+        if isinstance(x, Tensor) and x.dim() != self._n + 2:
+            if x.dim() != self._n + 1:
+                expected = f"{self._n + 2}-D or, unbatched, {self._n + 1}-D"
+                raise self._error("x", expected, f"{x.dim()}-D with sizes {list(x.shape)}")
+            is_unbatched, x = True, x.unsqueeze(0)
+            residual = residual.unsqueeze(0) if isinstance(residual, Tensor) else residual
+        result = functional.quantized_convolution(
             x,
             self.weight,
             self.bias,
@@ -190,6 +197,7 @@ class _QuantizedConv(torch.nn.Module):
             **{name: getattr(self, name) for name in _SCALARS},
             **self._options(),
         )
+        return result.squeeze(0) if is_unbatched else result
 
     def _options(self) -> dict[str, Any]:
         return {
@@ -300,8 +308,8 @@ class QuantizedConv1d(_QuantizedConv):
     The arguments and the attributes are those of `QuantizedConv2d`.
 
     Shape:
-        [N, in_channels, W] -> [N, out_channels, OW]. `forward` takes the residual as its second
-        argument.
+        [N, in_channels, W] -> [N, out_channels, OW]; unbatched without N. `forward` takes the
+        residual as its second argument.
 
     Example:
         >>> layer = QuantizedConv1d(4, 8, 3, padding=((2, 0),), src_scale=0.1, dst_scale=0.5)
@@ -343,9 +351,9 @@ class QuantizedConv2d(_QuantizedConv):
             their types: `half()` and `double()` make a layer that raises a TypeError.
 
     Shape:
-        [N, in_channels, H, W], uint8 or int8 in any memory format -> [N, out_channels, OH, OW].
-        `forward` takes as its second argument a residual of the shape of the result, of any type
-        that `dtype` may be. It is added before the activation.
+        [N, in_channels, H, W], uint8 or int8 in any memory format -> [N, out_channels, OH, OW];
+        unbatched without N. `forward` takes as its second argument a residual of the shape of the
+        result, of any type that `dtype` may be. It is added before the activation.
 
     Raises:
         ValueError: sizes that do not fit, a scale of 0, a zero point out of range.
@@ -375,8 +383,8 @@ class QuantizedConv3d(_QuantizedConv):
     The arguments and the attributes are those of `QuantizedConv2d`.
 
     Shape:
-        [N, in_channels, D, H, W] -> [N, out_channels, OD, OH, OW]. `forward` takes the residual as
-        its second argument.
+        [N, in_channels, D, H, W] -> [N, out_channels, OD, OH, OW]; unbatched without N. `forward`
+        takes the residual as its second argument.
 
     Example:
         >>> layer = QuantizedConv3d(2, 4, 3, padding="same", dtype=torch.float32)
