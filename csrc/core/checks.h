@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/DispatchKeySet.h>
 #include <c10/core/ScalarType.h>
 #include <c10/core/SymInt.h>
 #include <c10/core/SymIntArrayRef.h>
@@ -77,11 +78,39 @@ inline void check_within(
   }
 }
 
+// ValueError if the storage was made smaller than what the tensor has of it. Of a tensor that
+// stands for others, what kernels are given is checked.
+inline void check_storage(const char* op, const char* argument, const at::Tensor& tensor) {
+  const at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  const c10::DispatchKeySet others{
+      c10::DispatchKey::Python,
+      c10::DispatchKey::Functionalize,
+      c10::DispatchKey::FuncTorchBatched,
+      c10::DispatchKey::FuncTorchGradWrapper,
+      c10::DispatchKey::ZeroTensor};
+  const bool is_real = impl.has_storage() && !impl.has_symbolic_sizes_strides() &&
+      !impl.key_set().has_any(others) && !tensor.is_nested() && (impl.is_cpu() || impl.is_cuda());
+  if (!is_real || impl.numel() == 0)
+    return;
+  const c10::IntArrayRef sizes = impl.sizes(), strides = impl.strides();
+  int64_t last = impl.storage_offset();
+  for (size_t i = 0; i < sizes.size(); i++)
+    last += (sizes[i] - 1) * strides[i];
+  const int64_t needed = (last + 1) * int64_t(impl.itemsize());
+  const int64_t bytes = int64_t(impl.unsafe_storage().nbytes());
+  TORCH_CHECK_VALUE(
+      needed <= bytes,
+      Expected(op) << argument << " to have a storage of at least " << needed << " bytes, got "
+                   << bytes);
+}
+
+// TypeError unless the tensor is dense; and check_storage.
 inline void check_strided(const char* op, const char* argument, const at::Tensor& tensor) {
   TORCH_CHECK_TYPE(
       tensor.layout() == c10::kStrided,
       Expected(op) << argument << " to be a dense (strided) tensor, got layout "
                    << tensor.layout());
+  check_storage(op, argument, tensor);
 }
 
 // Expanded tensors may have any number of elements. Kernels multiply it by a few small factors. A

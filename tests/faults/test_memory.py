@@ -72,3 +72,44 @@ def test_results_leave_as_they_came():
     for array in (result.numpy(), np.from_dlpack(result)):
         assert array.ctypes.data == result.data_ptr()
         assert array.strides == tuple(4 * s for s in result.stride())
+
+
+def test_storage_that_was_made_smaller():
+    """By a byte: each argument of each operator is checked."""
+    x, w, b = torch.randn(1, 4, 6, 5), torch.randn(4, 4, 3, 3), torch.randn(4)
+    codes, taps = x.to(torch.int8), w.to(torch.int8)
+    layout = {"data_format": "NCX", "weights_format": "OIX"}
+    ops = torch.ops.torch_dnnl
+
+    def short(tensor):
+        tensor = tensor.clone()
+        tensor.untyped_storage().resize_(tensor.untyped_storage().nbytes() - 1)
+        return tensor
+
+    calls = {
+        "input": (lambda t: D.interpolate(t, scale_factor=2), x),
+        "src": (lambda t: D.resample(t, scale_factor=2), x),
+        "grad": (lambda t: ops.resample_backward(t, [3, 3]), x),
+        "src of reorder": (lambda t: D.reorder(t, "nhwc"), x),
+        "scale": (lambda t: D.reorder(x, "nhwc", dtype=torch.int8, scale=t, axis=1), b),
+        "src of fake_reorder": (lambda t: D.fake_reorder(t, dtype=torch.int8), x),
+        "input of conv2d": (lambda t: D.conv2d(t, w), x),
+        "weight": (lambda t: D.conv2d(x, t), w),
+        "bias": (lambda t: D.conv2d(x, w, t), b),
+        "residual": (lambda t: D.convolution(x, w, residual=t, **layout), x[..., :4, :3]),
+        "weight of conv_transpose2d": (lambda t: D.conv_transpose2d(x, t), w),
+        "src of quantized": (lambda t: D.quantized_convolution(t, taps, **layout), codes),
+        "weights": (lambda t: D.quantized_convolution(codes, t, **layout), taps),
+        "grad of data": (lambda t: ops.convolution_backward_data(t, w, [8, 7], **layout), x),
+        "grad of weights": (
+            lambda t: ops.convolution_backward_weights(t, x, [1, 1], **layout),
+            x,
+        ),
+    }
+    for name, (call, tensor) in calls.items():
+        tensor = tensor.contiguous()
+        call(tensor)
+        bytes = tensor.nbytes
+        expected = f": expected {name.split()[0]} to have a storage of at least {bytes} bytes, got "
+        with pytest.raises((ValueError, RuntimeError), match=f"{expected}{bytes - 1}$"):
+            call(short(tensor))
