@@ -35,7 +35,8 @@ SELECTIONS = {
 }
 FILES = [("address", name) for name in NAMES] + [("thread", name) for name in THREADED_NAMES]
 
-OVERRUN = r"AddressSanitizer: (heap-buffer-overflow|SEGV)"
+# A vector that begins within an allocation is an "unknown crash".
+OVERRUN = r"AddressSanitizer: (heap-buffer-overflow|unknown-crash|SEGV)"
 UNDEFINED = r"runtime error: "
 RACE = r"ThreadSanitizer: data race"
 
@@ -43,7 +44,8 @@ BOXES, GEMM = "reorder/cpu/boxes.cpp", "conv/cpu/gemm/gemm.cpp"
 WINOGRAD, ROWS = "conv/cpu/winograd/winograd.cpp", "resample/cpu/rows.cpp"
 REFERENCE, REDUCE = "reorder/cpu/reference.cpp", "conv/cpu/shared/reduce.h"
 
-# The mistake, the sanitizer, what it reports and which tests run.
+# The mistake, the sanitizer, what it reports and which tests run: with whole vectors, as compilers
+# do not instrument the masked ones of AVX-512. (tests/fuzz has guard pages, which need none.)
 MISTAKES = {
     "reorder: tiles are one longer": (
         Mistake(BOXES, BOXES, "extent - first);", "extent - first + 1);"),
@@ -56,7 +58,7 @@ MISTAKES = {
     "winograd: whole tiles at the end of a row": (
         Mistake(WINOGRAD, WINOGRAD, "std::min(neighbours * kTile, out_size[2] - at.x);",
                 "neighbours * kTile;"),
-        *("address", OVERRUN, ("random_problems", "convolution-winograd")),
+        *("address", OVERRUN, ("conv_epilogue", "value_decides_alone and winograd")),
     ),
     "reorder: numbers too large for their type": (
         Mistake(REFERENCE, "core/numeric.h", "if (rounded >= above)", "if (rounded > 2 * above)"),
