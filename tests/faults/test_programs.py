@@ -141,6 +141,57 @@ def test_sources_are_read_and_not_run():
     assert len(SEEN) == 2
 
 
+class Known(Model):
+    """A forward that the parser knows, beside what it does not."""
+
+    def forward(self, x):
+        return self.norm(self.conv(x)).relu()
+
+
+class WithProperty(Known):
+    def forward(self, x):
+        return self.norm(self.conv(x)) + self.secret
+
+
+class WithOtherLayer(Known):
+    def __init__(self):
+        super().__init__()
+
+        class Other(torch.nn.Conv2d):
+            def forward(self, x):
+                return seen(super().forward(x))
+
+        self.conv = Other(4, 4, 3)
+
+
+class WithNumber(Known):
+    def __init__(self):
+        super().__init__()
+
+        class Number(float):
+            def __rmul__(self, other):
+                return seen(other)
+
+        self.number = Number(3)
+
+    def forward(self, x):
+        return self.norm(self.conv(x)) * self.number
+
+
+class WithHook(Known):
+    def __init__(self):
+        super().__init__()
+        self.conv.register_forward_hook(lambda *_: SEEN.append("hook"))
+
+
+@pytest.mark.parametrize("cls", [Known, WithProperty, WithOtherLayer, WithNumber, WithHook])
+def test_no_other_code_of_a_model_is_run(cls):
+    model = cls().eval()
+    SEEN.clear()
+    torch_dnnl.convert(model, fuse=True)
+    assert SEEN == []
+
+
 def test_sources_that_are_no_sources(monkeypatch):
     """A function whose file says something else, or nothing that can be parsed."""
     import linecache
