@@ -1,11 +1,13 @@
 """Prints what the compiler made of each CUDA kernel, as the table of docs/cuda.md. Needs no GPU.
 
-    python tools/cuda_kernel_table.py build/cuda/torch_dnnl/_cuda.so [object ...]
+    python tools/cuda_kernel_table.py FILE ...           # of libraries or objects
+    python tools/cuda_kernel_table.py --write FILE ...   # into docs/cuda.md: `make cuda-table`
 
 The instances of a kernel template that agree in their first argument, mostly the element type, are
 one row. cuobjdump comes with the CUDA toolkit, and with the Triton that torch installs.
 """
 
+import argparse
 import importlib.util
 import os
 import re
@@ -15,6 +17,9 @@ import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
+
+PAGE = Path(__file__).parents[1] / "docs" / "cuda.md"
+BEGIN, END = "<!-- kernels: begin -->\n", "<!-- kernels: end -->"
 
 
 def find_cuobjdump() -> str:
@@ -109,21 +114,34 @@ def cells_of(group: list[Kernel]) -> list[str]:
     ]
 
 
-def main() -> None:
-    kernels = [item for path in sys.argv[1:] for item in read(path).items()]
+def table_of(paths: list[str]) -> str:
+    kernels = [item for path in paths for item in read(path).items()]
     rows = rows_of([name for (_, name), _ in kernels])
     groups: dict[tuple[str, str], list[Kernel]] = defaultdict(list)
     for ((arch, _), kernel), row in zip(kernels, rows, strict=True):
         groups[row, arch].append(kernel)
     archs = sorted({arch for _, arch in groups})
-    print(f"Where they differ, {' / '.join(archs)}.\n")
     columns = ("Kernel", "Instances", "Instructions", "Registers", "Stack", "Local accesses")
     columns += ("Static shared", "Widest load, store", "Matrix instruction")
-    print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
+    lines = [f"Where they differ, {' / '.join(archs)}.", ""]
+    lines += ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for row in sorted({row for row, _ in groups}):
         of_archs = [cells_of(groups[row, arch]) for arch in archs if (row, arch) in groups]
         cells = [" / ".join(dict.fromkeys(cells)) for cells in zip(*of_archs, strict=True)]
-        print("| " + " | ".join([f"`{row}{'>' * row.count('<')}`", *cells]) + " |")
+        lines.append("| " + " | ".join([f"`{row}{'>' * row.count('<')}`", *cells]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="+", help="libraries or objects")
+    parser.add_argument("--write", action="store_true", help=f"the table into {PAGE.name}")
+    options = parser.parse_args()
+    table = table_of(options.files)
+    print(table, end="")
+    if options.write:
+        before, _, rest = PAGE.read_text().partition(BEGIN)
+        PAGE.write_text(f"{before}{BEGIN}{table}{END}{rest.partition(END)[2]}")
 
 
 if __name__ == "__main__":

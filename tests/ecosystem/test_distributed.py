@@ -75,9 +75,11 @@ def test_rules_are_there_in_any_order_of_imports(order):
 
 
 def train(processes, *options):
+    """What the first process prints. Only where one is killed, they are started again."""
     result = python(
         *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)),
-        *("--max-restarts", "1", EXAMPLE, "--batch", "4", "--size", "48", *options),
+        *("--max-restarts", str(int("--kill" in options)), EXAMPLE),
+        *("--batch", "4", "--size", "48", *options),
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout

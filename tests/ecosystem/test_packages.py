@@ -14,6 +14,7 @@ from pathlib import Path
 import packages
 import pytest
 import torch
+from library_files import check_memory_and_folders, check_symbols
 from paths import ROOT
 
 import torch_dnnl
@@ -121,6 +122,17 @@ def test_wheel_is_what_its_record_says(wheel):
                 content = files.read(name)
                 sha = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
                 assert (digest, int(size)) == (f"sha256={sha.decode()}", len(content)), name
+
+
+def test_libraries_of_the_wheel(wheel, tmp_path):
+    """auditwheel may have rewritten what the loader is asked for."""
+    with zipfile.ZipFile(wheel) as files:
+        libraries = [name for name in files.namelist() if name.endswith(".so")]
+        for name in libraries:
+            path = files.extract(name, tmp_path)
+            check_memory_and_folders(path)
+            check_symbols(path)
+    assert len(libraries) >= 3
 
 
 def test_index_can_show_the_description(wheel, sdist):
