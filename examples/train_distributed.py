@@ -292,7 +292,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print_bytes(args)
     else:
         train(args)
-    # Together: who leaves first would break connections that others still send and receive by.
+    # Together: who leaves first would break connections that others still send and receive by. And
+    # Gloo's threads let go of their tensors meanwhile; a process that ends before may be aborted.
     barrier(store, dist.get_world_size(), "end")
     dist.destroy_process_group()
 
