@@ -213,17 +213,23 @@ inline Ints to_limited_ints(Floats x, float high) {
   return to_ints(x == x ? limited : Floats{});
 }
 
-// kCount: 2 or, for types of one byte, 4 vectors make whole registers. kFitInts, for AVX2 and
-// AVX-512: what becomes an integer of a byte is NaN or within int32, and saturates when it is
-// packed.
-template <bool kFitInts = false, class T, int kCount>
+// What is known of floats before they are stored. kIntegers: their bits are those of integers,
+// which saturate when they are packed into bytes.
+enum class Known { kNothing, kNotNan, kIntegers };
+
+// kCount: 2 or, for types of one byte, 4 vectors make whole registers. kIntegers is for bytes, with
+// AVX2 and AVX-512.
+template <Known kKnown = Known::kNothing, class T, int kCount>
 C10_ALWAYS_INLINE void narrow(const Floats (&x)[kCount], T* to, bool streamed) {
+  const auto canonical = [](Floats v) __attribute__((always_inline)) {
+    return kKnown == Known::kNotNan ? v : canonical_nan(v);
+  };
   if constexpr (std::is_same_v<T, float>) {
     for (int k = 0; k < kCount; k++)
-      store_all(canonical_nan(x[k]), to + k * kWidth, streamed);
+      store_all(canonical(x[k]), to + k * kWidth, streamed);
   } else if constexpr (std::is_same_v<T, double>) {
     for (int i = 0; i < kCount * kWidth; i++)
-      to[i] = static_cast<double>(canonical_nan(x[i / kWidth])[i % kWidth]);
+      to[i] = static_cast<double>(canonical(x[i / kWidth])[i % kWidth]);
   } else if constexpr (std::is_same_v<T, int32_t>) {
     for (int k = 0; k < kCount; k++) {
       const Ints ints = to_limited_ints(x[k], 0x1.fffffep30f);
@@ -234,14 +240,14 @@ C10_ALWAYS_INLINE void narrow(const Floats (&x)[kCount], T* to, bool streamed) {
     Ints words[kCount];
     for (int k = 0; k < kCount; k++) {
       // Rounding does not carry out of a canonical NaN.
-      const Ints bits = Ints(canonical_nan(x[k]));
+      const Ints bits = Ints(canonical(x[k]));
       words[k] = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
     }
     for (int k = 0; k < kCount; k += 2)
       store(pack_words(words[k], words[k + 1]), to + k * kWidth, streamed);
   } else if constexpr (std::is_same_v<T, c10::Half>) {
     for (int k = 0; k < kCount; k += 2) {
-      const auto halves = pack_halves(canonical_nan(x[k]), canonical_nan(x[k + 1]));
+      const auto halves = pack_halves(canonical(x[k]), canonical(x[k + 1]));
       store(halves, to + k * kWidth, streamed);
     }
   } else {
@@ -252,8 +258,8 @@ C10_ALWAYS_INLINE void narrow(const Floats (&x)[kCount], T* to, bool streamed) {
         codes[k] = narrow_float8<3, 7>(x[k], 448.0f);
       else if constexpr (std::is_same_v<T, c10::Float8_e5m2>)
         codes[k] = narrow_float8<2, 15>(x[k], 57344.0f);
-      else if constexpr (kFitInts)
-        codes[k] = to_ints(x[k]) & (std::is_signed_v<T> ? x[k] == x[k] : all(-1));
+      else if constexpr (kKnown == Known::kIntegers)
+        codes[k] = Ints(x[k]);
       else if constexpr (std::is_same_v<T, uint8_t>)
         codes[k] = to_ints(at_most(positive(x[k]), all(255.0f)));
       else

@@ -35,18 +35,18 @@ struct Block {
       ((vector[k] = f(vector[k], k)), ...);
     }(std::make_integer_sequence<int, kVectors>());
   }
-  template <bool kFitInts = false, class T>
+  template <Known kKnown = Known::kNothing, class T>
   C10_ALWAYS_INLINE void store(T* to, bool streamed) const {
     [&]<int... k>(std::integer_sequence<int, k...>) __attribute__((always_inline)) {
       const Floats copy[] = {vector[k]...};
-      narrow<kFitInts>(copy, to, streamed);
+      narrow<kKnown>(copy, to, streamed);
     }(std::make_integer_sequence<int, kVectors>());
   }
 };
 
 class FloatRow {
  public:
-  static constexpr bool kFitInts = false; // what is computed, as narrow() has it
+  static constexpr Known kResult = Known::kNothing;
 
   FloatRow(const RowArgs<float>& s, int64_t row)
       : beta_(s.beta), round_before_zero_point_(s.round_before_zero_point) {
@@ -97,12 +97,15 @@ class FloatRow {
 // Dequantization and quantization by numbers, in registers. What is not there is a
 // number that changes nothing, zeros' signs included.
 struct Dequantize {
-  static constexpr bool kFitInts = false;
+  static constexpr Known kResult = Known::kNotNan;
   Floats zero_point, scale;
 
   template <class B>
   C10_ALWAYS_INLINE void compute(int64_t /*begin*/, B& x) const {
     x.update([&](Floats v, int) { return scale * (v - zero_point); });
+  }
+  static bool is_exact(float scale, float zero_point) {
+    return std::isfinite(scale) && std::fabs(zero_point) < 0x1p100f; // no difference is infinite
   }
 };
 
@@ -147,20 +150,38 @@ class DivideBy {
 
 template <class Dst>
 class Quantize {
+  static constexpr bool kToIntegers = DivideBy::kLimits && sizeof(Dst) == 1;
+
  public:
-  static constexpr bool kFitInts = DivideBy::kLimits && sizeof(Dst) == 1;
+  static constexpr Known kResult = kToIntegers ? Known::kIntegers : Known::kNothing;
 
   Quantize(float scale, float zero_point, bool round_before_zero_point)
       : divide_(scale, kLargest),
         zero_point_(all(zero_point)),
-        round_before_zero_point_(round_before_zero_point) {}
+        round_before_zero_point_(round_before_zero_point) {
+    // Codes that are NaN's, the least int32, stay below all bytes.
+    const bool is_integer = zero_point == std::nearbyint(zero_point) &&
+        std::fabs(zero_point) < 0x1p22f && (std::is_signed_v<Dst> || zero_point >= 0);
+    adds_integers_ = kToIntegers && round_before_zero_point && is_integer;
+    integer_zero_point_ = all(adds_integers_ ? static_cast<int32_t>(zero_point) : 0);
+  }
 
   template <class B>
   C10_ALWAYS_INLINE void compute(int64_t /*begin*/, B& x) const {
     x.update([&](Floats v, int) { return divide_(v); });
+    if (adds_integers_) {
+      // The conversion rounds, so that no other instruction has to.
+      x.update([&](Floats v, int) { return code(v, to_ints(v) + integer_zero_point_); });
+      return;
+    }
     if (round_before_zero_point_)
       x.update([&](Floats v, int) { return round_even(v); });
-    x.update([&](Floats v, int) { return v + zero_point_; });
+    x.update([&](Floats v, int) {
+      v += zero_point_;
+      if constexpr (kToIntegers)
+        return code(v, to_ints(v));
+      return v;
+    });
   }
   static bool is_exact(float scale, float zero_point) {
     return DivideBy::is_exact(scale) && std::fabs(zero_point) <= kLargest / 2;
@@ -170,13 +191,20 @@ class Quantize {
   // Larger quotients saturate, whatever the zero point is; of bytes, within the range of int32.
   static constexpr float kLargest = sizeof(Dst) == 1 ? 0x1p30f : 0x1p40f;
 
+  // NaN's is 0; of unsigned bytes, to which it saturates.
+  static C10_ALWAYS_INLINE Floats code(Floats v, Ints integer) {
+    return Floats(std::is_signed_v<Dst> ? (v == v ? integer : Ints{}) : integer);
+  }
+
   DivideBy divide_;
   Floats zero_point_;
-  bool round_before_zero_point_;
+  Ints integer_zero_point_;
+  bool round_before_zero_point_, adds_integers_;
 };
 
+template <Known kKnown>
 struct Nothing {
-  static constexpr bool kFitInts = false;
+  static constexpr Known kResult = kKnown;
 
   template <class B>
   C10_ALWAYS_INLINE void compute(int64_t /*begin*/, B& /*x*/) const {}
@@ -226,7 +254,7 @@ run_row(const Arithmetic& arithmetic, const Src& src, Dst* to, const RowArgs<flo
     Block<kVectors> x;
     src.load(i, x);
     arithmetic.compute(i, x);
-    x.template store<Arithmetic::kFitInts>(to + i, is_streamed);
+    x.template store<Arithmetic::kResult>(to + i, is_streamed);
   };
   for (int64_t i = 0; i < run; i += kBlock)
     run_block(std::min(i, run - kBlock));
@@ -274,31 +302,33 @@ void run_rows(const RowArgs<float>& s) {
     // Only the conversion. No more vectors than fill a register in the end: loads and stores that
     // alternate are faster than many loads and then many stores.
     constexpr int kFew = sizeof(Dst) == 1 ? 4 : 2;
-    const auto nothing = [](int64_t) { return Nothing{}; };
     if constexpr (!std::is_integral_v<Dst>) { // integers are not converted to others in float32
       if (from_integers)
-        return run_typed_rows<kFew, Dst>(Integers{}, s, nothing);
+        return run_typed_rows<kFew, Dst>(
+            Integers{}, s, [](int64_t) { return Nothing<Known::kNotNan>{}; });
     }
-    return run_typed_rows<kFew, Dst>(Floats32{}, s, nothing);
+    return run_typed_rows<kFew, Dst>(
+        Floats32{}, s, [](int64_t) { return Nothing<Known::kNothing>{}; });
   }
+  const auto is_exact = [&](Array scale, Array zero_point, auto of_numbers) {
+    if (!is_number(scale) || !is_number(zero_point))
+      return false;
+    bool result = true;
+    for (int64_t row = 0; row < s.rows; row++)
+      result &= of_numbers(number(scale, row, 1.0f), number(zero_point, row, 0.0f));
+    return result;
+  };
   if constexpr (std::is_integral_v<Dst>) {
-    const auto is_exact = [&] {
-      bool result = true;
-      for (int64_t row = 0; row < s.rows; row++) {
-        const float zero_point = number(kDstZeroPoint, row, -0.0f);
-        result &= Quantize<Dst>::is_exact(number(kDstScale, row, 1.0f), zero_point);
-      }
-      return result;
-    };
-    if (!from_integers && !has_src_side && !has_sum && is_number(kDstScale) &&
-        is_number(kDstZeroPoint) && is_exact()) {
+    if (!from_integers && !has_src_side && !has_sum &&
+        is_exact(kDstScale, kDstZeroPoint, Quantize<Dst>::is_exact)) {
       return run_typed_rows<kVectors, Dst>(Floats32{}, s, [&](int64_t row) {
         const float scale = number(kDstScale, row, 1.0f);
         return Quantize<Dst>(scale, number(kDstZeroPoint, row, -0.0f), s.round_before_zero_point);
       });
     }
   } else if (
-      from_integers && !has_dst_side && !has_sum && is_number(kScale) && is_number(kSrcZeroPoint)) {
+      from_integers && !has_dst_side && !has_sum &&
+      is_exact(kScale, kSrcZeroPoint, Dequantize::is_exact)) {
     return run_typed_rows<kVectors, Dst>(Integers{}, s, [&](int64_t row) {
       return Dequantize{all(number(kSrcZeroPoint, row, 0.0f)), all(number(kScale, row, 1.0f))};
     });

@@ -1,6 +1,7 @@
 #include "reorder/cpu/transpose/transposed_tile.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/cpu/stream.h"
 #include "core/cpu/transpose.h"
@@ -93,6 +94,13 @@ void choose_extents(const Box& box, int64_t budget, TransposePlan& plan) {
     outermost = std::min(outermost, std::max<int64_t>(limit / inner, 1));
   };
   cut(plan.rows, std::max(kManyRows, budget / product(plan.columns, plan.extents)));
+  // Where no tile ends within a line of dst, each line is written once.
+  int64_t& outermost = plan.extents[plan.rows.back()];
+  const int64_t inner_bytes =
+      product(plan.rows, plan.extents) / outermost * plan.group * plan.moved_size;
+  const int64_t whole_lines = kCacheLine / std::gcd(inner_bytes, kCacheLine);
+  if (outermost > whole_lines && outermost < box.axes[plan.rows.back()].extent)
+    outermost -= outermost % whole_lines;
   cut(plan.columns, std::max(kEnough, budget / product(plan.rows, plan.extents)));
 }
 
