@@ -18,6 +18,7 @@ a run that is started again, by hand or by torchrun after a process died, goes o
 import argparse
 import os
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -29,7 +30,6 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.elastic.utils.store import barrier
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import (
@@ -261,14 +261,13 @@ def restarts() -> str:
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
-def start_process_group() -> dist.Store:
-    """Of the processes that torchrun started, with what they write down for each other."""
+def start_process_group() -> None:
+    """Of the processes that torchrun started."""
     timeout = timedelta(seconds=60)
     # The store outlives them: what those of the last start wrote there is not for these.
     store, rank, world = next(rendezvous("env://", timeout=timeout))
     store = dist.PrefixStore(f"start {restarts()}", store)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timeout)
-    return store
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -286,17 +285,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--kill", help="RANK:STEP, to see that training goes on after a restart")
     parser.add_argument("--bytes", action="store_true", help="count what is exchanged, and stop")
     args = parser.parse_args(arguments)
-    store = start_process_group()
+    start_process_group()
     torch.set_num_threads(1)
     if args.bytes:
         print_bytes(args)
     else:
         train(args)
-    # Together: who leaves first would break connections that others still send and receive by. And
-    # Gloo's threads let go of their tensors meanwhile; a process that ends before may be aborted.
-    barrier(store, dist.get_world_size(), "end")
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main()
+    # Without Python's end: torch's caches keep meshes, and these Gloo's threads. One that lets go
+    # of its last tensor while Python ends aborts the process (pytorch/pytorch#179291).
+    sys.stdout.flush()
+    os._exit(0)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+from pathlib import Path
 
 import pytest
 import torch
@@ -45,10 +46,10 @@ def test_a_mesh_computes_what_one_process_does(mesh_shape, case):
     assert errors_on(mesh_shape)[case] is None
 
 
-def python(*command):
+def python(*command, **environment):
     return subprocess.run(
         [sys.executable, *command],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
         timeout=240,
@@ -74,12 +75,13 @@ def test_rules_are_there_in_any_order_of_imports(order):
     assert result.returncode == 0, result.stderr
 
 
-def train(processes, *options):
+def train(processes, *options, **environment):
     """What the first process prints. Only where one is killed, they are started again."""
     result = python(
         *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)),
         *("--max-restarts", str(int("--kill" in options)), EXAMPLE),
         *("--batch", "4", "--size", "48", *options),
+        **environment,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
@@ -113,6 +115,16 @@ def test_training_goes_on_after_a_process_died(tmp_path):
     output = train(2, *options, "--checkpoints", str(tmp_path))
     assert "going on after 6 steps" in output
     assert losses(output) == through[6:]
+
+
+def test_late_threads_end_no_process(tmp_path):
+    """Where the example ends as Python does, about every other run fails here."""
+    library = str(tmp_path / "late_threads.so")
+    source = str(Path(__file__).parent / "late_threads.cpp")
+    compiler = os.environ.get("CXX", "g++")
+    subprocess.run([compiler, "-shared", "-fPIC", source, "-o", library, "-ldl"], check=True)
+    output = train(2, "--parallel", "fsdp", "--steps", "1", LD_PRELOAD=library)
+    assert [step for step, _ in losses(output)] == [0]
 
 
 def test_exchanged_bytes_are_those_of_the_formula():

@@ -126,7 +126,11 @@ def test_planted_mistake_is_found(name):
 
 @pytest.mark.sanitizer
 def test_a_cache_without_its_lock_is_found():
-    done = run_busy_threads("thread", UNLOCKED)
+    """Threads have to meet within a few instructions: on two cores they do not in every run."""
+    for _ in range(5):
+        done = run_busy_threads("thread", UNLOCKED)
+        if done.returncode != 0:
+            break
     assert done.returncode != 0 and re.search(RACE, done.stderr), done.stderr[-5000:]
 
 

@@ -170,8 +170,11 @@ class Quantize {
   C10_ALWAYS_INLINE void compute(int64_t /*begin*/, B& x) const {
     x.update([&](Floats v, int) { return divide_(v); });
     if (adds_integers_) {
-      // The conversion rounds, so that no other instruction has to.
-      x.update([&](Floats v, int) { return code(v, to_ints(v) + integer_zero_point_); });
+      // The conversion rounds, so that no other instruction has to. What becomes of NaN may wrap.
+      using Sums = Register<uint32_t>;
+      x.update([&](Floats v, int) {
+        return code(v, Ints(Sums(to_ints(v)) + Sums(integer_zero_point_)));
+      });
       return;
     }
     if (round_before_zero_point_)
