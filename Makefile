@@ -174,8 +174,8 @@ OWN_ARCH := import torch; \
   torch.cuda.is_available() or exit(f"make gpu: torch {torch.__version__} sees no GPU"); \
   a, b = torch.cuda.get_device_capability(); print(f"{a}.{b}" + "a" * (a >= 9))
 gpu-build: $(VENV)/.torch
-	arch=$(GPU_ARCH); arch=$${arch:-$$($(PY) -c '$(OWN_ARCH)')}; \
-	TORCH_DNNL_CUDA=1 TORCH_DNNL_CPU=default TORCH_CUDA_ARCH_LIST=$$arch \
+	arch="$(GPU_ARCH)"; arch=$${arch:-$$($(PY) -c '$(OWN_ARCH)')}; \
+	TORCH_DNNL_CUDA=1 TORCH_DNNL_CPU=default TORCH_CUDA_ARCH_LIST="$$arch" \
 	  $(PY) setup.py -q egg_info build_ext --inplace $(BRIEF)
 
 gpu-10 gpu-test gpu-memcheck $(GPU_BENCHES): export PYTHONPATH := $(CURDIR)
