@@ -81,8 +81,7 @@ class Epilogue {
 
   // Whether there is nothing to do but to round and store.
   bool is_empty() const {
-    return p_.activation == Activation::none && p_.residual == nullptr &&
-        p_.preactivation == nullptr;
+    return p_.activation == Activation::none && is_clamp();
   }
 
   // Whether there is nothing else to do but to keep sums within bounds.
