@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +33,11 @@ def find_cuobjdump() -> str:
     return found or sys.exit("cuobjdump is not found: put that of the CUDA toolkit on PATH")
 
 
+MATRIX = {"HMMA", "IMMA", "DMMA", "HGMMA"}
+INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)([^;]*)")
+PRODUCTS = {"FFMA", "DFMA", "IDP"}
+
+
 @dataclass
 class Kernel:
     registers: int = 0
@@ -43,9 +49,15 @@ class Kernel:
     store: int = 0
     matrix: set[str] = field(default_factory=set)
     asynchronous: bool = False  # copies from global to shared memory
+    names: list[tuple[int, str]] = field(default_factory=list)  # with their addresses
+    loops: list[tuple[int, int]] = field(default_factory=list)  # first and last address
 
-    def add(self, instruction: str) -> None:
+    def add(self, address: int, instruction: str, operands: str) -> None:
         name, *suffixes = instruction.split(".")
+        self.names.append((address, sys.intern(name)))
+        to = re.search(r"0x([0-9a-f]+)\s*$", operands) if name == "BRA" else None
+        if to and int(to[1], 16) < address:
+            self.loops.append((int(to[1], 16), address))
         width = next((int(s) for s in suffixes if s in ("64", "128")), 32)
         width = next((int(s[1:]) for s in suffixes if s in ("U8", "S8", "U16", "S16")), width)
         self.instructions += name != "NOP"
@@ -55,8 +67,21 @@ class Kernel:
         if name in ("STG", "ST"):
             self.store = max(self.store, width)
         self.asynchronous |= name == "LDGSTS"
-        if name in ("HMMA", "IMMA", "DMMA", "HGMMA"):
+        if name in MATRIX:
             self.matrix.add(instruction)
+
+    def warps(self) -> int:
+        """That a multiprocessor has registers for, of 64 that it can have."""
+        return min(64, 65536 // (32 * -(-max(self.registers, 1) // 8) * 8))
+
+    def of_a_product(self) -> float | None:
+        """Instructions for each product, in the shortest loop of those with the most products."""
+        products = MATRIX if self.matrix else PRODUCTS
+        best = (0, 0)  # products, and less the instructions
+        for first, last in self.loops:
+            body = [name for address, name in self.names if first <= address <= last]
+            best = max(best, (sum(name in products for name in body), -len(body)))
+        return -best[1] / best[0] if best[0] else None
 
 
 def read(path: str) -> dict[tuple[str, str], Kernel]:
@@ -72,12 +97,14 @@ def read(path: str) -> dict[tuple[str, str], Kernel]:
             elif found := re.match(r"\s*Function\s*:?\s*(\w+):?", line):
                 name = found[1]
                 # A kernel of an inline function is in several objects, and listed as often.
-                kernels[arch, name].instructions = kernels[arch, name].local = 0
+                listed = kernels[arch, name]
+                listed.instructions = listed.local = 0
+                listed.names, listed.loops = [], []
             elif found := re.match(r"\s*REG:(\d+) STACK:(\d+) SHARED:(\d+)", line):
                 kernel = kernels[arch, name]
                 kernel.registers, kernel.stack, kernel.shared = map(int, found.groups())
-            elif found := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)", line):
-                kernels[arch, name].add(found[1])
+            elif found := INSTRUCTION.match(line):
+                kernels[arch, name].add(int(found[1], 16), found[2], found[3])
     return kernels
 
 
@@ -98,16 +125,19 @@ def rows_of(names: list[str]) -> list[str]:
     return rows
 
 
-def span(numbers: list[int]) -> str:
-    low, high = min(numbers), max(numbers)
-    return str(low) if low == high else f"{low} to {high}"
+def span(numbers: Iterable[float]) -> str:
+    texts = [f"{n:.1f}" if isinstance(n, float) else str(n) for n in sorted(numbers)]
+    return " to ".join(dict.fromkeys([*texts[:1], *texts[-1:]]))
 
 
 def cells_of(group: list[Kernel]) -> list[str]:
     numbers = ("instructions", "registers", "stack", "local", "shared")
+    of_products = [ratio for kernel in group if (ratio := kernel.of_a_product()) is not None]
     return [
         str(len(group)),
         *(span([getattr(kernel, name) for kernel in group]) for name in numbers),
+        span([kernel.warps() for kernel in group]),
+        span(of_products),
         f"{max(k.load for k in group)}, {max(k.store for k in group)}"
         + (" (LDGSTS)" if any(k.asynchronous for k in group) else ""),
         ", ".join(sorted(set().union(*(k.matrix for k in group)))),
@@ -122,7 +152,8 @@ def table_of(paths: list[str]) -> str:
         groups[row, arch].append(kernel)
     archs = sorted({arch for _, arch in groups})
     columns = ("Kernel", "Instances", "Instructions", "Registers", "Stack", "Local accesses")
-    columns += ("Static shared", "Widest load, store", "Matrix instruction")
+    columns += ("Static shared", "Warps", "For each product", "Widest load, store")
+    columns += ("Matrix instruction",)
     lines = [f"Where they differ, {' / '.join(archs)}.", ""]
     lines += ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for row in sorted({row for row, _ in groups}):

@@ -31,6 +31,7 @@ DENSE, DENSE_KERNELS = "conv/cuda/dense/bfloat16.cu", "conv/cuda/dense/kernels.h
 NXC, NCX = "conv/cuda/depthwise/nxc.cu", "conv/cuda/depthwise/ncx.cu"
 WEIGHTS = "conv/cuda/depthwise/weights_gradient.cu"
 GATHER = "conv/cuda/shared/gather.h"
+PLACES, PIXELS = "conv/cuda/dense/dense.cu", "conv/cuda/shared/pixels.h"
 QUANTIZED = "conv/cuda/quantized/dense.cu"
 WORDS, QUANTIZED_END = "conv/cuda/quantized/depthwise.cu", "conv/cuda/quantized/epilogue.h"
 RESAMPLE_TESTS = ("resample_kernels", "float32 and (x2 or x5 or x0.5)")
@@ -167,6 +168,14 @@ MISTAKES = {
         ),
         *(None, WRONG, DENSE_TESTS),
     ),
+    "convolution, dense: one channel of a packed image more": (
+        Mistake(PLACES, PIXELS, "first + e < image.channels", "first + e <= image.channels"),
+        *("address", OVERRUN, DENSE_TESTS),
+    ),
+    "convolution, dense: packed groups in one place": (
+        Mistake(PLACES, PIXELS, "(to * groups + group) * chunks", "(to * groups) * chunks"),
+        *(None, WRONG, DENSE_TESTS),
+    ),
     "convolution, quantized, dense: without the barrier before sums are read": (
         mistake_in(
             QUANTIZED,
@@ -189,11 +198,11 @@ MISTAKES = {
         *(None, WRONG, QUANTIZED_TESTS),
     ),
     "convolution, quantized, dense: one channel of the inputs more": (
-        mistake_in(QUANTIZED, "first + e < image.channels ?", "first + e <= image.channels ?"),
+        Mistake(QUANTIZED, PIXELS, "first + e < image.channels ?", "first + e <= image.channels ?"),
         *("address", OVERRUN, QUANTIZED_TESTS),
     ),
     "convolution, quantized, depthwise: the pixel behind the row": (
-        mistake_in(WORDS, "at >= 0 && at < c.src_size[2]", "at >= 0 && at <= c.src_size[2]"),
+        mistake_in(WORDS, "* pixel_columns) < width", "* pixel_columns) <= width"),
         *(None, WRONG, QUANTIZED_TESTS),
     ),
     "convolution, quantized: one output more of a run": (

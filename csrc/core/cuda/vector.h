@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include "core/cuda/launch.h"
 
@@ -26,6 +28,29 @@ template <int n, class T>
 __device__ __forceinline__ void store_vector(T* address, const Vector<T, n>& value) {
   *reinterpret_cast<Vector<T, n>*>(address) = value;
 }
+
+// A vector as words, zeros at first: for what a branch loads or leaves. Of a Vector that comes out
+// of a branch, compilers keep each element of 8 or 16 bits in a register.
+template <class T, int n>
+class PackedVector {
+ public:
+  __device__ __forceinline__ void load(const T* address) {
+    words_ = *reinterpret_cast<const Words*>(address);
+  }
+  __device__ __forceinline__ void set(const Vector<T, n>& vector) {
+    std::memcpy(&words_, &vector, sizeof(vector));
+  }
+  __device__ __forceinline__ Vector<T, n> get() const {
+    Vector<T, n> vector;
+    std::memcpy(&vector, &words_, sizeof(vector));
+    return vector;
+  }
+
+ private:
+  using Word = std::conditional_t<sizeof(T) * n % sizeof(uint32_t) == 0, uint32_t, T>;
+  using Words = Vector<Word, sizeof(T) * n / sizeof(Word)>;
+  Words words_{};
+};
 
 inline bool is_aligned(const void* address, size_t bytes) {
   return reinterpret_cast<uintptr_t>(address) % bytes == 0;

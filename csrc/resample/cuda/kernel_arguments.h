@@ -125,9 +125,10 @@ struct Columns {
     if constexpr (kPixels) {
 #pragma unroll
       for (int k = 0; k < kTaps; k++) {
-        Vector<T, kVector> x{};
+        PackedVector<T, kVector> loaded;
         if (kHalves || k < count)
-          x = load_vector<kVector>(line + offset[0][k]);
+          loaded.load(line + offset[0][k]);
+        const auto x = loaded.get();
 #pragma unroll
         for (int v = 0; v < kVector; v++)
           part[v] += weight[0][k] * static_cast<W>(x.at[v]);

@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads)
   const T* src = static_cast<const T*>(args.src) + at.src + planes.first * args.src_stride[2];
   T* dst = static_cast<T*>(args.dst) + at.dst + at.column * kVector;
 
-  Vector<T, kVector> out;
+  PackedVector<T, kVector> out;
   int32_t held = -1;
   for (int32_t y = at.begin; y < at.end; y++) {
     const Taps<float> rows = args.tables.row(args.tables.h, y);
@@ -73,14 +73,16 @@ __global__ void __launch_bounds__(kThreads)
       held = rows.first;
       const T* line = src + rows.first * args.src_stride[3];
       if constexpr (kPixels) {
-        out = load_vector<kVector>(line + columns.offset[0][0]);
+        out.load(line + columns.offset[0][0]);
       } else {
+        Vector<T, kVector> elements;
 #pragma unroll
         for (int v = 0; v < kVector; v++)
-          out.at[v] = line[columns.offset[v][0]];
+          elements.at[v] = line[columns.offset[v][0]];
+        out.set(elements);
       }
     }
-    Vector<T, kVector> filled = out;
+    Vector<T, kVector> filled = out.get();
     if (args.has_empty_rows)
       fill_empty(args, columns, is_empty, filled);
     store_vector<kVector>(dst + y * args.dst_stride[3], filled);

@@ -1,7 +1,11 @@
 // Dense convolution: which problems it takes, and how they become matrix products.
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
 #include <optional>
 
 #include "conv/cuda/kernels.h"
+#include "conv/cuda/shared/plan.h"
 #include "conv/cuda/shared/prepare.h"
 #include "core/cuda/vector.h"
 #include "core/dispatch.h"
@@ -9,12 +13,71 @@
 namespace torch_dnnl::cuda {
 namespace {
 
+#ifdef TORCH_DNNL_CUDA_ON_HOST
+constexpr int64_t kLaunchCycles = 0; // so that small problems have packed images
+#else
+constexpr int64_t kLaunchCycles = 4000;
+#endif
+
+// What reading by elements costs more than reading by chunks, in cycles of the whole GPU: some 9
+// instructions for each (620 for a stage of 128 x 32 of NCX in bfloat16, and 334 for one of NXC;
+// sm_90a), of which a multiprocessor issues those of 128 threads a cycle.
+int64_t cycles_of_elements(int64_t elements) {
+  return elements * 9 / (128 * kMultiprocessors);
+}
+
+template <class T>
+int64_t cycles_of_packing(const ImageView& image, const ConvProblem& p) {
+  const int64_t pixels = p.n * p.groups * product(image.size);
+  const int64_t elements = pixels * (image.channels + round_up(image.channels, kChunk<T>));
+  return elements * int64_t(sizeof(T)) / kBytesPerCycle + kLaunchCycles;
+}
+
+// How many elements of both images a product reads, those of the straight one for gradients of
+// weights alone. Tiles have at most so many columns; of gradients of weights in elements, rows too.
+template <class T>
+int64_t elements_read(const DenseProblem& d) {
+  const ConvProblem& p = d.conv;
+  const int64_t pixels = p.n * p.groups * product(d.straight.size);
+  const int64_t columns = product(p.kernel) * d.padded_channels / product(d.residues);
+  if (p.pass != ConvPass::backward_weights)
+    return pixels * columns * ceil_div(d.straight.channels, 128);
+  constexpr int64_t tile = 64;
+  const int64_t channels = d.straight.channels;
+  return pixels * (columns * ceil_div(channels, tile) + channels * ceil_div(columns, tile));
+}
+
+// Packs images whose elements would be read one by one, if they are read often. Straight channels
+// are not padded where those of another group follow: the product counts those that it writes.
+template <class T>
+c10::SmallVector<Scratch, 2> place_images(DenseProblem& d) {
+  const ConvProblem& p = d.conv;
+  c10::SmallVector<ImageView*, 2> images;
+  for (ImageView* image : {&d.gathered, &d.straight}) {
+    const bool is_read = image == &d.gathered || p.pass == ConvPass::backward_weights;
+    if (is_read && !has_chunks<T>(*image, p.n))
+      images.push_back(image);
+  }
+  int64_t cycles = 0;
+  for (const ImageView* image : images)
+    cycles += cycles_of_packing<T>(*image, p);
+  const bool can = std::all_of(images.begin(), images.end(), [&](const ImageView* image) {
+    const bool is_padded = image->channels % kChunk<T> != 0;
+    return can_pack<T>(*image, p.groups) && !(image == &d.straight && is_padded && p.groups > 1);
+  });
+  c10::SmallVector<Scratch, 2> packed;
+  if (can && cycles < cycles_of_elements(elements_read<T>(d)))
+    for (ImageView* image : images)
+      packed.push_back(pack_pixels<T>(*image, p.n, p.groups));
+  return packed;
+}
+
 template <class T>
 void run(const ConvProblem& p) {
   DenseProblem d = make_problem<T>(p);
-  std::optional<Scratch> packed;
+  std::optional<Scratch> weights;
   if (p.pass != ConvPass::backward_weights)
-    packed = place_weights<T>(d);
+    weights = place_weights<T>(d);
   d.stores_whole = has_chunks<T>(d.straight, p.n);
   if (p.preactivation != nullptr) // has the strides of the straight image
     d.stores_whole &= is_aligned(p.preactivation, kWidestAccess);
@@ -23,8 +86,11 @@ void run(const ConvProblem& p) {
     d.stores_whole &=
         has_chunks<T>(make_image(p.residual, p.residual_stride, size, d.straight.channels), p.n);
   }
+  const int channels = d.straight.channels;
+  const auto images = place_images<T>(d);
   const bool vectors = has_chunks<T>(d.gathered, p.n) &&
       (p.pass != ConvPass::backward_weights || has_chunks<T>(d.straight, p.n));
+  d.straight.channels = channels; // those that are written
   if constexpr (std::is_same_v<T, float>) {
     if (allows_tf32())
       return run_dense_product<T, true>(d, vectors);

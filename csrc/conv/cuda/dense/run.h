@@ -32,7 +32,6 @@ constexpr bool kWeightsByElements = S::m * S::n <= 64 * 64;
 template <class T, class S, bool tensor_cores>
 DensePlan plan_weights(const DenseProblem& p, bool vectors) {
   using Sum = typename SumsOf<T, S, true, tensor_cores>::Sum;
-  constexpr int64_t kBytesPerCycle = 2800; // of the whole memory
   constexpr int64_t kMostSplits = 512;
   constexpr int64_t kMostPixels = 16384; // sums of more lose too many bits of float32
   constexpr int64_t kFewestBlocks = 2 * kStages;

@@ -95,11 +95,11 @@ __device__ void stage_vectors(
     const T* from = in + plane * t.in_plane + row * p.in_stride[3] + w * p.in_stride[4];
     float* to = shared + first * t.pitch + v * n;
     for (int line = first; line < lines; line += kLoads * t.lines_at_once) {
-      Vector<T, n> vectors[kLoads] = {};
+      PackedVector<T, n> vectors[kLoads];
 #pragma unroll
       for (int i = 0; i < kLoads; i++) {
         if (is_inside && line + i * t.lines_at_once < lines)
-          vectors[i] = load_vector<n>(from);
+          vectors[i].load(from);
         from += step;
         row += step_rows;
         if (row >= t.in_rows) {
@@ -111,12 +111,13 @@ __device__ void stage_vectors(
       for (int i = 0; i < kLoads; i++) {
         if (line + i * t.lines_at_once < lines) {
           constexpr int kStored = std::min(n, 4);
+          const auto vector = vectors[i].get();
 #pragma unroll
           for (int begin = 0; begin < n; begin += kStored) {
             Vector<float, kStored> floats;
 #pragma unroll
             for (int e = 0; e < kStored; e++)
-              floats.at[e] = static_cast<float>(vectors[i].at[begin + e]);
+              floats.at[e] = static_cast<float>(vector.at[begin + e]);
             store_vector(to + begin, floats);
           }
         }

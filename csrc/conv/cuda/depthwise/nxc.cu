@@ -86,7 +86,8 @@ __device__ void stage_weights(
 }
 
 template <class T, int n>
-__device__ __forceinline__ Vector<float, n> as_float(const Vector<T, n>& vector) {
+__device__ __forceinline__ Vector<float, n> as_float(const PackedVector<T, n>& loaded) {
+  const auto vector = loaded.get();
   Vector<float, n> result;
 #pragma unroll
   for (int i = 0; i < n; i++)
@@ -124,14 +125,14 @@ __device__ __forceinline__ void add_row(
         sum[v] += x.at[kMatrix ? i : v] * tap[i].at[v];
   };
   const auto load_if = [&](bool is_inside, int position) {
-    Vector<T, n> vector{};
+    PackedVector<T, n> vector;
     if (is_inside)
-      vector = load_vector<n>(row + position * step);
+      vector.load(row + position * step);
     return vector;
   };
   // A batch of loads is under way before the first one is used.
   if constexpr (Taps::kGeneral) {
-    Vector<T, n> inputs[kOutputs];
+    PackedVector<T, n> inputs[kOutputs];
     bool meets[kOutputs];
 #pragma unroll
     for (int r = 0; r < kOutputs; r++) {
@@ -148,7 +149,7 @@ __device__ __forceinline__ void add_row(
     const int origin = Taps::origin(a, w, part), first = part * Taps::kTaps;
 #pragma unroll
     for (int begin = kFirst; begin <= kLast; begin += kBatch) {
-      Vector<T, n> inputs[kBatch];
+      PackedVector<T, n> inputs[kBatch];
 #pragma unroll
       for (int b = 0; b < kBatch; b++) {
         const int i = begin + b, position = origin + i * t.spacing;

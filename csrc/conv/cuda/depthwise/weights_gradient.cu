@@ -68,34 +68,39 @@ __device__ __forceinline__ void stage(
   const int next_row_to = pitch - area.columns * kLanes;
   const int bottom = area.top + area.rows, right = area.left + area.columns;
   while (h < bottom) {
-    Vector<T, n> values[kLoads] = {};
-    int at[kLoads];
+    PackedVector<T, n> values[kLoads];
+    int count = 0;
 #pragma unroll
     for (int i = 0; i < kLoads; i++) {
-      at[i] = h < bottom ? to : -1;
+      count += h < bottom;
       if (h >= 0 && h < min(bottom, plane.height) && w >= 0 && w < plane.width)
-        values[i] = load_vector<n>(from);
+        values[i].load(from);
       h += static_cast<int>(step_rows);
       w += step_columns;
       from += step;
-      to += step_to;
       if (w >= right) {
         h++;
         w -= area.columns;
         from += next_row;
-        to += next_row_to;
       }
     }
     asm volatile("" ::: "memory"); // else the compiler waits for each load before the next one
 #pragma unroll
     for (int i = 0; i < kLoads; i++) {
-      if (at[i] < 0)
-        continue;
-      Vector<float, n> floats;
+      if (i < count) {
+        const auto vector = values[i].get();
+        Vector<float, n> floats;
 #pragma unroll
-      for (int e = 0; e < n; e++)
-        floats.at[e] = static_cast<float>(values[i].at[e]);
-      store_vector(shared + at[i], floats);
+        for (int e = 0; e < n; e++)
+          floats.at[e] = static_cast<float>(vector.at[e]);
+        store_vector(shared + to, floats);
+      }
+      to += step_to;
+      column += step_columns;
+      if (column >= area.columns) {
+        column -= area.columns;
+        to += next_row_to;
+      }
     }
   }
 }

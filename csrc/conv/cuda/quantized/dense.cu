@@ -65,64 +65,6 @@ __global__ void __launch_bounds__(kExcessThreads) excess_kernel(
         static_cast<int32_t>(static_cast<uint32_t>(zero) * static_cast<uint32_t>(sum));
 }
 
-// Inputs whose channels are not chunks, made so: [n][d][h][w][group][padded channel]. One call per
-// chunk.
-struct PackPixels {
-  DenseProblem p;
-  unsigned char* packed;
-
-  TORCH_DNNL_HD void operator()(int64_t i) const {
-    constexpr int kBytes = kChunk<uint8_t>;
-    const ImageView& image = p.gathered;
-    const int64_t chunks = p.padded_channels / kBytes, groups = p.conv.groups;
-    const int64_t pixels = product(image.size);
-    // Neighbouring threads read what is close in memory: chunks of a pixel, or pixels.
-    const bool pixels_innermost = image.stride[4] < image.stride[1];
-    const int64_t of_chunk = pixels_innermost ? pixels : 1;
-    const int64_t of_pixel = pixels_innermost ? 1 : chunks * groups;
-    const int64_t chunk = position(i, chunks, of_chunk);
-    const int64_t group = position(i, groups, of_chunk * chunks);
-    const int64_t pixel = position(i, pixels, of_pixel);
-    const int64_t n = position(i, p.conv.n, pixels * chunks * groups);
-    const int64_t first = chunk * kBytes;
-    const auto* from = static_cast<const unsigned char*>(image.data) + n * image.stride[0] +
-        (group * image.channels + first) * image.stride[1];
-    int64_t stride = 1;
-    for (int a = 2; a >= 0; a--) {
-      from += position(pixel, image.size[a], stride) * image.stride[2 + a];
-      stride *= image.size[a];
-    }
-    Chunk<uint8_t> bytes;
-#pragma unroll
-    for (int e = 0; e < kBytes; e++)
-      bytes.at[e] = first + e < image.channels ? from[e * image.stride[1]] : 0;
-    const int64_t to = ((n * pixels + pixel) * groups + group) * p.padded_channels + first;
-    *reinterpret_cast<Chunk<uint8_t>*>(packed + to) = bytes;
-  }
-};
-
-// Sets where `d` has its inputs: as they lie, or packed into the scratch that is returned.
-std::optional<Scratch> place_pixels(DenseProblem& d) {
-  ImageView& image = d.gathered;
-  if (has_chunks<uint8_t>(image, d.conv.n))
-    return std::nullopt;
-  const int64_t step = d.conv.groups * d.padded_channels; // from a pixel to the next
-  const int64_t bytes = d.conv.n * product(image.size) * step;
-  Scratch packed(bytes);
-  for_each_element(
-      bytes / kChunk<uint8_t>, PackPixels{d, static_cast<unsigned char*>(packed.data())});
-  image = {
-      packed.data(),
-      {product(image.size) * step,
-       1,
-       image.size[1] * image.size[2] * step,
-       image.size[2] * step,
-       step},
-      {image.size[0], image.size[1], image.size[2]},
-      d.padded_channels};
-  return packed;
-}
-
 template <class S>
 struct SharedMemory {
   // Sums are a row for each pixel or, where pixels are contiguous, for each channel; the pitch lets
@@ -254,13 +196,16 @@ void run_best_shape(
 bool supports_quantized_dense(const QuantizedProblem& q) {
   const ConvProblem& p = q.conv;
   const bool is_empty = p.ic * product(p.kernel) * product(p.src_size) == 0; // sums of nothing
-  return p.n > 0 && !is_empty && has_short_sums(q) && fits(p);
+  return p.n > 0 && !is_empty && has_short_sums(q) && fits(p) &&
+      can_pack<uint8_t>(make_problem<uint8_t>(p).gathered, p.groups);
 }
 
 void run_quantized_dense(const QuantizedProblem& q) {
   DenseProblem d = make_problem<uint8_t>(q.conv);
   const std::optional<Scratch> weights = place_weights<uint8_t>(d);
-  const std::optional<Scratch> pixels = place_pixels(d);
+  std::optional<Scratch> pixels;
+  if (!has_chunks<uint8_t>(d.gathered, q.conv.n))
+    pixels = pack_pixels<uint8_t>(d.gathered, q.conv.n, q.conv.groups);
   Compensation compensation{};
   std::optional<Scratch> of_zero_point;
   const QuantizedScalar& zero_point = q.src_zero_point;

@@ -156,35 +156,43 @@ __global__ void __launch_bounds__(kThreads)
   const uint32_t pads = 0x01010101u * static_cast<unsigned char>(zero_point);
   // [pixel][output channel]; weights: the sums of those that were multiplied
   int32_t sums[kRun][kRun] = {}, weights[kRun] = {};
+  // The last window may be shorter than others.
+  const int64_t channels_left = c.groups * c.ic - first_input;
+  const int words = static_cast<int>(min(int64_t(p.words), ceil_div(channels_left, kWord)));
+  const int64_t word_step = p.channel_runs * kRun; // from the weights of a word to the next
+  const int64_t pixel_step = c.stride[2] * stride[4];
+  const auto pixel_columns = static_cast<int>(c.stride[2]);
+  const auto width = static_cast<unsigned>(c.src_size[2]);
   for (int64_t d = depths.begin; d < depths.end; d++) {
     for (int64_t h = rows.begin; h < rows.end; h++) {
-      const unsigned char* row = src + (first[0] + d * c.dilation[0]) * stride[2] +
-          (first[1] + h * c.dilation[1]) * stride[3];
-      const int64_t tap_row = (d * c.kernel[1] + h) * c.kernel[2];
-      for (int64_t k = 0; k < c.kernel[2]; k++) {
-        const uint32_t* of_tap =
-            p.weights + ((tap_row + k) * p.words * p.channel_runs + o.run) * kRun;
-        const int64_t column = first[2] + k * c.dilation[2];
-        for (int word = 0; word < p.words; word++) {
-          const auto w = load_vector<kRun>(of_tap + word * p.channel_runs * kRun);
-          const int64_t left = c.groups * c.ic - first_input - word * kWord;
-          if (left <= 0)
-            break; // beyond the last window, which may be shorter than others
+      const unsigned char* of_tap = src + (first[0] + d * c.dilation[0]) * stride[2] +
+          (first[1] + h * c.dilation[1]) * stride[3] + first[2] * stride[4];
+      const uint32_t* of_weights =
+          p.weights + (d * c.kernel[1] + h) * c.kernel[2] * p.words * word_step + o.run * kRun;
+      auto column = static_cast<int>(first[2]);
+      for (auto taps = static_cast<int>(c.kernel[2]); taps > 0; taps--) {
+        const unsigned char* of_word = of_tap;
+        for (int word = 0; word < words; word++) {
+          const auto w = load_vector<kRun>(of_weights + word * word_step);
 #pragma unroll
           for (int e = 0; e < kRun; e++)
             weights[e] = dot<uint8_t>(0x01010101, w.at[e], weights[e]);
 #pragma unroll
           for (int pixel = 0; pixel < kRun; pixel++) {
-            const int64_t at = column + pixel * c.stride[2];
-            const uint32_t x = at >= 0 && at < c.src_size[2]
-                ? load_word<reads_words>(
-                      row + at * stride[4] + word * kWord * stride[1], stride[1], left)
-                : pads;
+            uint32_t x = pads;
+            if (static_cast<unsigned>(column + pixel * pixel_columns) < width) {
+              x = load_word<reads_words>(
+                  of_word + pixel * pixel_step, stride[1], channels_left - word * kWord);
+            }
 #pragma unroll
             for (int e = 0; e < kRun; e++)
               sums[pixel][e] = dot<T>(x, w.at[e], sums[pixel][e]);
           }
+          of_word += kWord * stride[1];
         }
+        of_weights += p.words * word_step;
+        of_tap += c.dilation[2] * stride[4];
+        column += static_cast<int>(c.dilation[2]);
       }
     }
   }
@@ -246,8 +254,12 @@ int64_t items_of(const ConvProblem& p) {
 
 bool supports_quantized_depthwise(const QuantizedProblem& q) {
   const ConvProblem& p = q.conv;
-  constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
-  return p.ic > 0 && has_short_sums(q) && ceil_div(items_of(p), kThreads) <= kMaxBlocks;
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  // Columns of the image, and those beside it that runs meet.
+  const int64_t columns =
+      (p.dst_size[2] + kRun) * p.stride[2] + p.kernel[2] * p.dilation[2] + p.pad[2];
+  return p.ic > 0 && has_short_sums(q) && ceil_div(items_of(p), kThreads) <= kMost &&
+      std::max(columns, p.src_size[2]) <= kMost;
 }
 
 void run_quantized_depthwise(const QuantizedProblem& q) {

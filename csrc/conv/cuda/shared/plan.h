@@ -12,6 +12,7 @@
 namespace torch_dnnl::cuda {
 
 constexpr int64_t kMultiprocessors = 132;
+constexpr int64_t kBytesPerCycle = 2800; // of the whole memory
 
 // What a tile of one stage costs a multiprocessor in cycles: the products, or what shared memory
 // takes in and gives to the warps, 128 bytes a cycle. Products a cycle: mma.sync reaches some 5/8

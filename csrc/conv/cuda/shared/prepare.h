@@ -6,23 +6,11 @@
 #include <numeric>
 #include <optional>
 
+#include "conv/cuda/shared/pixels.h"
 #include "conv/cuda/shared/problem.h"
 #include "core/cuda/launch.h"
 
 namespace torch_dnnl::cuda {
-
-// Whether the image's channels are contiguous and begin at multiples of 16 bytes in every pixel and
-// group.
-template <class T>
-bool has_chunks(const ImageView& image, int64_t n) {
-  const auto is_whole = [](int64_t size, int64_t stride) {
-    return size == 1 || stride % kChunk<T> == 0;
-  };
-  const int64_t* stride = image.stride;
-  return stride[1] == 1 && image.channels % kChunk<T> == 0 && is_whole(n, stride[0]) &&
-      is_whole(image.size[0], stride[2]) && is_whole(image.size[1], stride[3]) &&
-      is_whole(image.size[2], stride[4]) && is_aligned(image.data, kWidestAccess);
-}
 
 inline ImageView
 make_image(const void* data, const int64_t* stride, const int64_t* size, int64_t channels) {
@@ -82,7 +70,7 @@ DenseProblem make_problem(const ConvProblem& p) {
 }
 
 // Weights whose gathered channels are not chunks, made so: [group][straight channel][tap][padded
-// gathered channel]. One call per chunk. They are small beside the images, which are never copied.
+// gathered channel]. One call per chunk.
 template <class T>
 struct PackWeights {
   DenseProblem p;
