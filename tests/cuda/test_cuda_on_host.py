@@ -79,7 +79,7 @@ SELECTIONS = {
     " or large_layers or rounded_as_divisions or beyond_int32 or nan_becomes_zero or as_scales"
     " or no_channels)",
     "address": f"({ADDRESSES} or integers or exact_adjoint or test_reorder_packs"
-    " or (test_strides and float32) or (dense_matches and aligned)"
+    " or ((test_strides or test_tables) and float32) or (dense_matches and aligned)"
     " or (every_kernel and float32 and not reference))",
     "thread": "((matches_oracle and float32) or gradients_match_oracle or channels_last"
     " or tiles_of_views or fake_quantization or (test_strides and float32)"

@@ -135,6 +135,28 @@ def test_pixels(name, channels, dtype):
     check((2, channels, *spatial), size, channels_last, dtype, **options)
 
 
+# For each of the CUDA kernels, how many times src is larger than dst, its layout, and the options.
+KERNELS = {
+    "copy": (1 / 2, torch.Tensor.contiguous, {"mode": "nearest"}),
+    "sliding window": (1 / 2, torch.Tensor.contiguous, {}),
+    "sums of windows": (2, torch.Tensor.contiguous, ANTIALIAS),
+    "sums of rows": (3, torch.Tensor.contiguous, {"mode": "area"}),
+    "sums of pixels": (2, channels_last, ANTIALIAS),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=name_of)
+@pytest.mark.parametrize("width", [48, 352, 2200])
+@pytest.mark.parametrize("name", KERNELS)
+def test_tables_of_every_size(name, width, dtype):
+    """Those that a few arguments have room for, or most, or none: 16 to 40 bytes a pixel. The
+    second call has what was kept. Two equal axes have one table, of which the kernels may want
+    records with different numbers of slots."""
+    factor, layout, options = KERNELS[name]
+    for size in [(6, width), (6, width), (48, 48)]:
+        check((1, 4, *(int(factor * n) for n in size)), size, layout, dtype, **options)
+
+
 @pytest.mark.parametrize("layout", [misaligned, cropped])
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 @pytest.mark.parametrize("name", ["x2", "x2 nearest", "x5 cubic", "x0.5", "volume"])

@@ -18,7 +18,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <utility>
+#include <type_traits>
 
 #include "core/math.h"
 
@@ -41,8 +41,8 @@ class Scratch {
 
 #ifndef TORCH_DNNL_CUDA_ON_HOST
 // Launches a kernel on the current stream of the current device, given the addresses of its
-// arguments. A function of its own, as torch's
-// headers of streams take nvcc longer than most kernels.
+// arguments. A function of its own, as torch's headers of streams take nvcc longer than most
+// kernels.
 void launch_kernel(
     const void* kernel,
     dim3 grid,
@@ -51,19 +51,26 @@ void launch_kernel(
     void** arguments);
 #endif
 
+// Of sm_70 and newer, in code of CUDA 12.1 or newer (CUDA C++ Programming Guide, "Function
+// Parameters").
+constexpr size_t kMostArgumentBytes = 32'764;
+
 // Runs kernel(args...) on the current stream of the current device. `shared_bytes` is the size of
-// what dynamic_shared() returns in the kernel.
-template <class... P, class... A>
-void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, A&&... args) {
-  static_assert((sizeof(P) + ... + 0) <= 4096, "kernel arguments must fit in 4 KB");
+// what dynamic_shared() returns in the kernel. Arguments are converted to the kernel's own types;
+// those that have them already, which may be large, are copied by the launch alone.
+template <class... P>
+void launch(
+    void (*kernel)(P...),
+    dim3 grid,
+    dim3 block,
+    size_t shared_bytes,
+    const std::type_identity_t<P>&... args) {
+  static_assert((sizeof(P) + ... + 0) <= kMostArgumentBytes, "too many bytes of arguments");
 #ifdef TORCH_DNNL_CUDA_ON_HOST
   cuda_on_host::run(grid, block, shared_bytes, [&] { kernel(args...); });
 #else
-  // Converted to the kernel's own types.
-  [&](P... arguments) {
-    void* addresses[] = {&arguments...};
-    launch_kernel(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, addresses);
-  }(std::forward<A>(args)...);
+  void* addresses[] = {const_cast<P*>(&args)...};
+  launch_kernel(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, addresses);
 #endif
 }
 

@@ -2,6 +2,7 @@
 // how it makes rows of dst of rows of src.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -13,8 +14,8 @@
 
 namespace torch_dnnl::cuda {
 
-// The argument of every kernel; see RowImages. Each worker, a thread or a block, takes a column of
-// a strip of rows of dst.
+// What every kernel is told; see RowImages. Each worker, a thread or a block, takes a column of a
+// strip of rows of dst.
 template <class W>
 struct KernelArguments {
   const void* src;
@@ -29,6 +30,19 @@ struct KernelArguments {
   bool has_empty_rows = false; // some outputs read nothing: they are `fill`
   uint64_t fill = 0;           // the bits of one element
   TapTables<W> tables;
+};
+
+// The argument of a kernel, with room for so many bytes of records where `tables` looks for them:
+// neither filled nor copied before the launch.
+template <class W, int kTableBytes>
+struct ArgumentsWithTables : KernelArguments<W> {
+  alignas(TapRecord) unsigned char records[kTableBytes];
+
+  explicit ArgumentsWithTables(const KernelArguments<W>& args) : KernelArguments<W>(args) {
+    using Base = KernelArguments<W>;
+    static_assert(offsetof(Base, tables) + sizeof(TapTables<W>) == sizeof(Base));
+    static_assert(sizeof(ArgumentsWithTables) == sizeof(Base) + kTableBytes);
+  }
 };
 
 // Where a worker is. Workers that are neighbours in a row have neighbouring numbers.
@@ -198,9 +212,9 @@ class RunningSums {
 // The kernel of threads that walk down a column of dst: of the sliding window, and of running sums
 // of pixels and of windows.
 // Columns: what a thread reads in a row of src. Rows: how rows of dst are made of rows of src.
-template <class T, int kThreads, int kVector, class Columns, class Rows>
+template <class T, int kThreads, int kVector, class Columns, class Rows, int kTableBytes>
 __global__ void __launch_bounds__(kThreads)
-    column_kernel(const __grid_constant__ KernelArguments<compute_t<T>> args) {
+    column_kernel(const __grid_constant__ ArgumentsWithTables<compute_t<T>, kTableBytes> args) {
   using W = compute_t<T>;
   const uint32_t worker = blockIdx.x * kThreads + threadIdx.x;
   if (worker >= args.workers)

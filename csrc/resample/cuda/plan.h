@@ -2,11 +2,11 @@
 #pragma once
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "core/math.h"
 #include "resample/cuda/kernel_arguments.h"
+#include "resample/cuda/make_tables.h"
 #include "resample/problem.h"
 
 namespace torch_dnnl::cuda {
@@ -164,72 +164,68 @@ SharedTable<W> readers_of(const ResamplePlan<W>& plan) {
   return cached_table<W>(plan.problem.axes[1], !plan.problem.transposed);
 }
 
-// Writes the records that BuildTapTables would build, from the table on the host.
+// What the records of a call are made from. Sets where each table is.
 template <class W>
-void write_records(const HostTable<W>& host, const TapTable& table, unsigned char* tables) {
-  const auto rows = static_cast<int64_t>(host.start.size());
-  for (int64_t row = 0; row < rows; row++) {
-    TapRecord* record = table.record(tables, row);
-    const int64_t start = host.start[row];
-    *record = {static_cast<int32_t>(start), static_cast<int32_t>(start + host.count[row])};
-    for (int64_t tap = 0; tap < host.count[row]; tap++)
-      weights_of<W>(record)[(start + tap) % table.slots] = host.weights[row * host.width + tap];
-  }
-}
-
-// Makes the tables of a call: in their own bytes where they fit, else in the memory that is
-// returned, which must live until the kernel is queued. Equal axes share one table.
-template <class W>
-std::optional<Scratch>
-make_tables(const ResamplePlan<W>& plan, const Slots& slots, TapTables<W>& tables) {
-  BuildTapTables<W> build;
-  SharedTable<W> hosts[BuildTapTables<W>::kMost];
-  int64_t bytes = 0;
-  const auto add = [&](int axis, const SharedTable<W>& host, bool transposed, int64_t slots) {
-    if (host->identity)
-      return TapTable{};
-    int i = 0;
-    while (i < build.count && (hosts[i] != host || build.sources[i].table.slots != slots))
-      i++;
-    if (i == build.count) {
-      const TapTable table{bytes, TapTable::bytes_of<W>(slots), static_cast<int32_t>(slots)};
-      bytes += host->start.size() * table.record_bytes;
-      build.sources[i] = {plan.problem.axes[axis], transposed, table};
-      build.rows += build.sources[i].spec.out;
-      hosts[i] = host;
-      build.count++;
-    }
-    return build.sources[i].table;
+TapSources<W> tap_sources(const ResamplePlan<W>& plan, const Slots& slots, TapTables<W>& tables) {
+  TapSources<W> sources;
+  const auto add = [&](int axis, const HostTable<W>& host, bool transposed, int64_t slots) {
+    return host.identity ? TapTable{} : sources.add({plan.problem.axes[axis], transposed}, slots);
   };
   const bool transposed = plan.problem.transposed;
-  tables.d = add(0, plan.tables[0], transposed, plan.tables[0]->width);
-  tables.h = add(1, plan.tables[1], transposed, slots.h);
-  tables.w = add(2, plan.tables[2], transposed, slots.w);
+  tables.d = add(0, *plan.tables[0], transposed, plan.tables[0]->width);
+  tables.h = add(1, *plan.tables[1], transposed, slots.h);
+  tables.w = add(2, *plan.tables[2], transposed, slots.w);
   if (slots.h_transpose > 0)
-    tables.h_transpose = add(1, readers_of(plan), !transposed, slots.h_transpose);
-  if (bytes <= static_cast<int64_t>(kArgumentTableBytes)) {
-    for (int i = 0; i < build.count; i++)
-      write_records(*hosts[i], build.sources[i].table, tables.arguments);
-    return std::nullopt;
-  }
-  Scratch memory(bytes);
-  build.tables = static_cast<unsigned char*>(memory.data());
-  tables.memory = build.tables;
-  for_each_element(build.rows, build);
-  return memory;
+    tables.h_transpose = add(1, *readers_of(plan), !transposed, slots.h_transpose);
+  return sources;
+}
+
+// Launches the instance of a kernel that has room for the tables of a call, and no more than that
+// takes. If none has, the tables are built on the device.
+template <class W>
+void launch_with_tables(
+    const ResamplePlan<W>& plan,
+    const KernelInstances<W>& kernel,
+    dim3 grid,
+    dim3 block,
+    size_t shared_bytes,
+    KernelArguments<W> args,
+    const Slots& slots) {
+  const TapSources<W> sources = tap_sources(plan, slots, args.tables);
+  const auto run = [&]<int kTableBytes>(void (*instance)(ArgumentsWithTables<W, kTableBytes>)) {
+    ArgumentsWithTables<W, kTableBytes> with_tables(args);
+    if (args.tables.memory == nullptr)
+      copy_records(sources, with_tables.records);
+    launch(instance, grid, block, shared_bytes, with_tables);
+  };
+  if (sources.bytes <= kFewTableBytes)
+    return run(kernel.few);
+  if (sources.bytes <= kMostTableBytes)
+    return run(kernel.most);
+  const Scratch memory = build_records(sources);
+  args.tables.memory = static_cast<const unsigned char*>(memory.data());
+  run(kernel.few);
 }
 
 // Runs a kernel whose workers are threads, each with a vector of every row of dst.
 template <class W>
 void run_threads(
     const ResamplePlan<W>& plan,
-    void (*kernel)(KernelArguments<W>),
+    const KernelInstances<W>& kernel,
     int threads, // of a block
     int64_t vector,
     const Slots& slots) {
-  KernelArguments<W> args = make_arguments(plan, plan.images.row() / vector, 1);
-  const std::optional<Scratch> memory = make_tables(plan, slots, args.tables);
-  launch(kernel, dim3(ceil_div(args.workers, threads)), dim3(threads), 0, args);
+  const KernelArguments<W> args = make_arguments(plan, plan.images.row() / vector, 1);
+  const dim3 grid(ceil_div(args.workers, threads));
+  launch_with_tables(plan, kernel, grid, dim3(threads), 0, args, slots);
+}
+
+template <class T, int kThreads, int kVector, class Columns, class Rows>
+void run_columns(const ResamplePlan<compute_t<T>>& plan, const Slots& slots) {
+  const KernelInstances<compute_t<T>> kernel{
+      column_kernel<T, kThreads, kVector, Columns, Rows>,
+      column_kernel<T, kThreads, kVector, Columns, Rows>};
+  run_threads(plan, kernel, kThreads, kVector, slots);
 }
 
 } // namespace torch_dnnl::cuda

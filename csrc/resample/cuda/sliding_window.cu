@@ -52,9 +52,9 @@ class WindowOfRows {
 };
 
 // One tap, which is copied.
-template <class T, int kVector, bool kPixels>
+template <class T, int kVector, bool kPixels, int kTableBytes>
 __global__ void __launch_bounds__(kThreads)
-    copy_kernel(const __grid_constant__ KernelArguments<float> args) {
+    copy_kernel(const __grid_constant__ ArgumentsWithTables<float, kTableBytes> args) {
   const uint32_t worker = blockIdx.x * kThreads + threadIdx.x;
   if (worker >= args.workers)
     return;
@@ -92,8 +92,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class T, int kTaps, int kVector, class Columns>
 void slide(const ResamplePlan<compute_t<T>>& plan) {
   using Rows = WindowOfRows<compute_t<T>, kTaps, kVector>;
-  const auto kernel = column_kernel<T, kThreads, kVector, Columns, Rows>;
-  run_threads(plan, kernel, kThreads, kVector, {kTaps, kTaps});
+  run_columns<T, kThreads, kVector, Columns, Rows>(plan, {kTaps, kTaps});
 }
 
 // The widest stores that the row of dst allows, and loads where the vector is one pixel's.
@@ -112,19 +111,23 @@ void slide(const ResamplePlan<W>& plan) {
                     : slide<T, kTaps, 1, Columns<W, kTaps, 1, false>>(plan);
 }
 
+template <class T, int kVector, bool kPixels>
+void copy(const ResamplePlan<float>& plan) {
+  const KernelInstances<float> kernel{
+      copy_kernel<T, kVector, kPixels>, copy_kernel<T, kVector, kPixels>};
+  run_threads(plan, kernel, kThreads, kVector, {1, 1});
+}
+
 template <class T>
 void copy(const ResamplePlan<float>& plan) {
   constexpr int kVector = kWidestAccess / sizeof(T);
   const RowImages& m = plan.images;
-  const auto run = [&](void (*kernel)(KernelArguments<float>), int64_t vector) {
-    run_threads(plan, kernel, kThreads, vector, {1, 1});
-  };
   if (m.stores(kVector) && m.loads(kVector) && m.inner % kVector == 0)
-    run(copy_kernel<T, kVector, true>, kVector);
+    copy<T, kVector, true>(plan);
   else if (m.stores(kVector))
-    run(copy_kernel<T, kVector, false>, kVector);
+    copy<T, kVector, false>(plan);
   else
-    run(copy_kernel<T, 1, false>, 1);
+    copy<T, 1, false>(plan);
 }
 
 } // namespace

@@ -44,8 +44,7 @@ struct ColumnOfManyTaps {
 template <class T, int kSums, int kVector, class Columns>
 void run(const ResamplePlan<compute_t<T>>& plan, int64_t w_slots) {
   using Rows = RunningSums<compute_t<T>, kSums, kVector>;
-  const auto kernel = column_kernel<T, kThreads, kVector, Columns, Rows>;
-  run_threads(plan, kernel, kThreads, kVector, {plan.tables[1]->width, w_slots, kSums});
+  run_columns<T, kThreads, kVector, Columns, Rows>(plan, {plan.tables[1]->width, w_slots, kSums});
 }
 
 template <class T, int kSums, class W>

@@ -145,9 +145,9 @@ struct ManyTaps {
   }
 };
 
-template <class T, int kSums, class Outputs>
+template <class T, int kSums, class Outputs, int kTableBytes>
 __global__ void __launch_bounds__(kMostThreads)
-    sum_rows_kernel(const __grid_constant__ KernelArguments<compute_t<T>> args) {
+    sum_rows_kernel(const __grid_constant__ ArgumentsWithTables<compute_t<T>, kTableBytes> args) {
   using W = compute_t<T>;
   constexpr int kVector = kLanes<T>;
   W* const buffers = dynamic_shared<W>();
@@ -254,7 +254,7 @@ int64_t tile_capacity(const ResamplePlan<W>& plan) {
 template <class W>
 void run(
     const ResamplePlan<W>& plan,
-    void (*kernel)(KernelArguments<W>),
+    const KernelInstances<W>& kernel,
     int64_t open,
     int64_t w_slots,
     int64_t elements_per_tile,
@@ -263,12 +263,16 @@ void run(
   KernelArguments<W> args =
       make_arguments(plan, ceil_div(m.row(), elements_per_tile), threads_of(plan));
   args.elements_per_tile = static_cast<int32_t>(elements_per_tile);
-  const Slots slots{plan.tables[1]->width, w_slots, open};
-  const std::optional<Scratch> memory = make_tables(plan, slots, args.tables);
   const int64_t threads = threads_of(plan);
   const int64_t buffer = shared_position(static_cast<uint32_t>(threads * lanes(plan)));
   const int64_t bytes = 2 * buffer * sizeof(W) + slot_bytes * threads;
-  launch(kernel, dim3(args.workers), dim3(threads), bytes, args);
+  const Slots slots{plan.tables[1]->width, w_slots, open};
+  launch_with_tables(plan, kernel, dim3(args.workers), dim3(threads), bytes, args, slots);
+}
+
+template <class T, int kSums, class Outputs>
+KernelInstances<compute_t<T>> instances() {
+  return {sum_rows_kernel<T, kSums, Outputs>, sum_rows_kernel<T, kSums, Outputs>};
 }
 
 template <class T, int kSums, class W>
@@ -278,10 +282,9 @@ void run(const ResamplePlan<W>& plan) {
   const int64_t elements = pixels_per_tile(plan, tile_capacity(plan)) * plan.images.inner;
   const int64_t width = plan.tables[2]->width;
   const bool is_few = width <= kTaps && elements <= kMoreOutputs * threads_of(plan);
-  const auto kernel = !is_few ? sum_rows_kernel<T, kSums, ManyTaps<W>>
-      : elements <= kOutputs * threads_of(plan)
-      ? sum_rows_kernel<T, kSums, FewTaps<W, kOutputs>>
-      : sum_rows_kernel<T, kSums, FewTaps<W, kMoreOutputs>>;
+  const auto kernel = !is_few                   ? instances<T, kSums, ManyTaps<W>>()
+      : elements <= kOutputs * threads_of(plan) ? instances<T, kSums, FewTaps<W, kOutputs>>()
+                                                : instances<T, kSums, FewTaps<W, kMoreOutputs>>();
   run(plan, kernel, kSums, is_few ? kTaps : width, elements, kSlotBytes);
 }
 

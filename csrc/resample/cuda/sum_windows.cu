@@ -56,12 +56,8 @@ void sum_windows(const ResamplePlan<W>& plan) {
       constexpr int kVector = Own::template outputs<T>();
       using Columns = typename Own::template Columns<T, W>;
       using Rows = RunningSums<W, Own::kSums, kVector>;
-      run_threads(
-          plan,
-          column_kernel<T, kThreads, kVector, Columns, Rows>,
-          kThreads,
-          kVector,
-          {plan.tables[1]->width, Own::kTaps, Own::kSums});
+      run_columns<T, kThreads, kVector, Columns, Rows>(
+          plan, {plan.tables[1]->width, Own::kTaps, Own::kSums});
     });
   });
 }

@@ -5,17 +5,14 @@
 // launch too: the thread of output o knows the slot of its weight in every row that it goes into,
 // without knowing where that row begins.
 //
-// Records of small tables travel in the kernel's arguments, which costs no launch; others are built
-// on the device into memory of torch's allocator by one launch for all axes. Neither copies from
-// the host nor synchronises, so calls can be captured in CUDA graphs.
+// Records travel in the kernel's arguments if they fit, which costs no launch; see make_tables.h.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "core/cuda/launch.h"
-#include "resample/axis_table.h"
-#include "resample/host_table.h"
+#include "core/math.h"
 
 namespace torch_dnnl::cuda {
 
@@ -86,24 +83,25 @@ struct TapLoop : Taps<W> {
   }
 };
 
-constexpr size_t kArgumentTableBytes = 3 << 10;
 constexpr int kMostSlotsOfIdentity = 16;
 
 template <class W>
 class TapRows;
 
-// All tables of a call; an argument of its kernel.
+// All tables of a call, in the arguments of its kernel.
 template <class W>
 struct TapTables {
   TapTable d, h, w;                      // of each index of dst, what it reads in src
   TapTable h_transpose;                  // of each row of src, what reads it
-  const unsigned char* memory = nullptr; // null: the tables are in `arguments`
+  const unsigned char* memory = nullptr; // where the records are; null: right behind this
   struct {
     TapRecord head{0, 1};
     W weights[kMostSlotsOfIdentity];
   } identity; // the record of every row of an axis that is copied, but for `first`
-  alignas(8) unsigned char arguments[kArgumentTableBytes];
 
+  __device__ __forceinline__ const unsigned char* records() const {
+    return memory != nullptr ? memory : reinterpret_cast<const unsigned char*>(this + 1);
+  }
   __device__ __forceinline__ Taps<W> row(const TapTable& table, int32_t index) const {
     return TapRows<W>(*this, table, index).next();
   }
@@ -120,8 +118,7 @@ class TapRows {
   __device__ __forceinline__
   TapRows(const TapTables<W>& tables, const TapTable& table, int32_t index)
       : record_bytes_(table.record_bytes), index_(index), is_identity_(table.is_identity()) {
-    const unsigned char* own =
-        (tables.memory != nullptr ? tables.memory : tables.arguments) + table.offset;
+    const unsigned char* own = tables.records() + table.offset;
     const unsigned char* records =
         is_identity_ ? reinterpret_cast<const unsigned char*>(&tables.identity) : own;
     record_ = records + static_cast<int64_t>(index) * record_bytes_;
@@ -142,60 +139,6 @@ class TapRows {
   const unsigned char* record_;
   int32_t record_bytes_, index_;
   bool is_identity_;
-};
-
-// What a table is made from.
-struct TapSource {
-  AxisSpec spec;
-  bool transposed;
-  TapTable table;
-};
-
-// Builds the records of all tables of a call, with an index for each output of each axis.
-template <class W>
-struct BuildTapTables {
-  static constexpr int kMost = 4;
-  TapSource sources[kMost];
-  int count = 0;
-  int64_t rows = 0;
-  unsigned char* tables = nullptr;
-
-  TORCH_DNNL_HD void operator()(int64_t o) const {
-    int i = 0;
-    while (o >= sources[i].spec.out)
-      o -= sources[i++].spec.out;
-    const TapSource& source = sources[i];
-    const auto record = [&](int64_t row) { return source.table.record(tables, row); };
-    const int32_t slots = source.table.slots;
-    const Range row = build_row(source.spec, o, [&](int64_t index, int64_t, double weight) {
-      const int64_t reader = source.transposed ? index : o, read = source.transposed ? o : index;
-      weights_of<W>(record(reader))[read % slots] = static_cast<W>(weight);
-    });
-    if (source.transposed)
-      write_bounds(source, o, row);
-    else
-      *record(o) = {static_cast<int32_t>(row.begin), static_cast<int32_t>(row.end)};
-  }
-
-  // Rows are in order, so input i is read from the first output that ends beyond it to the last one
-  // that does not start beyond it. Output o settles this for the inputs between its own bounds and
-  // those of the output before it, and the last output for the inputs that follow.
-  TORCH_DNNL_HD void write_bounds(const TapSource& source, int64_t o, const Range& row) const {
-    Range before{0, 0};
-    if (o > 0)
-      before = build_row(source.spec, o - 1, [](int64_t, int64_t, double) {});
-    const auto record = [&](int64_t i) { return source.table.record(tables, i); };
-    const auto output = static_cast<int32_t>(o);
-    const bool is_last = o == source.spec.out - 1;
-    for (int64_t i = before.end; i < row.end; i++)
-      record(i)->first = output;
-    for (int64_t i = before.begin; i < row.begin; i++)
-      record(i)->end = output;
-    for (int64_t i = row.end; is_last && i < source.spec.in; i++)
-      record(i)->first = output + 1;
-    for (int64_t i = row.begin; is_last && i < source.spec.in; i++)
-      record(i)->end = output + 1;
-  }
 };
 
 } // namespace torch_dnnl::cuda
