@@ -12,7 +12,8 @@ namespace {
 
 constexpr int64_t kMostSumsOfRows = 4;
 constexpr int kMostThreads = 128;
-constexpr int kTaps = 4; // along W, where offsets and weights stay in registers
+constexpr int kTaps = 4;                    // along W, where offsets and weights stay in registers
+constexpr int64_t kMostTapBytes = 40 << 10; // of more taps, in shared memory
 
 // An element in 32 is left out, so that strides of a power of two meet all banks.
 TORCH_DNNL_HD inline uint32_t shared_position(uint32_t element) {
@@ -28,6 +29,7 @@ class SourceColumns {
   static constexpr int kVector = kLanes<T>;
   static constexpr int kBytes = sizeof(T) * kVector;
   static constexpr int kSlots = 8; // for a thread's vectors, one of which is being read
+  static constexpr int kSlotBytes = kSlots * kBytes; // of a thread
 
   template <class W>
   __device__ __forceinline__ SourceColumns(
@@ -88,7 +90,7 @@ struct FewTaps {
   uint32_t empty = 0;
 
   __device__ __forceinline__
-  FewTaps(const KernelArguments<W>& args, int32_t begin, int32_t end, int32_t src_begin)
+  FewTaps(const KernelArguments<W>& args, int32_t begin, int32_t end, int32_t src_begin, void*)
       : begin(begin), end(end) {
 #pragma unroll
     for (int i = 0; i < kOutputs; i++) {
@@ -125,22 +127,74 @@ struct FewTaps {
   }
 };
 
+// Any number of them. A pixel's weights are next to each other in the table, where a warp would
+// read each tap from 32 places in every row. So the block keeps what it needs in shared memory: by
+// 16 bytes of a pixel's weights, those of neighbouring pixels next to each other.
 template <class W>
 struct ManyTaps {
-  const KernelArguments<W>& args;
-  int32_t begin, end, src_begin;
+  static constexpr int kGroup = kWidestAccess / sizeof(W);
+  struct alignas(8) Pixel {
+    int32_t first, count; // in the tile of src, in elements; of taps
+  };
 
+  const KernelArguments<W>& args;
+  int32_t begin, end, first_pixel, pixels;
+  Vector<W, kGroup>* weights;
+  Pixel* of_pixels;
+
+  __device__ __forceinline__ ManyTaps(
+      const KernelArguments<W>& args,
+      int32_t begin,
+      int32_t end,
+      int32_t src_begin,
+      void* memory)
+      : args(args),
+        begin(begin),
+        end(end),
+        first_pixel(static_cast<int32_t>(args.by_inner.divide(begin))),
+        pixels(static_cast<int32_t>(args.by_inner.divide(end - 1)) + 1 - first_pixel),
+        weights(static_cast<Vector<W, kGroup>*>(memory)),
+        of_pixels(reinterpret_cast<Pixel*>(weights + groups(args.tables.w.slots) * pixels)) {
+    for (int32_t x = threadIdx.x; x < pixels; x += blockDim.x) {
+      const TapLoop<W> taps = args.tables.loop(args.tables.w, first_pixel + x);
+      of_pixels[x] = {taps.first * args.inner - src_begin, taps.count};
+      int32_t tap = 0;
+      taps.for_each([&](int32_t, W weight) {
+        weights[tap / kGroup * pixels + x].at[tap % kGroup] = weight;
+        tap++;
+      });
+    }
+  }
+
+  TORCH_DNNL_HD static int64_t groups(int64_t taps) {
+    return ceil_div(taps, kGroup);
+  }
+  static int64_t bytes(int64_t pixels, int64_t taps) {
+    return pixels * (groups(taps) * sizeof(Vector<W, kGroup>) + sizeof(Pixel));
+  }
+
+  // After a barrier.
   template <class F>
   __device__ __forceinline__ void for_each(const W* row, F&& f) const {
     for (int32_t element = begin + threadIdx.x; element < end; element += blockDim.x) {
       uint32_t x = element;
-      const auto channel = static_cast<int32_t>(args.by_inner.split(x));
-      const TapLoop<W> taps = args.tables.loop(args.tables.w, static_cast<int32_t>(x));
+      const uint32_t channel = args.by_inner.split(x);
+      const Vector<W, kGroup>* group = weights + (x - first_pixel);
+      const Pixel pixel = of_pixels[x - first_pixel];
+      uint32_t position = pixel.first + channel;
       W sum = 0;
-      taps.for_each([&](int32_t index, W weight) {
-        sum += weight * row[shared_position(index * args.inner + channel - src_begin)];
-      });
-      f(element, sum, taps.count == 0);
+#pragma unroll 1
+      for (int32_t left = pixel.count; left > 0; left -= kGroup) {
+        const Vector<W, kGroup> weight = *group;
+#pragma unroll
+        for (int tap = 0; tap < kGroup; tap++) {
+          if (tap < left)
+            sum += weight.at[tap] * row[shared_position(position)];
+          position += args.inner;
+        }
+        group += pixels;
+      }
+      f(element, sum, pixel.count == 0);
     }
   }
 };
@@ -163,7 +217,9 @@ __global__ void __launch_bounds__(kMostThreads)
   const int32_t mine = threadIdx.x * kVector;
   const uint32_t shared_mine = shared_position(mine); // 32 is a multiple of kVector
   const bool has_columns = src_begin + mine < src_end;
-  const Outputs outputs{args, begin, end, src_begin};
+  auto* const slots = reinterpret_cast<unsigned char*>(buffers + 2 * buffer_elements);
+  const Outputs outputs(
+      args, begin, end, src_begin, slots + blockDim.x * SourceColumns<T>::kSlotBytes);
   const TapLoop<W> planes = args.tables.loop(args.tables.d, at.d);
   const T* src = static_cast<const T*>(args.src) + at.src + planes.first * args.src_stride[2] +
       src_begin + mine;
@@ -172,7 +228,7 @@ __global__ void __launch_bounds__(kMostThreads)
   const int32_t row_begin = args.tables.row(args.tables.h, at.begin).first;
   const int32_t row_end =
       has_columns ? args.tables.row(args.tables.h, at.end - 1).end() : row_begin;
-  SourceColumns<T> source(args, buffers + 2 * buffer_elements, planes, src, row_begin, row_end);
+  SourceColumns<T> source(args, slots, planes, src, row_begin, row_end);
   RunningSums<W, kSums, kVector> sums(args, at);
   for (int32_t y = at.begin; y < at.end; y++) {
     W* const row = buffers + (y & 1) * buffer_elements;
@@ -207,10 +263,10 @@ __global__ void __launch_bounds__(kMostThreads)
   }
 }
 
-// The most pixels of dst, in tiles of equal size, that read no more than `capacity` elements of a
-// row of src. 0: one pixel reads more.
+// The most pixels of dst, up to `most` and in tiles of equal size, that read no more than
+// `capacity` elements of a row of src. 0: one pixel reads more.
 template <class W>
-int64_t pixels_per_tile(const ResamplePlan<W>& plan, int64_t capacity) {
+int64_t pixels_per_tile(const ResamplePlan<W>& plan, int64_t capacity, int64_t most) {
   const HostTable<W>& table = *plan.tables[2];
   const RowImages& m = plan.images;
   if (table.identity) // W is part of inner
@@ -223,7 +279,7 @@ int64_t pixels_per_tile(const ResamplePlan<W>& plan, int64_t capacity) {
     }
     return true;
   };
-  int64_t pixels = std::clamp<int64_t>(capacity / m.inner * m.w / m.src_w, 1, m.w);
+  int64_t pixels = std::clamp<int64_t>(capacity / m.inner * m.w / m.src_w, 1, std::min(m.w, most));
   while (pixels > 0 && !fits(pixels))
     pixels -= ceil_div(pixels, 16);
   if (pixels == 0)
@@ -251,25 +307,6 @@ int64_t tile_capacity(const ResamplePlan<W>& plan) {
   return (threads_of(plan) - 1) * lanes(plan) + 1;
 }
 
-template <class W>
-void run(
-    const ResamplePlan<W>& plan,
-    const KernelInstances<W>& kernel,
-    int64_t open,
-    int64_t w_slots,
-    int64_t elements_per_tile,
-    int64_t slot_bytes) { // of a thread
-  const RowImages& m = plan.images;
-  KernelArguments<W> args =
-      make_arguments(plan, ceil_div(m.row(), elements_per_tile), threads_of(plan));
-  args.elements_per_tile = static_cast<int32_t>(elements_per_tile);
-  const int64_t threads = threads_of(plan);
-  const int64_t buffer = shared_position(static_cast<uint32_t>(threads * lanes(plan)));
-  const int64_t bytes = 2 * buffer * sizeof(W) + slot_bytes * threads;
-  const Slots slots{plan.tables[1]->width, w_slots, open};
-  launch_with_tables(plan, kernel, dim3(args.workers), dim3(threads), bytes, args, slots);
-}
-
 template <class T, int kSums, class Outputs>
 KernelInstances<compute_t<T>> instances() {
   return {sum_rows_kernel<T, kSums, Outputs>, sum_rows_kernel<T, kSums, Outputs>};
@@ -278,14 +315,26 @@ KernelInstances<compute_t<T>> instances() {
 template <class T, int kSums, class W>
 void run(const ResamplePlan<W>& plan) {
   constexpr int kOutputs = std::max(kLanes<T> / 2, 1), kMoreOutputs = (kLanes<T> * 3 + 3) / 4;
-  constexpr int64_t kSlotBytes = SourceColumns<T>::kSlots * SourceColumns<T>::kBytes;
-  const int64_t elements = pixels_per_tile(plan, tile_capacity(plan)) * plan.images.inner;
-  const int64_t width = plan.tables[2]->width;
-  const bool is_few = width <= kTaps && elements <= kMoreOutputs * threads_of(plan);
-  const auto kernel = !is_few                   ? instances<T, kSums, ManyTaps<W>>()
-      : elements <= kOutputs * threads_of(plan) ? instances<T, kSums, FewTaps<W, kOutputs>>()
-                                                : instances<T, kSums, FewTaps<W, kMoreOutputs>>();
-  run(plan, kernel, kSums, is_few ? kTaps : width, elements, kSlotBytes);
+  const RowImages& m = plan.images;
+  const int64_t threads = threads_of(plan), width = plan.tables[2]->width;
+  int64_t pixels = pixels_per_tile(plan, tile_capacity(plan), m.w);
+  const bool is_few = width <= kTaps && pixels * m.inner <= kMoreOutputs * threads;
+  int64_t tap_bytes = 0;
+  if (!is_few) {
+    const int64_t most = kMostTapBytes / ManyTaps<W>::bytes(1, width);
+    pixels = pixels_per_tile(plan, tile_capacity(plan), most);
+    tap_bytes = ManyTaps<W>::bytes(pixels, width);
+  }
+  const int64_t elements = pixels * m.inner;
+  const auto kernel = !is_few          ? instances<T, kSums, ManyTaps<W>>()
+      : elements <= kOutputs * threads ? instances<T, kSums, FewTaps<W, kOutputs>>()
+                                       : instances<T, kSums, FewTaps<W, kMoreOutputs>>();
+  KernelArguments<W> args = make_arguments(plan, ceil_div(m.row(), elements), threads);
+  args.elements_per_tile = static_cast<int32_t>(elements);
+  const int64_t buffer = shared_position(static_cast<uint32_t>(threads * lanes(plan)));
+  const int64_t bytes = 2 * buffer * sizeof(W) + threads * SourceColumns<T>::kSlotBytes + tap_bytes;
+  const Slots slots{plan.tables[1]->width, is_few ? kTaps : width, kSums};
+  launch_with_tables(plan, kernel, dim3(args.workers), dim3(threads), bytes, args, slots);
 }
 
 } // namespace
@@ -296,7 +345,7 @@ bool can_sum_rows(const ResamplePlan<W>& plan) {
   const RowImages& m = plan.images;
   return readers_of(plan)->width <= kMostSumsOfRows && m.inner % vector != 0 && m.loads(vector) &&
       m.src_row() % vector == 0 && m.src_row() >= half_a_warp * vector &&
-      pixels_per_tile(plan, tile_capacity(plan)) > 0;
+      pixels_per_tile(plan, tile_capacity(plan), m.w) > 0;
 }
 
 template <class W>
