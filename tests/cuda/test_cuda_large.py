@@ -26,6 +26,13 @@ CALLS = {
     "1x1": (lambda x, w: D.conv2d(x, w), (8, 256, 57, 55), (72, 256, 1, 1)),
     "3x3 stride 2": (lambda x, w: D.conv2d(x, w, None, 2, 1), (8, 96, 63, 65), (130, 96, 3, 3)),
     "7x7": (lambda x, w: D.conv2d(x, w, None, 2, 3), (4, 3, 223, 225), (64, 3, 7, 7)),
+    "unequal pads": ( # not cuDNN's, and packed in NCX
+        lambda x, w: D.convolution(
+            *(x, w), strides=2, pads_begin=0, pads_end=1, data_format="NCX", weights_format="OIX"
+        ),
+        (8, 67, 113, 111),
+        (136, 67, 3, 3),
+    ),
     "one image": (lambda x, w: D.conv2d(x, w, padding=1), (1, 512, 7, 7), (512, 512, 3, 3)),
     "groups": (
         lambda x, w: D.conv2d(x, w, padding=1, groups=4),
@@ -130,10 +137,16 @@ def test_large_matches_float64(name, layout, dtype):
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("name", ["3x3", "depthwise", "one image", "long tables", "blocked"])
-def test_threads_with_streams_of_their_own(name):
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        *((name, "nxc") for name in ("3x3", "depthwise", "one image", "long tables", "blocked")),
+        ("unequal pads", "ncx"),
+    ],
+)
+def test_threads_with_streams_of_their_own(name, layout):
     """Scratch memory and tables of one stream are not those of another."""
-    run, _ = both(name, "nxc", torch.float32)
+    run, _ = both(name, layout, torch.float32)
     expected = run()
     torch.cuda.synchronize()
     wrong = []

@@ -104,3 +104,15 @@ def test_inference_of_a_fused_network():
     expected = network(x)
     fused = torch_dnnl.convert(network.cuda(), fuse=True)
     assert_matches(fused(x.cuda()), expected, 1e-5)
+
+
+def test_package_of_aot_inductor(tmp_path):
+    network = torch_dnnl.convert(Network().cuda().eval())
+    x = torch.randn(4, 3, 33, 35, device="cuda")
+    program = torch.export.export(network, (x,))
+    path = torch._inductor.aoti_compile_and_package(
+        program, package_path=str(tmp_path / "network.pt2")
+    )
+    loaded = torch._inductor.aoti_load_package(path)
+    with torch.no_grad():
+        assert_matches(loaded(x), network(x).cpu(), 1e-5)
