@@ -62,7 +62,7 @@ NAMES = (
     *("values", "gradients", "resample", "interpolate", "reorder_bits", "fake_reorder"),
     *("onnx", "formats", "docs", "conv_epilogue"),
     *("conv_dense", "cuda_depthwise", "cuda_quantized", "quantized_convolution"),
-    *("resample_kernels", "reorder_packs", "every_kernel"),
+    *("resample_kernels", "reorder_packs", "reorder_padding", "every_kernel"),
 )
 # Every operator forward and backward, in every type. The sanitizers are slow, and neither addresses
 # nor races depend on types; the tests of single kernels are many, so that some of each are run
@@ -75,14 +75,15 @@ FEW_TYPES = (
 ADDRESSES = "matches_oracle or gradients_match_oracle or any_layout or support_table_is_true"
 SELECTIONS = {
     None: f"({ADDRESSES} or empty_batch or operator_agrees or test_resample or test_interpolate"
-    " or same_bits or test_onnx or test_reorder_packs or dense_matches or every_kernel"
-    " or large_layers or rounded_as_divisions or beyond_int32 or nan_becomes_zero or as_scales"
-    " or no_channels)",
+    " or same_bits or test_onnx or test_reorder_packs or test_reorder_padding or dense_matches"
+    " or every_kernel or large_layers or rounded_as_divisions or beyond_int32 or nan_becomes_zero"
+    " or as_scales or no_channels)",
     "address": f"({ADDRESSES} or integers or exact_adjoint or test_reorder_packs"
+    " or padding_of_views or padding_of_quantized"
     " or ((test_strides or test_tables) and float32) or (dense_matches and aligned)"
     " or (every_kernel and float32 and not reference))",
     "thread": "((matches_oracle and float32) or gradients_match_oracle or channels_last"
-    " or tiles_of_views or fake_quantization or (test_strides and float32)"
+    " or tiles_of_views or padding_agrees or fake_quantization or (test_strides and float32)"
     " or (dense_matches and (aligned or split)) or (every_kernel and float32 and not reference)"
     " or (quantized_problem and nxc and torch.uint8))"
     " and not (conv_epilogue and reference or far_apart or beyond or depthwise_in_channels_last)",

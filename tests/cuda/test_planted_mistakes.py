@@ -38,6 +38,7 @@ RESAMPLE_TESTS = ("resample_kernels", "float32 and (x2 or x5 or x0.5)")
 PACK_TESTS = ("reorder_packs", "packs_of_every_type")
 ROW_TESTS = ("reorder_packs", "packs_of_rows")
 TILE_TESTS = ("reorder_packs", "tiles_of_images and 37")
+PADDING_TESTS = ("reorder_padding", "larger and 18")
 FAKE_TESTS = ("reorder_packs", "packs_of_fake")
 DENSE_TESTS = ("conv_dense", "bfloat16 and dense_matches and (aligned or ends or split)")
 DEPTHWISE_TESTS = ("cuda_depthwise", "float32 and problem and 3x3")
@@ -119,6 +120,14 @@ MISTAKES = {
     "reorder, tiles: one element more than the box has": (
         mistake_in(TILES, "if (!inside || first >= left_[0])", "if (!inside || first > left_[0])"),
         *("address", OVERRUN, TILE_TESTS),
+    ),
+    "reorder, tiles: padding is left as it was": (
+        mistake_in(TILES, "return tile.zero_padding();", "return;"),
+        *(None, WRONG, PADDING_TESTS),
+    ),
+    "reorder, tiles: also those that the source does not have": (
+        mistake_in(TILES, "  if (tile.is_empty())\n    return;\n", ""),
+        *(None, WRONG, PADDING_TESTS),
     ),
     "fake_reorder: one pack more": (
         mistake_in(FAKE, "if (pack < plan.box.packs)", "if (pack <= plan.box.packs)"),

@@ -108,6 +108,7 @@ struct Abandoned {}; // thrown in the threads of a block in which another one fa
 
 struct Machine {
   std::mutex mutex; // one launch at a time: __shared__ variables exist once
+  int64_t launches = 0;
   std::vector<std::unique_ptr<Fiber>> fibers; // kept for later launches
   Context caller;
   Fiber* running = nullptr;
@@ -359,6 +360,7 @@ void check_extents(dim3 grid, dim3 block, size_t shared_bytes) {
 void run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread) {
   check_extents(grid, block, shared_bytes);
   const std::lock_guard lock(machine.mutex);
+  machine.launches++;
   const unsigned threads = block.x * block.y * block.z;
   while (machine.fibers.size() < threads)
     machine.fibers.push_back(make_fiber(machine.fibers.size()));
@@ -414,3 +416,8 @@ void exchange(
 }
 
 } // namespace cuda_on_host
+
+int64_t cuda_on_host_launches() {
+  const std::lock_guard lock(cuda_on_host::machine.mutex);
+  return cuda_on_host::machine.launches;
+}

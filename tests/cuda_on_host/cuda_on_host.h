@@ -122,6 +122,9 @@ std::array<T, warpSize> gather(unsigned mask, const T& value) {
 
 } // namespace cuda_on_host
 
+// How many kernels the process has launched; for tests in Python.
+extern "C" __attribute__((visibility("default"))) int64_t cuda_on_host_launches();
+
 inline void __syncthreads() {
   cuda_on_host::sync_block();
 }

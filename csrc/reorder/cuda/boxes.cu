@@ -12,10 +12,17 @@ namespace {
 
 using boxes::Box;
 
+int64_t widest_size(const ReorderProblem& p) {
+  return std::max(c10::elementSize(p.src_dtype), c10::elementSize(p.dst_dtype));
+}
+
 void run_box(const ReorderProblem& p, Box box) {
-  const int64_t size = std::max(c10::elementSize(p.src_dtype), c10::elementSize(p.dst_dtype));
+  const int64_t size = widest_size(p);
   if (box.elements() <= kMaxCount / size) {
-    needs_transpose(p, box) ? run_transpose(p, box) : run_straight(p, box);
+    if (needs_transpose(p, box.axes))
+      run_tiles(p, boxes::BoxGroup(box));
+    else
+      run_straight(p, box);
     return;
   }
   // Too large: as two halves.
@@ -31,6 +38,24 @@ void run_box(const ReorderProblem& p, Box box) {
   longest->extent = half;
   run_box(p, std::move(box));
   run_box(p, std::move(rest));
+}
+
+// All boxes with their padding as tiles, by one launch where there are not too many, if that is the
+// quickest; whether it was. It is for whatever transposes. Others have a launch for each box and
+// for the padding, as each has packs of its own width and often its own kernel; but launches of few
+// bytes take longer than the detour through shared memory.
+bool run_together(const ReorderProblem& p) {
+  constexpr int64_t kFew = 4 << 20;
+  const int64_t bytes = p.elements() * widest_size(p);
+  if (bytes > kMaxCount)
+    return false;
+  const std::optional<boxes::BoxGroup> group = boxes::group_boxes(p);
+  if (!group || group->axes.size() > kMaxAxes)
+    return false;
+  const bool is_quicker = bytes <= kFew || needs_transpose(p, group->axes);
+  if (is_quicker)
+    run_tiles(p, *group);
+  return is_quicker;
 }
 
 // No fewer axes than a box of the problem has before neighbouring ones are merged.
@@ -56,7 +81,10 @@ bool supports_boxes(const ReorderProblem& p) {
 }
 
 void run_boxes(const ReorderProblem& p) {
-  for (Box& box : boxes::decompose(p))
+  boxes::Boxes all = boxes::decompose(p);
+  if (all.size() > 1 && run_together(p))
+    return;
+  for (Box& box : all)
     run_box(p, std::move(box));
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "reorder/box.h"
+#include "reorder/cuda/box_group.h"
 #include "reorder/fake_reference.h"
 #include "reorder/problem.h"
 
@@ -36,9 +37,10 @@ void run_straight(const ReorderProblem& p, const boxes::Box& box);
 bool supports_converted_rows(const ReorderProblem& p, const boxes::Box& box);
 void run_converted_rows(const ReorderProblem& p, const boxes::Box& box);
 
-// A box whose elements are next to each other in different directions: see transpose.cu.
-bool needs_transpose(const ReorderProblem& p, const boxes::Box& box);
-void run_transpose(const ReorderProblem& p, const boxes::Box& box);
+// Boxes with these axes have elements next to each other in different directions; run_tiles is
+// made for them, but takes any: see transpose.cu.
+bool needs_transpose(const ReorderProblem& p, const boxes::Axes& axes);
+void run_tiles(const ReorderProblem& p, const boxes::BoxGroup& boxes);
 
 // fake_reorder and its backward: see fake_reorder.cu.
 bool supports_packs(const FakeReorderProblem& p);

@@ -1,6 +1,6 @@
-// The tiles of a box whose elements are next to each other in one direction in the source and in
+// The tiles of boxes whose elements are next to each other in one direction in the source and in
 // another one in the destination: which part of each axis they have, and where its elements are in
-// shared memory.
+// shared memory. Boxes of a group (box_group.h) have the same tiles.
 //
 // A tile has a *run*, innermost axes of the source that are one stretch of its memory, and rows of
 // it along the other axes. Runs are long enough for whole cache lines, and so are the stretches of
@@ -11,6 +11,7 @@
 
 #include "core/cuda/divide.h"
 #include "core/math.h"
+#include "reorder/cuda/box_group.h"
 #include "reorder/cuda/pack.h"
 
 namespace torch_dnnl::reorder_cuda {
@@ -18,11 +19,11 @@ namespace torch_dnnl::reorder_cuda {
 constexpr int kTiledAxes = 4; // along which a tile has more than one element, at most
 
 struct TileAxis {
-  uint32_t extent, tile;
+  uint32_t tile;
   bool in_run;
-  cuda::Divisor tiles;  // along the axis
   cuda::Divisor inside; // coordinates within a tile
   uint32_t shared;      // bytes in shared memory
+  uint32_t run_shared;  // the same in the run, else 0
   Offsets stride;       // of src and dst in bytes
 };
 
@@ -30,12 +31,8 @@ struct TileAxis {
 struct TileBox {
   int axes, tiled;
   TileAxis axis[kMaxAxes]; // those that are tiled first
-  Offsets offset;
-  Offsets step; // of the elements of a pack
+  Offsets step;            // of the elements of a pack
   // Source to shared memory, by vectors.
-  int run_end;         // the last axis of the run
-  uint32_t run_stride; // elements of the run per step of that axis
-  uint32_t run_elements;
   int vector_bytes;
   int64_t vector_stride; // in the source, bytes
   uint32_t vectors;      // of all rows
@@ -44,8 +41,50 @@ struct TileBox {
   uint32_t pack_shared; // bytes from one to the next
   uint32_t packs, line_packs;
   cuda::Divisor line;
-  // How a launch covers the box.
-  uint32_t blocks, shared_bytes;
+  uint32_t shared_bytes;
+
+  // Calls f(a, coordinate) for the tiled axes but the innermost one; returns where pack `index` of
+  // a tile is along that one.
+  template <class F>
+  __device__ __forceinline__ uint32_t split_pack(uint32_t index, const F& f) const {
+    const uint32_t in_line = line.split(index);
+#pragma unroll
+    for (int a = 1; a < kTiledAxes; a++)
+      if (a < tiled)
+        f(a, axis[a].inside.split(index));
+    return in_line + index * line_packs;
+  }
+};
+
+// The tiles of one box of a group, a block for each.
+struct TileGrid {
+  struct Axis {
+    uint32_t extent, filled; // elements in dst, and those before its padding
+    cuda::Divisor tiles;
+  };
+  Axis axis[kMaxAxes];
+  Offsets offset; // of src and dst in bytes
+  bool is_padded;
+  uint32_t begin, blocks; // of a launch
+
+  // Calls tiled(a, first coordinate) for the tiled axes of a tile, and single(a, coordinate) for
+  // the others.
+  template <class F, class G>
+  __device__ __forceinline__ void
+  split_tile(const TileBox& box, uint32_t tile, const F& tiled, const G& single) const {
+    const auto next = [&](int a) { return a + 1 < box.axes ? axis[a].tiles.split(tile) : tile; };
+#pragma unroll
+    for (int a = 0; a < kTiledAxes; a++)
+      if (a < box.tiled)
+        tiled(a, next(a) * box.axis[a].tile);
+    for (int a = box.tiled; a < box.axes; a++)
+      single(a, next(a));
+  }
+};
+
+struct Tiles {
+  TileBox box;
+  c10::SmallVector<TileGrid, 1> grids; // those that have padding first
 };
 
 namespace tile_detail {
@@ -58,20 +97,20 @@ constexpr int64_t kBanks = 128;   // bytes of shared memory that are accessed at
 
 // What is to be covered by tiles.
 struct Source {
-  const boxes::Box& box;
+  const boxes::BoxGroup& boxes;
   const void* data;
   int64_t src_size, dst_size; // of an element, bytes
   int64_t pack;               // elements of the destination
 
   // The innermost axis of the destination.
   int last() const {
-    return static_cast<int>(box.axes.size()) - 1;
+    return static_cast<int>(boxes.axes.size()) - 1;
   }
   int64_t extent(int a) const {
-    return box.axes[a].extent;
+    return boxes.axes[a].extent;
   }
   int64_t stride(int a, Array array) const {
-    return box.axes[a].stride[array];
+    return boxes.axes[a].stride[array];
   }
 };
 
@@ -168,7 +207,8 @@ inline void choose_lines(const Source& s, Shape& shape) {
 
 // Makes the tile as large as a block can use: longer runs first, then more rows.
 inline void fill(const Source& s, Shape& shape) {
-  const int64_t wanted = std::clamp(s.box.elements() * s.src_size / kBlocks, kFewestBytes, kBytes);
+  const int64_t wanted =
+      std::clamp(s.boxes.most_elements() * s.src_size / kBlocks, kFewestBytes, kBytes);
   const auto grow_to_fill = [&](int a, int64_t multiple) {
     const int64_t others = shape.elements() / shape.tile[a] * s.src_size;
     const int64_t wish = wanted / others / multiple * multiple;
@@ -183,8 +223,8 @@ inline void fill(const Source& s, Shape& shape) {
 
 inline Shape choose_shape(const Source& s) {
   Shape shape;
-  shape.tile.resize(s.box.axes.size(), 1);
-  shape.in_run.resize(s.box.axes.size(), false);
+  shape.tile.resize(s.boxes.axes.size(), 1);
+  shape.in_run.resize(s.boxes.axes.size(), false);
   choose_run(s, shape);
   choose_lines(s, shape);
   fill(s, shape);
@@ -211,15 +251,12 @@ inline void set_axes(const Source& s, const Shape& shape, const Order& order, Ti
     const int a = order[i];
     result.tiled += i > 0 && shape.tile[a] > 1;
     TileAxis& axis = result.axis[i];
-    axis.extent = static_cast<uint32_t>(s.extent(a));
     axis.tile = static_cast<uint32_t>(shape.tile[a]);
     axis.in_run = shape.in_run[a];
-    axis.tiles = cuda::Divisor(ceil_div(s.extent(a), shape.tile[a]));
     axis.inside = cuda::Divisor(shape.tile[a]);
-    axis.stride = in_bytes(s.box.axes[a].stride, s.src_size, s.dst_size);
+    axis.stride = in_bytes(s.boxes.axes[a].stride, s.src_size, s.dst_size);
   }
-  result.offset = in_bytes(s.box.offset, s.src_size, s.dst_size);
-  result.step = s.box.axes.back().stride;
+  result.step = s.boxes.axes.back().stride;
 }
 
 // Places what a tile has in shared memory; returns its bytes. Rows begin at multiples of 16 bytes.
@@ -231,7 +268,8 @@ inline uint32_t place(const Source& s, const Shape& shape, const Order& order, T
     int64_t inner = 1;
     for (const int a : shape.run_axes) {
       if (a == order[i])
-        result.axis[i].shared = static_cast<uint32_t>(inner * s.src_size);
+        result.axis[i].shared = result.axis[i].run_shared =
+            static_cast<uint32_t>(inner * s.src_size);
       inner *= shape.tile[a];
     }
   }
@@ -259,12 +297,12 @@ inline uint32_t place(const Source& s, const Shape& shape, const Order& order, T
   return static_cast<uint32_t>(next);
 }
 
-inline void
-choose_vectors(const Source& s, const Shape& shape, const Order& order, TileBox& result) {
+inline void choose_vectors(const Source& s, const Shape& shape, TileBox& result) {
   const bool is_dense = !shape.run_axes.empty() && shape.run_step == 1;
   Alignment alignment(is_dense ? cuda::kWidestAccess : s.src_size);
   alignment.add(s.data);
-  alignment.add(s.box.offset[kSrc] * s.src_size);
+  for (const boxes::BoxGroup::Member& box : s.boxes.members)
+    alignment.add(box.offset[kSrc] * s.src_size);
   int64_t rows = 1;
   for (int a = 0; a <= s.last(); a++) {
     const int64_t bytes = s.stride(a, kSrc) * s.src_size;
@@ -280,12 +318,6 @@ choose_vectors(const Source& s, const Shape& shape, const Order& order, TileBox&
   result.vector_stride = width * shape.run_step * s.src_size;
   result.run_vectors = cuda::Divisor(vectors);
   result.vectors = static_cast<uint32_t>(rows * vectors);
-  result.run_stride = static_cast<uint32_t>(shape.run_stride);
-  result.run_elements = static_cast<uint32_t>(shape.run);
-  result.run_end = -1;
-  for (int i = 0; i < result.tiled; i++)
-    if (!shape.run_axes.empty() && order[i] == shape.run_axes.back())
-      result.run_end = i;
 }
 
 inline void count_packs(const Source& s, const Shape& shape, TileBox& result) {
@@ -296,20 +328,40 @@ inline void count_packs(const Source& s, const Shape& shape, TileBox& result) {
   result.packs = static_cast<uint32_t>(round_up(of_tile, line) * rows);
 }
 
+inline TileGrid grid_of(
+    const Source& s,
+    const Shape& shape,
+    const Order& order,
+    const boxes::BoxGroup::Member& box) {
+  TileGrid grid{};
+  grid.offset = in_bytes(box.offset, s.src_size, s.dst_size);
+  grid.blocks = 1;
+  for (size_t i = 0; i < order.size(); i++) {
+    const auto [extent, filled] = box.ranges[order[i]];
+    const int64_t tiles = ceil_div(extent, shape.tile[order[i]]);
+    grid.axis[i] = {
+        static_cast<uint32_t>(extent), static_cast<uint32_t>(filled), cuda::Divisor(tiles)};
+    grid.is_padded |= filled < extent;
+    grid.blocks *= static_cast<uint32_t>(tiles);
+  }
+  return grid;
+}
+
 } // namespace tile_detail
 
-inline TileBox plan_tiles(const tile_detail::Source& source) {
+inline Tiles plan_tiles(const tile_detail::Source& source) {
   using namespace tile_detail;
   const Shape shape = choose_shape(source);
   const Order order = order_axes(source, shape);
-  TileBox result{};
-  set_axes(source, shape, order, result);
-  result.shared_bytes = place(source, shape, order, result);
-  choose_vectors(source, shape, order, result);
-  count_packs(source, shape, result);
-  result.blocks = 1;
-  for (int a = 0; a <= source.last(); a++)
-    result.blocks *= static_cast<uint32_t>(ceil_div(source.extent(a), shape.tile[a]));
+  Tiles result{};
+  set_axes(source, shape, order, result.box);
+  result.box.shared_bytes = place(source, shape, order, result.box);
+  choose_vectors(source, shape, result.box);
+  count_packs(source, shape, result.box);
+  for (const boxes::BoxGroup::Member& box : source.boxes.members)
+    result.grids.push_back(grid_of(source, shape, order, box));
+  std::stable_partition(
+      result.grids.begin(), result.grids.end(), [](auto& grid) { return grid.is_padded; });
   return result;
 }
 
