@@ -180,7 +180,7 @@ gpu-build: $(VENV)/.torch
 
 gpu-10 gpu-test gpu-memcheck $(GPU_BENCHES): export PYTHONPATH := $(CURDIR)
 
-GPU_TESTS = -m pytest -m cuda $$(grep -lE 'mark\.cuda|cuda\.is_available' tests/*/test_*.py)
+GPU_TESTS = -m pytest -m cuda $$(grep -lE 'mark\.cuda|cuda\.is_available|DEVICES' tests/*/test_*.py)
 gpu-test: gpu-build $(VENV)/.gpu-tools
 	$(PY) $(GPU_TESTS) $(ARGS)
 
@@ -192,7 +192,7 @@ gpu-memcheck: gpu-build $(VENV)/.gpu-tools
 	PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
 	  compute-sanitizer --tool memcheck --error-exitcode 86 --print-limit 20 \
 	  $(PY) $(GPU_TESTS) $(ARGS) \
-	  -k "(matches_cpu or matches_oracle or dense_matches or planes) and float32 or tiles_of"
+	  -k "(matches_cpu or matches_oracle or dense_matches or planes) and float32 or tiles_of or padding_of_views"
 
 gpu-bench: $(GPU_BENCHES)
 

@@ -75,13 +75,14 @@ class Kernel:
         return min(64, 65536 // (32 * -(-max(self.registers, 1) // 8) * 8))
 
     def of_a_product(self) -> float | None:
-        """Instructions for each product, in the shortest loop of those with the most products."""
+        """Instructions for each product, in the shortest loop of those with the most products. None
+        of more than 32, where products are not what the loop is for."""
         products = MATRIX if self.matrix else PRODUCTS
         best = (0, 0)  # products, and less the instructions
         for first, last in self.loops:
             body = [name for address, name in self.names if first <= address <= last]
             best = max(best, (sum(name in products for name in body), -len(body)))
-        return -best[1] / best[0] if best[0] else None
+        return -best[1] / best[0] if -best[1] <= 32 * best[0] and best[0] else None
 
 
 def read(path: str) -> dict[tuple[str, str], Kernel]:
