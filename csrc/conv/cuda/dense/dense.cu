@@ -33,16 +33,16 @@ int64_t cycles_of_packing(const ImageView& image, const ConvProblem& p) {
   return elements * int64_t(sizeof(T)) / kBytesPerCycle + kLaunchCycles;
 }
 
-// How many elements of both images a product reads, those of the straight one for gradients of
-// weights alone. Tiles have at most so many columns; of gradients of weights in elements, rows too.
+// How many elements of images a product reads: a tile has 128 columns at most and, where gradients
+// of weights are computed by elements, of both images, 64 rows and columns.
 template <class T>
 int64_t elements_read(const DenseProblem& d) {
+  constexpr int64_t most_columns = 128, tile = 64;
   const ConvProblem& p = d.conv;
   const int64_t pixels = p.n * p.groups * product(d.straight.size);
   const int64_t columns = product(p.kernel) * d.padded_channels / product(d.residues);
   if (p.pass != ConvPass::backward_weights)
-    return pixels * columns * ceil_div(d.straight.channels, 128);
-  constexpr int64_t tile = 64;
+    return pixels * columns * ceil_div(d.straight.channels, most_columns);
   const int64_t channels = d.straight.channels;
   return pixels * (columns * ceil_div(channels, tile) + channels * ceil_div(columns, tile));
 }
