@@ -31,7 +31,7 @@ DENSE, DENSE_KERNELS = "conv/cuda/dense/bfloat16.cu", "conv/cuda/dense/kernels.h
 NXC, NCX = "conv/cuda/depthwise/nxc.cu", "conv/cuda/depthwise/ncx.cu"
 WEIGHTS = "conv/cuda/depthwise/weights_gradient.cu"
 GATHER = "conv/cuda/shared/gather.h"
-PLACES, PIXELS = "conv/cuda/dense/dense.cu", "conv/cuda/shared/pixels.h"
+PLACES, PACKED = "conv/cuda/dense/dense.cu", "conv/cuda/shared/pixels.h"
 QUANTIZED = "conv/cuda/quantized/dense.cu"
 WORDS, QUANTIZED_END = "conv/cuda/quantized/depthwise.cu", "conv/cuda/quantized/epilogue.h"
 RESAMPLE_TESTS = ("resample_kernels", "float32 and (x2 or x5 or x0.5)")
@@ -178,11 +178,11 @@ MISTAKES = {
         *(None, WRONG, DENSE_TESTS),
     ),
     "convolution, dense: one channel of a packed image more": (
-        Mistake(PLACES, PIXELS, "first + e < image.channels", "first + e <= image.channels"),
+        Mistake(PLACES, PACKED, "first + e < image.channels", "first + e <= image.channels"),
         *("address", OVERRUN, DENSE_TESTS),
     ),
     "convolution, dense: packed groups in one place": (
-        Mistake(PLACES, PIXELS, "(to * groups + group) * chunks", "(to * groups) * chunks"),
+        Mistake(PLACES, PACKED, "(to * groups + group) * chunks", "(to * groups) * chunks"),
         *(None, WRONG, DENSE_TESTS),
     ),
     "convolution, quantized, dense: without the barrier before sums are read": (
@@ -207,7 +207,7 @@ MISTAKES = {
         *(None, WRONG, QUANTIZED_TESTS),
     ),
     "convolution, quantized, dense: one channel of the inputs more": (
-        Mistake(QUANTIZED, PIXELS, "first + e < image.channels ?", "first + e <= image.channels ?"),
+        Mistake(QUANTIZED, PACKED, "first + e < image.channels ?", "first + e <= image.channels ?"),
         *("address", OVERRUN, QUANTIZED_TESTS),
     ),
     "convolution, quantized, depthwise: the pixel behind the row": (
@@ -355,3 +355,4 @@ def test_places_are_there():
     mistakes = [row[0] for row in (*MISTAKES.values(), *CUT_OFFSETS.values())]
     counts = {mistake.old: mistake.count for mistake in mistakes}
     assert {text: count for text, count in counts.items() if count != 1} == {}
+    assert {mistake.source for mistake in mistakes if not mistake.source.endswith(".cu")} == set()
