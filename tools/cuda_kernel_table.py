@@ -71,18 +71,25 @@ class Kernel:
             self.matrix.add(instruction)
 
     def warps(self) -> int:
-        """That a multiprocessor has registers for, of 64 that it can have."""
-        return min(64, 65536 // (32 * -(-max(self.registers, 1) // 8) * 8))
+        """That a multiprocessor has registers for, of 64: each of its four parts has 16,384."""
+        of_warp = 32 * -(-max(self.registers, 1) // 8) * 8
+        return min(64, 4 * (16384 // of_warp))
 
     def of_a_product(self) -> float | None:
-        """Instructions for each product, in the shortest loop of those with the most products. None
-        of more than 32, where products are not what the loop is for."""
+        """Instructions for each product, in the innermost loop that has most of them. None of more
+        than 32, where products are not what the loop is for."""
         products = MATRIX if self.matrix else PRODUCTS
-        best = (0, 0)  # products, and less the instructions
+        bodies: dict[tuple[int, int], tuple[int, int]] = {}  # products, and less the instructions
         for first, last in self.loops:
             body = [name for address, name in self.names if first <= address <= last]
-            best = max(best, (sum(name in products for name in body), -len(body)))
-        return -best[1] / best[0] if -best[1] <= 32 * best[0] and best[0] else None
+            bodies[first, last] = sum(name in products for name in body), -len(body)
+
+        def is_inside(a: tuple[int, int], b: tuple[int, int]) -> bool:
+            return a != b and b[0] <= a[0] and a[1] <= b[1] and bodies[a][0] > 0
+
+        innermost = [bodies[b] for b in bodies if not any(is_inside(a, b) for a in bodies)]
+        count, length = max(innermost, default=(0, 0))
+        return -length / count if 0 < -length <= 32 * count else None
 
 
 def read(path: str) -> dict[tuple[str, str], Kernel]:

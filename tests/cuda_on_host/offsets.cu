@@ -1,14 +1,18 @@
 // Where kernels compute offsets in 64 bits and divide in 31, against plain arithmetic: for results
 // that are too large to be allocated in a test, and for counts of blocks, pixels and sums that
-// would take too long (far_apart.cu has large strides of few elements, in whole kernels). A program
-// that ends with 0 when all are right.
+// would take too long (far_apart.cu has large strides of few elements, in whole kernels); and what
+// large problems ask of shared memory. A program that ends with 0 when all are right.
+#include <algorithm>
 #include <cstdio>
+#include <numeric>
 #include <random>
+#include <vector>
 
 #include "conv/cuda/depthwise/depthwise.h"
 #include "conv/cuda/shared/problem.h"
 #include "core/cuda/divide.h"
 #include "reorder/cuda/rows.h"
+#include "reorder/cuda/tile.h"
 #include "resample/cuda/kernel_arguments.h"
 
 using namespace torch_dnnl;
@@ -181,9 +185,39 @@ void sums_of_depthwise() {
   }
 }
 
+// Of images of any sizes, in any order of axes, with gaps: GPUs have 99 KB or more for a block.
+void memory_of_tiles() {
+  constexpr int64_t kMost = 99 << 10;
+  for (int i = 0; i < 20'000; i++) {
+    const int axes = 2 + static_cast<int>(below(3));
+    const int64_t size = int64_t(1) << below(4);
+    boxes::Box box;
+    int64_t stride = 1;
+    for (int a = 0; a < axes; a++) {
+      box.axes.insert(box.axes.begin(), {2 + below(int64_t(1) << below(19)), {}});
+      box.axes.front().stride[boxes::kDst] = stride;
+      stride *= box.axes.front().extent;
+    }
+    std::vector<int> order(axes);
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), random_bits);
+    stride = 1;
+    for (const int a : order) {
+      box.axes[a].stride[boxes::kSrc] = below(8) == 0 ? 0 : stride;
+      stride *= box.axes[a].extent + below(2) * below(9);
+    }
+    int64_t pack = 16 / size; // as rows of dst are aligned
+    while (box.axes.back().extent % pack != 0)
+      pack /= 2;
+    const auto tiles = reorder_cuda::plan_tiles({boxes::BoxGroup(box), nullptr, size, size, pack});
+    expect("more than the memory of a block", tiles.box.shared_bytes > kMost, false);
+  }
+}
+
 } // namespace
 
 int main() {
+  memory_of_tiles();
   divisions();
   places_of_resample();
   packs_of_reorder();

@@ -205,12 +205,15 @@ inline void choose_lines(const Source& s, Shape& shape) {
   }
 }
 
-// Makes the tile as large as a block can use: longer runs first, then more rows.
+// Makes the tile as large as a block can use, as it lies in shared memory, where rows begin at
+// multiples of 16 bytes: longer runs first, then more rows.
 inline void fill(const Source& s, Shape& shape) {
   const int64_t wanted =
       std::clamp(s.boxes.most_elements() * s.src_size / kBlocks, kFewestBytes, kBytes);
   const auto grow_to_fill = [&](int a, int64_t multiple) {
-    const int64_t others = shape.elements() / shape.tile[a] * s.src_size;
+    const int64_t run = shape.run * s.src_size;
+    const int64_t row = shape.in_run[a] ? run : round_up(run, cuda::kWidestAccess);
+    const int64_t others = shape.elements() / shape.run * row / shape.tile[a];
     const int64_t wish = wanted / others / multiple * multiple;
     if (may_grow(s, shape, a) && wish > shape.tile[a])
       grow(s, shape, a, wish);

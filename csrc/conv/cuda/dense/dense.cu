@@ -27,10 +27,25 @@ int64_t cycles_of_elements(int64_t elements) {
 }
 
 template <class T>
+int64_t packed_bytes(const ImageView& image, const ConvProblem& p) {
+  return p.n * packed_chunks<T>(image, p.groups) * kWidestAccess;
+}
+
+template <class T>
 int64_t cycles_of_packing(const ImageView& image, const ConvProblem& p) {
-  const int64_t pixels = p.n * p.groups * product(image.size);
-  const int64_t elements = pixels * (image.channels + round_up(image.channels, kChunk<T>));
-  return elements * int64_t(sizeof(T)) / kBytesPerCycle + kLaunchCycles;
+  const int64_t bytes = p.n * p.groups * product(image.size) * image.channels * int64_t(sizeof(T));
+  return (bytes + packed_bytes<T>(image, p)) / kBytesPerCycle + kLaunchCycles;
+}
+
+// Straight channels are not padded where those of another group follow: the product counts those
+// that it writes. Few channels are not padded in large images.
+template <class T>
+bool may_pack(const ImageView& image, bool is_straight, const ConvProblem& p) {
+  constexpr int64_t many_bytes = 256 << 20;
+  const int64_t padded = round_up(image.channels, kChunk<T>);
+  return can_pack<T>(image, p.groups) &&
+      !(is_straight && padded != image.channels && p.groups > 1) &&
+      (padded <= 2 * image.channels || packed_bytes<T>(image, p) <= many_bytes);
 }
 
 // How many elements of images a product reads: a tile has 128 columns at most and, where gradients
@@ -47,8 +62,7 @@ int64_t elements_read(const DenseProblem& d) {
   return pixels * (columns * ceil_div(channels, tile) + channels * ceil_div(columns, tile));
 }
 
-// Packs images whose elements would be read one by one, if they are read often. Straight channels
-// are not padded where those of another group follow: the product counts those that it writes.
+// Packs images whose elements would be read one by one, if they are read often.
 template <class T>
 c10::SmallVector<Scratch, 2> place_images(DenseProblem& d) {
   const ConvProblem& p = d.conv;
@@ -62,8 +76,7 @@ c10::SmallVector<Scratch, 2> place_images(DenseProblem& d) {
   for (const ImageView* image : images)
     cycles += cycles_of_packing<T>(*image, p);
   const bool can = std::all_of(images.begin(), images.end(), [&](const ImageView* image) {
-    const bool is_padded = image->channels % kChunk<T> != 0;
-    return can_pack<T>(*image, p.groups) && !(image == &d.straight && is_padded && p.groups > 1);
+    return may_pack<T>(*image, image == &d.straight, p);
   });
   c10::SmallVector<Scratch, 2> packed;
   if (can && cycles < cycles_of_elements(elements_read<T>(d)))
