@@ -49,6 +49,8 @@ PROBLEMS = {
     "stride-beyond-the-image": (2, 1, 16, 32, [3, 2], [3, 2], [5, 7], [[1, 1], [1, 1]], [1, 1]),
     "patches": (1, 1, 24, 32, [12, 8], [4, 4], [4, 4], [[0, 0], [0, 0]], [1, 1]),
     "pads-beyond-the-kernel": (1, 1, 16, 32, [3, 4], [2, 2], [1, 1], [[5, 0], [0, 6]], [1, 2]),
+    "few-pixels": (1, 1, 256, 72, [5, 4], [3, 3], [1, 1], [[1, 1], [1, 1]], [1, 1]),
+    "few-pixels-split-groups": (1, 2, 128, 88, [6, 5], [3, 3], [2, 2], [[1, 1], [0, 1]], [1, 1]),
     "split-sums": (2, 1, 16, 64, [29, 31], [3, 1], [1, 1], [[1, 0], [1, 0]], [1, 1]),
 }  # fmt: skip
 
@@ -190,10 +192,12 @@ def test_dense_of_views(dtype):
 @DTYPES
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_dense_endings(activation, dtype):
-    """Bias, residual, activation and what it is applied to, in 16-byte and in single elements."""
+    """Bias, residual, activation and what it is applied to, in 16-byte and in single elements, of
+    sums that are split and not."""
     f = ACTIVATIONS[activation]
-    for oc, data in ((72, "NXC"), (35, "NXC"), (40, "NCX")):
-        problem = (2, 1, 32, oc, [5, 9], [3, 1], [1, 1], [[1, 0], [1, 0]], [1, 1])
+    cases = [(32, 72, "NXC"), (32, 35, "NXC"), (32, 40, "NCX"), (208, 40, "NXC"), (208, 35, "NCX")]
+    for ic, oc, data in cases:
+        problem = (2, 1, ic, oc, [5, 9], [3, 1], [1, 1], [[1, 0], [1, 0]], [1, 1])
         (src, weights, bias, residual), attributes = tensors(problem, dtype, data, "OIX")
         residuals = {
             "dense": residual,

@@ -13,12 +13,6 @@
 namespace torch_dnnl::cuda {
 namespace {
 
-#ifdef TORCH_DNNL_CUDA_ON_HOST
-constexpr int64_t kLaunchCycles = 0; // so that small problems have packed images
-#else
-constexpr int64_t kLaunchCycles = 4000;
-#endif
-
 // What reading by elements costs more than reading by chunks, in cycles of the whole GPU: some 9
 // instructions for each (620 for a stage of 128 x 32 of NCX in bfloat16, and 334 for one of NXC;
 // sm_90a), of which a multiprocessor issues those of 128 threads a cycle.

@@ -42,26 +42,56 @@ __device__ __forceinline__ void store_chunk(
       p.stores_whole);
 }
 
+// Whether sums may be split: tall tiles have no registers for it.
+template <class S>
+constexpr bool kMaySplit = S::m <= 128;
+
+// Stores the sums of one split of a block, whose tile has `pixels` left.
+template <class Sums>
+__device__ __forceinline__ void
+store_partial(const DenseProblem& p, int64_t pixels, int64_t m0, int n0, Sums& sums) {
+  using Sum = typename Sums::Sum;
+  const int channels = p.straight.channels;
+  Sum* partial =
+      static_cast<Sum*>(p.partial) + (blockIdx.z * p.partial_pixels + m0) * channels + n0;
+  sums.for_each_pair([&](int row, int column, Sum first, Sum second) {
+    Sum* to = partial + static_cast<int64_t>(row) * channels + column;
+    if (row < pixels && n0 + column < channels)
+      to[0] = first;
+    if (row < pixels && n0 + column + 1 < channels)
+      to[1] = second;
+  });
+}
+
 // Forward and data gradient: a block computes S::m pixels x S::n channels of the straight image.
-// grid: (tiles of pixels x of channels, 1, groups x remainders). `vectors`: the gathered image is
-// read by chunks, else by elements.
+// grid: (tiles of pixels x of channels, 1, groups x remainders x splits). `vectors`: the gathered
+// image is read by chunks, else by elements.
 template <class T, class S, class Sums, bool vectors>
 __global__ void __launch_bounds__(kDenseThreads, 2)
     dense_gather_kernel(const __grid_constant__ DenseProblem p) {
   auto* memory = dynamic_shared<unsigned char>();
   auto* rows = reinterpret_cast<PixelRow*>(memory);
   memory += S::m * sizeof(PixelRow);
-  const Geometry g(p, blockIdx.z);
+  const unsigned splits = kMaySplit<S> ? static_cast<unsigned>(p.splits) : 1;
+  const Geometry g(p, static_cast<int>(blockIdx.z / splits));
   const int64_t m0 = blockIdx.x / p.column_tiles * S::m;
   const int n0 = static_cast<int>(blockIdx.x % p.column_tiles) * S::n;
   if (m0 >= g.pixels(p))
     return; // remainders differ in their pixels
   make_pixel_rows<S>(p, g, m0, rows);
+  StageRange range = all_stages<T>(p, g);
+  if constexpr (kMaySplit<S>) {
+    const auto of_split = static_cast<int>(p.blocks_per_split);
+    range.first = static_cast<int>(blockIdx.z % splits) * of_split;
+    range.count = min(range.count - range.first, of_split);
+  }
   Sums sums;
-  multiply_gathered<T, S, Sums, vectors>(p, g, rows, n0, memory, sums);
+  multiply_gathered<T, S, Sums, vectors>(p, g, rows, n0, range, memory, sums);
 
-  // Through shared memory, as what a lane has of the product is not contiguous.
   using Sum = typename Sums::Sum;
+  if (splits > 1)
+    return store_partial(p, g.pixels(p) - m0, m0, n0, sums);
+  // Through shared memory, as what a lane has of the product is not contiguous.
   auto* of_block = reinterpret_cast<Sum*>(memory);
   sums.for_each_pair([&](int row, int column, Sum first, Sum second) {
     store_vector<2>(of_block + row * kSumsPitch<S> + column, {first, second});

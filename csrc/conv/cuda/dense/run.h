@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "conv/cuda/dense/kernels.h"
@@ -96,6 +97,7 @@ void run_weights(DenseProblem p, dim3 grid, bool vectors) {
   const int64_t sums = p.conv.groups * p.straight.channels * gathered_columns(p);
   const Scratch partial(sums * p.splits * sizeof(Sum));
   p.partial = partial.data();
+  p.blocks_per_split = ceil_div(ceil_div(most_pixels(p), kDepth<T>), p.splits);
   launch(
       vectors ? dense_weights_kernel<T, S, Sums, true>
               : dense_weights_kernel<T, S, Sums, !kWeightsByElements<S>>,
@@ -106,24 +108,69 @@ void run_weights(DenseProblem p, dim3 grid, bool vectors) {
   for_each_element(sums, ReduceSplits<T, Sum>{p});
 }
 
+// Adds up the splits of the straight image, a chunk of channels a call, and completes them.
+template <class T, class Sum>
+struct AddSplits {
+  DenseProblem p;
+
+  __device__ void operator()(int64_t i) const {
+    const int64_t chunks = (p.straight.channels + kChunk<T> - 1) / kChunk<T>;
+    const int64_t pixel = position(i, p.partial_pixels, chunks),
+                  z = i / (chunks * p.partial_pixels);
+    const Geometry g(p, static_cast<int>(z));
+    if (pixel >= g.pixels(p))
+      return;
+    const int channel = static_cast<int>(position(i, chunks, 1)) * kChunk<T>;
+    const int channels = min(kChunk<T>, p.straight.channels - channel);
+    const Sum* partial = static_cast<const Sum*>(p.partial) +
+        (z * p.splits * p.partial_pixels + pixel) * p.straight.channels + channel;
+    Sum sums[kChunk<T>] = {};
+    for (int64_t split = 0; split < p.splits; split++) {
+#pragma unroll
+      for (int e = 0; e < kChunk<T>; e++)
+        sums[e] += e < channels ? partial[e] : Sum(0);
+      partial += p.partial_pixels * p.straight.channels;
+    }
+    const PixelIndex at = pixel_index(g, pixel);
+    const int64_t residual =
+        p.conv.residual == nullptr ? 0 : straight_offset(p, g, at, p.conv.residual_stride);
+    store_chunk<T>(
+        p, g, sums, straight_offset(p, g, at, p.straight.stride), residual, channel, channels);
+  }
+};
+
 template <class T, class S, bool tensor_cores>
-void run_shape(DenseProblem p, const DensePlan& plan, bool vectors) {
-  p.column_tiles = plan.column_tiles;
-  p.splits = plan.splits;
-  p.blocks_per_split = ceil_div(ceil_div(most_pixels(p), kDepth<T>), plan.splits);
-  const dim3 grid(
-      static_cast<unsigned>(plan.row_tiles * plan.column_tiles),
-      1,
-      static_cast<unsigned>(p.conv.groups * product(p.residues) * plan.splits));
-  if (p.conv.pass == ConvPass::backward_weights)
-    return run_weights<T, S, tensor_cores>(p, grid, vectors);
+void run_gather(DenseProblem p, const DensePlan& plan, dim3 grid, bool vectors) {
   using Sums = SumsOf<T, S, false, tensor_cores>;
+  using Sum = typename Sums::Sum;
+  p.blocks_per_split = ceil_div(most_stages<T>(p), plan.splits);
+  p.partial_pixels = most_pixels(p);
+  const int64_t pixels = p.conv.groups * product(p.residues) * p.partial_pixels;
+  std::optional<Scratch> partial;
+  if (plan.splits > 1)
+    partial.emplace(plan.splits * pixels * p.straight.channels * sizeof(Sum));
+  p.partial = partial ? partial->data() : nullptr;
   launch(
       vectors ? dense_gather_kernel<T, S, Sums, true> : dense_gather_kernel<T, S, Sums, false>,
       grid,
       dim3(kDenseThreads),
       kGatherBytes<T, S, Sums>,
       p);
+  if (partial)
+    for_each_element(pixels * ceil_div(p.straight.channels, kChunk<T>), AddSplits<T, Sum>{p});
+}
+
+template <class T, class S, bool tensor_cores>
+void run_shape(DenseProblem p, const DensePlan& plan, bool vectors) {
+  p.column_tiles = plan.column_tiles;
+  p.splits = plan.splits;
+  const dim3 grid(
+      static_cast<unsigned>(plan.row_tiles * plan.column_tiles),
+      1,
+      static_cast<unsigned>(p.conv.groups * product(p.residues) * plan.splits));
+  if (p.conv.pass == ConvPass::backward_weights)
+    return run_weights<T, S, tensor_cores>(p, grid, vectors);
+  run_gather<T, S, tensor_cores>(p, plan, grid, vectors);
 }
 
 // With the best of the shapes; the first of equals.
@@ -131,7 +178,8 @@ template <class T, bool tensor_cores, class... S>
 void run_best_shape(const DenseProblem& p, bool vectors) {
   const bool is_gather = p.conv.pass != ConvPass::backward_weights;
   const DensePlan plans[] = {
-      is_gather ? plan_gather<T, S, tensor_cores>(p)
+      is_gather ? plan_gather<T, S, tensor_cores>(
+                      p, kMaySplit<S> ? sizeof(typename SumsOf<T, S, false, tensor_cores>::Sum) : 0)
                 : plan_weights<T, S, tensor_cores>(p, vectors)...};
   const auto* best = std::min_element(
       std::begin(plans), std::end(plans), [](const DensePlan& a, const DensePlan& b) {

@@ -110,7 +110,14 @@ __global__ void __launch_bounds__(kDenseThreads, 2) quantized_dense_kernel(
   make_pixel_rows<S>(p, g, m0, rows);
   TensorCoreSums<T, S, false> sums;
   multiply_gathered<T, S, decltype(sums), true>(
-      p, g, rows, n0, memory, sums, reinterpret_cast<const T*>(compensation.pads));
+      p,
+      g,
+      rows,
+      n0,
+      all_stages<T>(p, g),
+      memory,
+      sums,
+      reinterpret_cast<const T*>(compensation.pads));
 
   auto* of_block = reinterpret_cast<int32_t*>(memory);
   sums.for_each_pair([&](int row, int column, int32_t first, int32_t second) {
@@ -182,7 +189,7 @@ void run_best_shape(
     const DenseProblem& p,
     const QuantizedProblem& q,
     const Compensation& compensation) {
-  const DensePlan plans[] = {plan_gather<T, S, true>(p)...};
+  const DensePlan plans[] = {plan_gather<T, S, true>(p, /*sum_bytes=*/0)...};
   const auto* best = std::min_element(
       std::begin(plans), std::end(plans), [](const DensePlan& a, const DensePlan& b) {
         return a.cycles < b.cycles;

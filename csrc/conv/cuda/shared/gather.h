@@ -73,9 +73,9 @@ class Fetch {
 
 // multiply(slot) for each of `blocks` stages. fetch(block, slot) starts to fill a slot kStages - 1
 // blocks ahead and settle(slot) ends it.
-template <class F, class G, class H>
+template <class Count, class F, class G, class H>
 __device__ __forceinline__ void
-pipeline(int64_t blocks, AsyncCopies& copies, F fetch, G settle, H multiply) {
+pipeline(Count blocks, AsyncCopies& copies, F fetch, G settle, H multiply) {
   for (int block = 0; block < kStages - 1; block++) {
     if (block < blocks) {
       fetch(block, block);
@@ -83,7 +83,7 @@ pipeline(int64_t blocks, AsyncCopies& copies, F fetch, G settle, H multiply) {
     }
     copies.commit();
   }
-  for (int64_t block = 0; block < blocks; block++) {
+  for (Count block = 0; block < blocks; block++) {
     const int slot = static_cast<int>(block % kStages);
     copies.wait<kStages - 2>();
     __syncthreads(); // this slot is full, and the previous one, to be filled now, is no longer read
@@ -182,15 +182,28 @@ find_residual(const DenseProblem& p, const Geometry& g, int64_t m0, PixelRow* ro
   }
 }
 
+// What a block sums up, of all that there is, in stages of kDepth.
+struct StageRange {
+  int first, count;
+};
+
+template <class T>
+__device__ __forceinline__ StageRange all_stages(const DenseProblem& p, const Geometry& g) {
+  const int64_t sums = static_cast<int64_t>(g.taps()) * p.padded_channels; // in 32 bits: see fits
+  return {0, static_cast<int>((sums + kDepth<T> - 1) / kDepth<T>)};
+}
+
 // Forward and data gradient: sums += the product of a block, S::m pixels (`rows`) x S::n channels
 // of the straight image from n0 on. `memory`: for the stages, of which none is used in the end.
-// `vectors`: the gathered image is read by chunks, else by elements. `pads`: see gathered_source.
+// `range`: the stages that are summed. `vectors`: the gathered image
+// is read by chunks, else by elements. `pads`: see gathered_source.
 template <class T, class S, class Sums, bool vectors>
 __device__ __forceinline__ void multiply_gathered(
     const DenseProblem& p,
     const Geometry& g,
     const PixelRow* rows,
     int n0,
+    StageRange range,
     unsigned char* memory,
     Sums& sums,
     const T* pads = nullptr) {
@@ -200,7 +213,7 @@ __device__ __forceinline__ void multiply_gathered(
   Fetch<T, TileA, kGathered<vectors>, !vectors> of_image;
   Fetch<T, TileB, Access::streamed, !vectors> of_weights; // whole chunks always, see dense.cu
   AsyncCopies copies;
-  TapChannels at(p, g, of_image.column() * kChunk<T>);
+  TapChannels at(p, g, int64_t(range.first) * kDepth<T> + of_image.column() * kChunk<T>);
   const int channels_left = p.straight.channels - n0;
   const T* weights = static_cast<const T*>(p.weights) + g.group * p.weights_group_stride +
       n0 * p.weights_channel_stride;
@@ -222,7 +235,7 @@ __device__ __forceinline__ void multiply_gathered(
     at.advance(p, g, kDepth<T>);
   };
   pipeline(
-      (static_cast<int64_t>(g.taps()) * p.padded_channels + kDepth<T> - 1) / kDepth<T>,
+      range.count,
       copies,
       fetch,
       [&](int slot) { of_image.settle(stages.a(slot)); },

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 
 #include "conv/cuda/shared/tile.h"
 #include "core/math.h"
@@ -13,6 +14,11 @@ namespace torch_dnnl::cuda {
 
 constexpr int64_t kMultiprocessors = 132;
 constexpr int64_t kBytesPerCycle = 2800; // of the whole memory
+#ifdef TORCH_DNNL_CUDA_ON_HOST
+constexpr int64_t kLaunchCycles = 0; // so that small problems have several launches
+#else
+constexpr int64_t kLaunchCycles = 4000;
+#endif
 
 // What a tile of one stage costs a multiprocessor in cycles: the products, or what shared memory
 // takes in and gives to the warps, 128 bytes a cycle. Products a cycle: mma.sync reaches some 5/8
@@ -40,15 +46,42 @@ inline int64_t most_pixels(const DenseProblem& p) {
   return pixels;
 }
 
+// The stages of the longest sum.
+template <class T>
+int64_t most_stages(const DenseProblem& p) {
+  int64_t taps = 1;
+  for (int a = 0; a < 3; a++)
+    taps *= ceil_div(p.conv.kernel[a], p.tap_step[a]);
+  return ceil_div(taps * p.padded_channels, kDepth<T>);
+}
+
+// Where half of the multiprocessors would have no tile, as of one small image, sums are split: the
+// parts are written, read and added up by one launch more. `sum_bytes`: of a sum; 0: they must not
+// be split.
 template <class T, class S, bool tensor_cores>
-DensePlan plan_gather(const DenseProblem& p) {
-  DensePlan plan{};
-  plan.row_tiles = ceil_div(most_pixels(p), S::m);
-  plan.column_tiles = ceil_div(p.straight.channels, S::n);
-  plan.splits = 1;
-  const int64_t tiles = plan.row_tiles * plan.column_tiles * p.conv.groups * product(p.residues);
-  plan.cycles = ceil_div(tiles, kMultiprocessors) * stage_cycles<T, S, tensor_cores>();
-  return plan;
+DensePlan plan_gather(const DenseProblem& p, int64_t sum_bytes) {
+  constexpr int64_t kMostSplits = 32, kFewestStages = 2 * kStages;
+  DensePlan best{};
+  best.row_tiles = ceil_div(most_pixels(p), S::m);
+  best.column_tiles = ceil_div(p.straight.channels, S::n);
+  best.cycles = std::numeric_limits<int64_t>::max();
+  const int64_t problems = p.conv.groups * product(p.residues), stages = most_stages<T>(p);
+  const int64_t tiles = best.row_tiles * best.column_tiles * problems;
+  const int64_t bytes = most_pixels(p) * problems * p.straight.channels * sum_bytes;
+  const bool may_split = sum_bytes > 0 && 2 * tiles <= kMultiprocessors;
+  const int64_t possible = std::min(stages / kFewestStages, kMaxGridZ / problems);
+  const int64_t most = may_split ? std::clamp<int64_t>(possible, 1, kMostSplits) : 1;
+  for (int64_t splits = 1; splits <= most; splits++) {
+    int64_t cycles = ceil_div(tiles * splits, kMultiprocessors) * ceil_div(stages, splits) *
+        stage_cycles<T, S, tensor_cores>();
+    if (splits > 1)
+      cycles += 2 * splits * bytes / kBytesPerCycle + kLaunchCycles;
+    if (cycles < best.cycles) {
+      best.cycles = cycles;
+      best.splits = splits;
+    }
+  }
+  return best;
 }
 
 } // namespace torch_dnnl::cuda

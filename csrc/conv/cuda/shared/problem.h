@@ -55,9 +55,11 @@ struct DenseProblem {
   int tap_step[3];      // data: from a tap that a pixel meets to the next one, else 1
   int64_t column_tiles; // of the grid's tiles, those of one row of tiles
   bool stores_whole;    // forward and data: the straight image is written by chunks of 16 bytes
-  // Weights: the sums of each split, [split][group][oc][tap][padded channel].
+  // The sums of each split. Weights: [split][group][oc][tap][padded channel]; a block is the pixels
+  // of one stage. Forward and data, if there are several splits: [group and remainder][split][pixel
+  // of partial_pixels][channel]; a block is a stage.
   void* partial;
-  int64_t splits, blocks_per_split; // a block: the pixels of one stage
+  int64_t splits, blocks_per_split, partial_pixels;
 };
 
 // One spatial axis of the pixels and taps that belong together.
