@@ -177,6 +177,15 @@ MISTAKES = {
         ),
         *(None, WRONG, DENSE_TESTS),
     ),
+    "convolution, dense: a part of split sums is left out": (
+        Mistake(
+            DENSE,
+            "conv/cuda/dense/run.h",
+            "split < p.splits; split++) {",
+            "split + 1 < p.splits; split++) {",
+        ),
+        *(None, WRONG, DENSE_TESTS),
+    ),
     "convolution, dense: one channel of a packed image more": (
         Mistake(PLACES, PACKED, "first + e < image.channels", "first + e <= image.channels"),
         *("address", OVERRUN, DENSE_TESTS),
