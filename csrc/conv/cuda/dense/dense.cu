@@ -14,7 +14,7 @@ namespace torch_dnnl::cuda {
 namespace {
 
 // What reading by elements costs more than reading by chunks, in cycles of the whole GPU: some 9
-// instructions for each (620 for a stage of 128 x 32 of NCX in bfloat16, and 334 for one of NXC;
+// instructions for each (614 for a stage of 128 x 32 of NCX in bfloat16, and 328 for one of NXC;
 // sm_90a), of which a multiprocessor issues those of 128 threads a cycle.
 int64_t cycles_of_elements(int64_t elements) {
   return elements * 9 / (128 * kMultiprocessors);
