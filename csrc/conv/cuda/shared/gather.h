@@ -195,8 +195,8 @@ __device__ __forceinline__ StageRange all_stages(const DenseProblem& p, const Ge
 
 // Forward and data gradient: sums += the product of a block, S::m pixels (`rows`) x S::n channels
 // of the straight image from n0 on. `memory`: for the stages, of which none is used in the end.
-// `range`: the stages that are summed. `vectors`: the gathered image
-// is read by chunks, else by elements. `pads`: see gathered_source.
+// `range`: the stages that are summed. `vectors`: the gathered image is read by chunks, else by
+// elements. `pads`: see gathered_source.
 template <class T, class S, class Sums, bool vectors>
 __device__ __forceinline__ void multiply_gathered(
     const DenseProblem& p,
