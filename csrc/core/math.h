@@ -9,11 +9,11 @@
 namespace torch_dnnl {
 
 // a / b, rounded up; b is positive.
-TORCH_DNNL_HD inline int64_t ceil_div(int64_t a, int64_t b) {
+TORCH_DNNL_HD constexpr int64_t ceil_div(int64_t a, int64_t b) {
   return b == 1 ? a : (a + b - 1) / b;
 }
 
-TORCH_DNNL_HD inline int64_t round_up(int64_t n, int64_t step) {
+TORCH_DNNL_HD constexpr int64_t round_up(int64_t n, int64_t step) {
   return ceil_div(n, step) * step;
 }
 

@@ -152,6 +152,7 @@ def test_epilogue_matches_oracle(device, layout, channels, dtype):
     u = oracle.convolution(*exact, *attributes) + residual.cpu().double()
     for activation, function in {
         "gelu": torch.nn.functional.gelu,
+        "relu": torch.nn.functional.relu,
         "hardswish": torch.nn.functional.hardswish,
         None: lambda u: u,
     }.items():
@@ -192,17 +193,19 @@ def test_images_far_apart_matches_oracle(device, layout):
     )
 
 
+@pytest.mark.parametrize("size", [(600_000,), (301, 290)], ids=str)
 @pytest.mark.parametrize("layout", ["nxc", "ncx"])
 @pytest.mark.parametrize("device", DEVICES)
-def test_long_rows_matches_oracle(device, layout):
+def test_many_runs_matches_oracle(device, layout, size):
     """Blocks take several runs of outputs, slices several rows."""
-    channels, length = 4, 600_000
-    attributes = ((1,), (2,), (0,), (1,), "none", channels, "NCX", "OIX")
-    x, g = (image((1, channels, length), layout, torch.float32, device) for _ in range(2))
-    w = torch.randn(channels, 1, 3, device=device)
+    channels, kernel, ones = 4, (3,) * len(size), (1,) * len(size)
+    pads = (2,) * len(size), (0,) * len(size)
+    attributes = (ones, *pads, ones, "none", channels, "NCX", "OIX")
+    x, g = (image((1, channels, *size), layout, torch.float32, device) for _ in range(2))
+    w = torch.randn(channels, 1, *kernel, device=device)
     exact_x, exact_w, exact_g = (t.cpu().double() for t in (x, w, g))
     expected = oracle.convolution(exact_x, exact_w, None, *attributes)
     assert_close(OPS.convolution(x, w, None, *attributes), expected)
-    actual = OPS.convolution_backward_weights(g, x, (3,), *attributes)
-    expected = oracle.convolution_backward_weights(exact_g, exact_x, (3,), *attributes)
+    actual = OPS.convolution_backward_weights(g, x, kernel, *attributes)
+    expected = oracle.convolution_backward_weights(exact_g, exact_x, kernel, *attributes)
     assert_close(actual, expected)

@@ -235,14 +235,14 @@ MISTAKES = {
     "convolution, NXC: without the barrier": (
         mistake_in(
             NXC,
-            """done, width, shared);
-              __syncthreads();""",
-            "done, width, shared);",
+            """begin, width, shared);
+        __syncthreads();""",
+            "begin, width, shared);",
         ),
         *("thread", RACE + "depthwise/nxc.cu", DEPTHWISE_TESTS),
     ),
     "convolution, NXC: the pixel behind the row": (
-        mistake_in(NXC, "position < a.in, position", "position <= a.in, position"),
+        mistake_in(NXC, "(position) < static_cast", "(position) <= static_cast"),
         *(None, WRONG, DEPTHWISE_TESTS),
     ),
     "convolution, NCX: without the barrier": (
@@ -307,8 +307,8 @@ CUT_OFFSETS = {
         Mistake(
             WINDOW,
             COLUMNS,
-            "(dst + y * args.dst_stride[3], out);",
-            "(dst + static_cast<int>(y * args.dst_stride[3]), out);",
+            "src + row * args.src_stride[3];",
+            "src + static_cast<int>(row * args.src_stride[3]);",
         ),
         "resample, window",
     ),

@@ -3,8 +3,7 @@
 #pragma once
 
 #include "conv/problem.h"
-#include "core/cuda/vector.h"
-#include "core/numeric.h"
+#include "core/cuda/convert.h"
 
 namespace torch_dnnl::cuda {
 
@@ -56,46 +55,63 @@ struct Epilogue {
       int64_t residual_step,
       bool vectors) const {
     vectors = vectors && count == n;
-    if (residual != nullptr) {
-      const T* from = static_cast<const T*>(residual) + residual_offset;
-      if (vectors) {
-        const auto values = load_vector<n>(from);
-#pragma unroll
-        for (int i = 0; i < n; i++)
-          sums[i] += static_cast<compute_t<T>>(values.at[i]);
-      } else {
-#pragma unroll
-        for (int i = 0; i < n; i++)
-          if (i < count)
-            sums[i] += static_cast<compute_t<T>>(from[i * residual_step]);
+    if (is_whole_kernel || has_more()) {
+      if (residual != nullptr) {
+        const T* from = static_cast<const T*>(residual) + residual_offset;
+        add_residual<T>(sums, from, count, residual_step, vectors);
       }
+      if (preactivation != nullptr)
+        store<T>(static_cast<T*>(preactivation) + offset, sums, count, step, vectors);
+      activate_all<is_whole_kernel>(sums);
     }
-    if (preactivation != nullptr)
-      store<T>(static_cast<T*>(preactivation) + offset, sums, count, step, vectors);
+    store<T>(static_cast<T*>(out) + offset, sums, count, step, vectors);
+  }
+
+ private:
+  __device__ __forceinline__ bool has_more() const {
+    return residual != nullptr || preactivation != nullptr || activation != Activation::none;
+  }
+
+  template <class T, int n>
+  __device__ __forceinline__ static void
+  add_residual(compute_t<T> (&sums)[n], const T* from, int count, int64_t step, bool vectors) {
+    if (vectors) {
+      const auto values = load_vector<n>(from);
+#pragma unroll
+      for (int i = 0; i < n; i++)
+        sums[i] += static_cast<compute_t<T>>(values.at[i]);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < n; i++)
+      if (i < count)
+        sums[i] += static_cast<compute_t<T>>(from[i * step]);
+  }
+
+  template <bool is_whole_kernel, class C, int n>
+  __device__ __forceinline__ void activate_all(C (&sums)[n]) const {
     if constexpr (is_whole_kernel) {
       with_activation(activation, [&](auto tag) {
 #pragma unroll
         for (int i = 0; i < n; i++)
           sums[i] = activate<decltype(tag)::value>(sums[i]);
       });
+    } else if (activation == Activation::relu) { // one instruction, without a call
+#pragma unroll
+      for (int i = 0; i < n; i++)
+        sums[i] = activate<Activation::relu>(sums[i]);
     } else if (activation != Activation::none) {
 #pragma unroll
       for (int i = 0; i < n; i++)
         sums[i] = activated(activation, sums[i]);
     }
-    store<T>(static_cast<T*>(out) + offset, sums, count, step, vectors);
   }
 
- private:
   template <class T, int n>
   __device__ __forceinline__ static void
   store(T* to, const compute_t<T> (&sums)[n], int count, int64_t step, bool vectors) {
     if (vectors) {
-      Vector<T, n> values;
-#pragma unroll
-      for (int i = 0; i < n; i++)
-        values.at[i] = convert<T>(sums[i]);
-      store_vector(to, values);
+      store_vector(to, narrowed<T, /*kCanonical=*/true>(sums));
       return;
     }
 #pragma unroll

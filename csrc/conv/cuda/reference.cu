@@ -7,7 +7,9 @@
 namespace torch_dnnl::cuda {
 
 void run_reference(const ConvProblem& p) {
-  with_reference(p, [&](const auto& functor) { for_each_element(output_elements(p), functor); });
+  with_reference(p, [&](const auto& functor) {
+    for_each_element<kReferenceBlocks>(output_elements(p), functor);
+  });
 }
 
 void activation_gradient(const ActivationGradient& p) {

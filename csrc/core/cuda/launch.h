@@ -51,6 +51,10 @@ void launch_kernel(
     void** arguments);
 #endif
 
+// Work is cut up for so many multiprocessors, as an H200 has. The GPU at hand is not asked for its
+// own, so that every GPU computes the same bits.
+constexpr int64_t kMultiprocessors = 132;
+
 // Of sm_70 and newer, in code of CUDA 12.1 or newer (CUDA C++ Programming Guide, "Function
 // Parameters").
 constexpr size_t kMostArgumentBytes = 32'764;
@@ -86,11 +90,12 @@ __device__ __forceinline__ T* dynamic_shared() {
 }
 
 constexpr int kElementThreads = 128;
+constexpr int kReferenceBlocks = 5; // of a multiprocessor: a thread of a reference has 96 registers
 
 // The functor stays in constant memory (__grid_constant__): arrays in it that are indexed at run
 // time are not copied to each thread's local memory.
-template <class F>
-__global__ void __launch_bounds__(kElementThreads)
+template <class F, int kResidentBlocks>
+__global__ void __launch_bounds__(kElementThreads, kResidentBlocks)
     for_each_element_kernel(int64_t n, const __grid_constant__ F functor) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kElementThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x; i < n;
@@ -100,15 +105,16 @@ __global__ void __launch_bounds__(kElementThreads)
 }
 
 // Calls functor(i) for 0 <= i < n (n up to 2^62), one thread per element; a thread takes several
-// only when the grid's limit leaves no other way.
-template <class F>
+// only when the grid's limit leaves no other way. kResidentBlocks: of a multiprocessor, which
+// share its registers; 0: as the compiler likes.
+template <int kResidentBlocks = 0, class F>
 void for_each_element(int64_t n, F functor) {
   if (n == 0)
     return;
   const int64_t blocks = ceil_div(n, kElementThreads);
   constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
   const dim3 grid(static_cast<unsigned>(std::min(blocks, kMaxBlocks)));
-  launch(for_each_element_kernel<F>, grid, dim3(kElementThreads), 0, n, functor);
+  launch(for_each_element_kernel<F, kResidentBlocks>, grid, dim3(kElementThreads), 0, n, functor);
 }
 
 } // namespace torch_dnnl::cuda

@@ -34,8 +34,13 @@ __device__ __forceinline__ void store_vector(T* address, const Vector<T, n>& val
 template <class T, int n>
 class PackedVector {
  public:
+  using Word = std::conditional_t<sizeof(T) * n % sizeof(uint32_t) == 0, uint32_t, T>;
+
   __device__ __forceinline__ void load(const T* address) {
     words_ = *reinterpret_cast<const Words*>(address);
+  }
+  __device__ __forceinline__ void store(T* address) const {
+    *reinterpret_cast<Words*>(address) = words_;
   }
   __device__ __forceinline__ void set(const Vector<T, n>& vector) {
     std::memcpy(&words_, &vector, sizeof(vector));
@@ -45,9 +50,14 @@ class PackedVector {
     std::memcpy(&vector, &words_, sizeof(vector));
     return vector;
   }
+  __device__ __forceinline__ Word& word(int i) {
+    return words_.at[i];
+  }
+  __device__ __forceinline__ const Word& word(int i) const {
+    return words_.at[i];
+  }
 
  private:
-  using Word = std::conditional_t<sizeof(T) * n % sizeof(uint32_t) == 0, uint32_t, T>;
   using Words = Vector<Word, sizeof(T) * n / sizeof(Word)>;
   Words words_{};
 };

@@ -68,8 +68,12 @@ __device__ __forceinline__ void for_each_pack(const FakePlan<C>& plan, const F& 
       finish(first + i * kThreads, count[i], position[i], data[i]);
 }
 
+// Blocks of a multiprocessor: a thread has 80 registers, or 128.
+template <class C>
+constexpr int kResidentBlocks = sizeof(C) == 8 ? 2 : 3;
+
 template <class T, class C>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kResidentBlocks<C>)
     quantize_kernel(const __grid_constant__ FakePlan<C> plan) {
   const auto finish = [&](uint32_t pack, int count, const PackPosition& position, Eight<T>& data) {
     const PackArgs<C>& args = plan.args;
@@ -158,13 +162,14 @@ void mask_gradient(const FakeReorderProblem& p) {
 
 void fake_quantize_reference(const FakeReorderProblem& p) {
   with_computed(p, [&]<class C>(std::type_identity<C>) {
-    cuda::for_each_element(p.rows * p.row_bytes, FakeReorderByte<C>{p});
+    cuda::for_each_element<cuda::kReferenceBlocks>(p.rows * p.row_bytes, FakeReorderByte<C>{p});
   });
 }
 
 void mask_gradient_reference(const FakeReorderProblem& p) {
   with_computed(p, [&]<class C>(std::type_identity<C>) {
-    cuda::for_each_element(p.rows * p.row_bytes, FakeReorderBackwardByte<C>{p});
+    cuda::for_each_element<cuda::kReferenceBlocks>(
+        p.rows * p.row_bytes, FakeReorderBackwardByte<C>{p});
   });
 }
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/cuda/convert.h"
 #include "core/cuda/divide.h"
-#include "core/cuda/vector.h"
 #include "core/dispatch.h"
 #include "core/numeric.h"
 #include "resample/cuda/tap_table.h"
@@ -85,12 +85,17 @@ __device__ __forceinline__ T fill_value(uint64_t bits) {
 
 // Writes `fill` over what reads nothing: all outputs of a vector, or those of some columns.
 template <class T, int n, class W, class Columns>
-__device__ __forceinline__ void
-fill_empty(const KernelArguments<W>& args, const Columns& columns, bool all, Vector<T, n>& out) {
+__device__ __forceinline__ void fill_empty(
+    const KernelArguments<W>& args,
+    const Columns& columns,
+    bool all,
+    PackedVector<T, n>& out) {
+  Vector<T, n> filled = out.get();
 #pragma unroll
   for (int v = 0; v < n; v++)
     if (all || columns.is_empty(v))
-      out.at[v] = fill_value<T>(args.fill);
+      filled.at[v] = fill_value<T>(args.fill);
+  out.set(filled);
 }
 
 // The elements of a vector: 16 bytes, but no more than 8, so that sums stay in registers.
@@ -142,10 +147,11 @@ struct Columns {
         PackedVector<T, kVector> loaded;
         if (kHalves || k < count)
           loaded.load(line + offset[0][k]);
-        const auto x = loaded.get();
+        W x[kVector];
+        widen(loaded, x);
 #pragma unroll
         for (int v = 0; v < kVector; v++)
-          part[v] += weight[0][k] * static_cast<W>(x.at[v]);
+          part[v] += weight[0][k] * x[v];
       }
     } else {
 #pragma unroll
@@ -178,9 +184,9 @@ class RunningSums {
   // added before. `weigh(row, sum)` adds a row, weighed along D and W.
   template <class F>
   __device__ __forceinline__ void complete(int32_t y, W (&completed)[kVector], F&& weigh) {
-    const int32_t end = rows_.next().end();
+    const int32_t end = rows_.next(y).end();
     for (; next_ < end; next_++) {
-      const Taps<W> readers = readers_.next();
+      const Taps<W> readers = readers_.next(next_);
       W row[kVector] = {};
       weigh(next_, row);
 #pragma unroll
@@ -223,7 +229,7 @@ __global__ void __launch_bounds__(kThreads)
   const Columns columns(args, at.column);
   const TapLoop<W> planes = args.tables.loop(args.tables.d, at.d);
   const T* src = static_cast<const T*>(args.src) + at.src + planes.first * args.src_stride[2];
-  T* dst = static_cast<T*>(args.dst) + at.dst + at.column * kVector;
+  T* dst = static_cast<T*>(args.dst) + at.dst + at.begin * args.dst_stride[3] + at.column * kVector;
 
   Rows rows(args, at);
   for (int32_t y = at.begin; y < at.end; y++) {
@@ -235,15 +241,14 @@ __global__ void __launch_bounds__(kThreads)
         line += args.src_stride[2];
       });
     });
-    Vector<T, kVector> out;
-#pragma unroll
-    for (int v = 0; v < kVector; v++)
-      out.at[v] = result<T>(sum[v]);
+    PackedVector<T, kVector> out;
+    out.set(narrowed<T, /*kCanonical=*/false>(sum));
     if (args.has_empty_rows) {
       const bool all = planes.count == 0 || args.tables.row(args.tables.h, y).count == 0;
       fill_empty(args, columns, all, out);
     }
-    store_vector<kVector>(dst + y * args.dst_stride[3], out);
+    out.store(dst);
+    dst += args.dst_stride[3];
   }
 }
 

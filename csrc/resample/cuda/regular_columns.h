@@ -61,15 +61,22 @@ struct RegularColumns {
   template <class T, int n>
   struct Run {
     static constexpr int kChunk = std::min<int>(n, kWidestAccess / sizeof(T));
-    Vector<T, kChunk> chunks[n / kChunk];
+    PackedVector<T, kChunk> chunks[n / kChunk];
 
     __device__ __forceinline__ void load(const T* from) {
 #pragma unroll
       for (int i = 0; i < n / kChunk; i++)
-        chunks[i] = load_vector<kChunk>(from + i * kChunk);
+        chunks[i].load(from + i * kChunk);
     }
-    __device__ __forceinline__ W at(int i) const {
-      return static_cast<W>(chunks[i / kChunk].at[i % kChunk]);
+    __device__ __forceinline__ void widen_to(W* elements) const {
+#pragma unroll
+      for (int i = 0; i < n / kChunk; i++) {
+        W chunk[kChunk];
+        widen(chunks[i], chunk);
+#pragma unroll
+        for (int e = 0; e < kChunk; e++)
+          elements[i * kChunk + e] = chunk[e];
+      }
     }
   };
 
@@ -83,21 +90,16 @@ struct RegularColumns {
     own.load(line + first);
     if (kBeside > 0 && has_behind)
       behind.load(line + first + kOwn);
-    W x[kBeside + kOwn + kBeside];
-#pragma unroll
-    for (int i = 0; i < kBeside; i++) {
-      x[i] = before.at(kHalo - kBeside + i);
-      x[kBeside + kOwn + i] = behind.at(i);
-    }
-#pragma unroll
-    for (int i = 0; i < kOwn; i++)
-      x[kBeside + i] = own.at(i);
+    W x[kHalo + kOwn + kHalo];
+    before.widen_to(x);
+    own.widen_to(x + kHalo);
+    behind.widen_to(x + kHalo + kOwn);
 #pragma unroll
     for (int v = 0; v < kVector; v++) {
       W part = 0;
 #pragma unroll
       for (int k = 0; k < kTaps; k++)
-        part += weight[v][k] * x[begin(v) + k];
+        part += weight[v][k] * x[kHalo - kBeside + begin(v) + k];
       sum[v] += scale * part;
     }
   }

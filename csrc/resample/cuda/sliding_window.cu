@@ -12,17 +12,18 @@ constexpr int kThreads = 256;
 template <class W, int kTaps, int kVector>
 class WindowOfRows {
  public:
-  __device__ __forceinline__ WindowOfRows(const KernelArguments<W>& args, const Place&)
-      : tables_(args.tables) {
+  __device__ __forceinline__ WindowOfRows(const KernelArguments<W>& args, const Place& at)
+      : rows_(args.tables, args.tables.h, at.begin) {
 #pragma unroll
     for (int slot = 0; slot < kTaps; slot++)
       held_[slot] = -1;
   }
 
-  // Row y of dst. `weigh(row, sum)` adds a row of src, weighed along D and W.
+  // Row y of dst, the one after the last. `weigh(row, sum)` adds a row of src, weighed along D and
+  // W.
   template <class F>
   __device__ __forceinline__ void complete(int32_t y, W (&sum)[kVector], F&& weigh) {
-    const Taps<W> rows = tables_.row(tables_.h, y);
+    const Taps<W> rows = rows_.next(y);
 #pragma unroll
     for (int v = 0; v < kVector; v++)
       sum[v] = 0;
@@ -46,7 +47,7 @@ class WindowOfRows {
   }
 
  private:
-  const TapTables<W>& tables_;
+  TapRows<W> rows_;
   W window_[kTaps][kVector];
   int32_t held_[kTaps]; // which row of src each slot has
 };
@@ -62,12 +63,13 @@ __global__ void __launch_bounds__(kThreads)
   const Columns<float, 1, kVector, kPixels> columns(args, at.column);
   const Taps<float> planes = args.tables.row(args.tables.d, at.d);
   const T* src = static_cast<const T*>(args.src) + at.src + planes.first * args.src_stride[2];
-  T* dst = static_cast<T*>(args.dst) + at.dst + at.column * kVector;
+  T* dst = static_cast<T*>(args.dst) + at.dst + at.begin * args.dst_stride[3] + at.column * kVector;
 
   PackedVector<T, kVector> out;
+  TapRows<float> rows_of_dst(args.tables, args.tables.h, at.begin);
   int32_t held = -1;
   for (int32_t y = at.begin; y < at.end; y++) {
-    const Taps<float> rows = args.tables.row(args.tables.h, y);
+    const Taps<float> rows = rows_of_dst.next(y);
     const bool is_empty = rows.count == 0 || planes.count == 0;
     if (held != rows.first && !is_empty) {
       held = rows.first;
@@ -82,10 +84,11 @@ __global__ void __launch_bounds__(kThreads)
         out.set(elements);
       }
     }
-    Vector<T, kVector> filled = out.get();
+    PackedVector<T, kVector> filled = out;
     if (args.has_empty_rows)
       fill_empty(args, columns, is_empty, filled);
-    store_vector<kVector>(dst + y * args.dst_stride[3], filled);
+    filled.store(dst);
+    dst += args.dst_stride[3];
   }
 }
 

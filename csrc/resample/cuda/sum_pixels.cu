@@ -19,10 +19,13 @@ struct ColumnOfManyTaps {
   __device__ __forceinline__ void add(const T* line, W scale, W (&sum)[kVector]) const {
     W part[kVector] = {};
     taps.for_each([&](int32_t index, W weight) {
-      const Vector<T, kVector> x = load_vector<kVector>(line + index * inner + channel);
+      PackedVector<T, kVector> loaded;
+      loaded.load(line + index * inner + channel);
+      W x[kVector];
+      widen(loaded, x);
 #pragma unroll
       for (int v = 0; v < kVector; v++)
-        part[v] += weight * static_cast<W>(x.at[v]);
+        part[v] += weight * x[v];
     });
 #pragma unroll
     for (int v = 0; v < kVector; v++)

@@ -50,12 +50,14 @@ class SourceColumns {
       copy(i);
   }
 
-  __device__ __forceinline__ Vector<T, kVector> next() {
+  template <class W>
+  __device__ __forceinline__ void next(W (&elements)[kVector]) {
     copies_.template wait<kSlots - 2>();
-    const Vector<T, kVector> next = slots_[slot_ * blockDim.x];
+    PackedVector<T, kVector> next;
+    next.load(slots_[slot_ * blockDim.x].at);
     copy(slot_ == 0 ? kSlots - 1 : slot_ - 1); // what the call before has read
     slot_ = slot_ + 1 == kSlots ? 0 : slot_ + 1;
-    return next;
+    widen(next, elements);
   }
 
  private:
@@ -236,17 +238,15 @@ __global__ void __launch_bounds__(kMostThreads)
       W sum[kVector];
       sums.complete(y, sum, [&](int32_t, W(&row_sum)[kVector]) {
         if (planes.is_copy) {
-          const Vector<T, kVector> x = source.next();
-#pragma unroll
-          for (int v = 0; v < kVector; v++)
-            row_sum[v] = static_cast<W>(x.at[v]);
+          source.next(row_sum);
           return;
         }
         planes.for_each([&](int32_t, W weight) {
-          const Vector<T, kVector> x = source.next();
+          W x[kVector];
+          source.next(x);
 #pragma unroll
           for (int v = 0; v < kVector; v++)
-            row_sum[v] += weight * static_cast<W>(x.at[v]);
+            row_sum[v] += weight * x[v];
         });
       });
 #pragma unroll

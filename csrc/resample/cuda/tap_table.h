@@ -103,7 +103,7 @@ struct TapTables {
     return memory != nullptr ? memory : reinterpret_cast<const unsigned char*>(this + 1);
   }
   __device__ __forceinline__ Taps<W> row(const TapTable& table, int32_t index) const {
-    return TapRows<W>(*this, table, index).next();
+    return TapRows<W>(*this, table, index).next(index);
   }
   __device__ __forceinline__ TapLoop<W> loop(const TapTable& table, int32_t index) const {
     return TapLoop<W>(row(table, index), table);
@@ -117,27 +117,27 @@ class TapRows {
   // Without branches, so that compilers take what the rows of a table share out of loops.
   __device__ __forceinline__
   TapRows(const TapTables<W>& tables, const TapTable& table, int32_t index)
-      : record_bytes_(table.record_bytes), index_(index), is_identity_(table.is_identity()) {
+      : record_bytes_(table.record_bytes), is_identity_(table.is_identity()) {
     const unsigned char* own = tables.records() + table.offset;
     const unsigned char* records =
         is_identity_ ? reinterpret_cast<const unsigned char*>(&tables.identity) : own;
     record_ = records + static_cast<int64_t>(index) * record_bytes_;
   }
 
-  __device__ __forceinline__ Taps<W> next() {
+  // `index`: of the row, which the caller counts.
+  __device__ __forceinline__ Taps<W> next(int32_t index) {
     const auto head = *reinterpret_cast<const TapRecord*>(record_);
     const Taps<W> taps{
-        is_identity_ ? index_ : head.first,
+        is_identity_ ? index : head.first,
         head.end - head.first,
         reinterpret_cast<const W*>(record_ + sizeof(TapRecord))};
     record_ += record_bytes_;
-    index_++;
     return taps;
   }
 
  private:
   const unsigned char* record_;
-  int32_t record_bytes_, index_;
+  int32_t record_bytes_;
   bool is_identity_;
 };
 

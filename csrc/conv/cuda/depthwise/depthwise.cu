@@ -29,7 +29,9 @@ bool has_small_positions(const ConvProblem& p) {
         return false;
     }
   }
+  const bool has_residual = p.residual != nullptr;
   return p.src_size[2] * p.src_stride[4] <= kMost && p.dst_size[2] * p.dst_stride[4] <= kMost &&
+      (!has_residual || p.dst_size[2] * p.residual_stride[4] <= kMost) &&
       p.groups * p.ic * p.oc <= kMost && p.ic * p.oc * product(p.kernel) <= kMost;
 }
 
@@ -92,10 +94,6 @@ DepthwiseGather depthwise_gather(const ConvProblem& p) {
   return gather;
 }
 
-bool has_channels_innermost(const DepthwiseGather& gather) {
-  return gather.channels > 1 && gather.in_stride[1] == 1 && gather.out_stride[1] == 1;
-}
-
 } // namespace
 
 bool supports_depthwise(const ConvProblem& p) {
@@ -104,14 +102,14 @@ bool supports_depthwise(const ConvProblem& p) {
   if (p.pass == ConvPass::backward_weights)
     return supports_depthwise_weights(p);
   const DepthwiseGather gather = depthwise_gather(p);
-  return has_channels_innermost(gather) || supports_depthwise_ncx(gather, p.dtype);
+  return supports_depthwise_nxc(gather) || supports_depthwise_ncx(gather, p.dtype);
 }
 
 void run_depthwise(const ConvProblem& p) {
   if (p.pass == ConvPass::backward_weights)
     return depthwise_weights(p);
   const DepthwiseGather gather = depthwise_gather(p);
-  has_channels_innermost(gather) ? depthwise_nxc(gather, p.dtype) : depthwise_ncx(gather, p.dtype);
+  supports_depthwise_nxc(gather) ? depthwise_nxc(gather, p.dtype) : depthwise_ncx(gather, p.dtype);
 }
 
 } // namespace torch_dnnl::cuda

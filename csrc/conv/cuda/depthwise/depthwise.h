@@ -149,7 +149,7 @@ struct RowTaps {
 // Any stride and dilation: a tap at a time.
 struct GeneralTaps {
   static constexpr bool kGeneral = true, kPartial = true;
-  static constexpr int kTaps = 1;
+  static constexpr int kTaps = 1, kStride = 0; // known at run time
 
   TORCH_DNNL_HD static bool has(const GatherAxis& a, int tap, int) {
     return tap >= a.first && tap < a.taps;
@@ -181,7 +181,7 @@ void with_row_taps(const GatherAxis& a, bool dilates, F&& f) {
 }
 
 // `size` in as few parts as with `most` in each, of about equal sizes.
-inline int equal_parts(int64_t size, int64_t most) {
+constexpr int equal_parts(int64_t size, int64_t most) {
   return static_cast<int>(ceil_div(size, ceil_div(size, most)));
 }
 
@@ -194,6 +194,7 @@ inline int odd_vectors(int64_t floats) {
 using DepthwiseTypes = TypeList<float, c10::BFloat16, c10::Half>;
 
 // With channels innermost in both images.
+bool supports_depthwise_nxc(const DepthwiseGather& p);
 void depthwise_nxc(const DepthwiseGather& p, c10::ScalarType dtype);
 
 // In every layout, if what a thread's outputs meet fits in shared memory.

@@ -111,14 +111,15 @@ __device__ void stage_vectors(
       for (int i = 0; i < kLoads; i++) {
         if (line + i * t.lines_at_once < lines) {
           constexpr int kStored = std::min(n, 4);
-          const auto vector = vectors[i].get();
+          float floats[n];
+          widen(vectors[i], floats);
 #pragma unroll
           for (int begin = 0; begin < n; begin += kStored) {
-            Vector<float, kStored> floats;
+            Vector<float, kStored> stored;
 #pragma unroll
             for (int e = 0; e < kStored; e++)
-              floats.at[e] = static_cast<float>(vector.at[begin + e]);
-            store_vector(to + begin, floats);
+              stored.at[e] = floats[begin + e];
+            store_vector(to + begin, stored);
           }
         }
         to += t.lines_at_once * t.pitch;

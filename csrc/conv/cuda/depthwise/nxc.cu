@@ -8,8 +8,9 @@
 //
 // In bytes of the first-level cache, which are dear here, an output of 3x3 taps costs
 // 3 (kOutputs + 2) / kOutputs = 4 vectors of inputs and 9 / kOutputs = 1 of weights, not 9 and 9.
-#include "conv/cuda/depthwise/depthwise.h"
+#include <limits>
 
+#include "conv/cuda/depthwise/depthwise.h"
 #include "core/cuda/launch.h"
 
 namespace torch_dnnl::cuda {
@@ -21,8 +22,6 @@ constexpr int kVector =
     4; // channels; more of a narrow type would leave registers for fewer outputs
 constexpr int kWeightsBytes = 24 * 1024;
 constexpr int kLoads = 8; // of weights that are under way
-// A block takes several runs, to load weights for all of them; so many keep a large GPU busy.
-constexpr int64_t kMaxBlocks = 6 * 132;
 
 struct NxcPlan {
   int lanes; // vectors of channels of a block
@@ -31,21 +30,37 @@ struct NxcPlan {
   int steps, capacity; // parts of all kernel rows, and as many as shared memory holds
   int step_bytes;
   int spacing; // of a run's outputs
-  int runs_per_row;
-  int64_t runs;
+  uint32_t runs, runs_at_once;
+  bool rows_first;                       // runs are counted along H, then along W
+  Divisor inner, outer, depth;           // runs along each
   Divisor by_parts, by_height, by_depth; // by_height, by_depth: of the kernel
 };
 
-// The first output of a run.
+// The first output of a run. The runs of a block lie below each other, so that most of what one of
+// them reads is in the first-level cache when the next one reads it; along transposed axes, where
+// neighbouring rows meet different taps, beside each other, so that a warp skips the same ones.
 __device__ OutputIndex
-run_at(const DepthwiseGather& p, const NxcPlan& t, int64_t index, int channel) {
-  Digits digits{index};
-  const auto run = static_cast<int>(digits.next(t.runs_per_row));
+run_at(const DepthwiseGather& p, const NxcPlan& t, uint32_t rest, int channel) {
+  const auto inner = static_cast<int>(t.inner.split(rest));
+  const auto outer = static_cast<int>(t.outer.split(rest));
+  const int h = t.rows_first ? inner : outer, run = t.rows_first ? outer : inner;
   const int w =
       t.spacing == 1 ? run * kOutputs : run / t.spacing * t.spacing * kOutputs + run % t.spacing;
-  const auto h = static_cast<int>(digits.next(p.axis[1].out));
-  const auto d = static_cast<int>(digits.next(p.axis[0].out));
-  return {digits.rest, channel, d, h, w};
+  const auto d = static_cast<int>(t.depth.split(rest));
+  return {static_cast<int>(rest), channel, d, h, w};
+}
+
+// A part of a kernel row; input: a step's input channels.
+struct KernelPart {
+  int input, d, h, part;
+};
+
+template <class Taps>
+__device__ KernelPart part_at(const NxcPlan& t, uint32_t rest) {
+  const auto part = Taps::kPartial ? static_cast<int>(t.by_parts.split(rest)) : 0;
+  const auto h = static_cast<int>(t.by_height.split(rest));
+  const auto d = static_cast<int>(t.by_depth.split(rest));
+  return {static_cast<int>(rest), d, h, part};
 }
 
 // Fills `shared` with the weights of the steps from `first` on: [step][tap][input channel][channel
@@ -85,16 +100,6 @@ __device__ void stage_weights(
   }
 }
 
-template <class T, int n>
-__device__ __forceinline__ Vector<float, n> as_float(const PackedVector<T, n>& loaded) {
-  const auto vector = loaded.get();
-  Vector<float, n> result;
-#pragma unroll
-  for (int i = 0; i < n; i++)
-    result.at[i] = static_cast<float>(vector.at[i]);
-  return result;
-}
-
 // Adds to the sums of a run what one input row gives through a part of one kernel row. `row` is the
 // first pixel of the row, at the thread's channels, `weights` the part's, of the same channels.
 template <class T, int n, bool kMatrix, class Taps>
@@ -108,7 +113,7 @@ __device__ __forceinline__ void add_row(
     int part,
     float (&sums)[kOutputs][n]) {
   const GatherAxis& a = p.axis[2];
-  const auto step = static_cast<int>(p.in_stride[4]); // a row is not longer than 2^28
+  const auto step = static_cast<int>(p.in_stride[4] * sizeof(T)); // a row has 2^28 elements at most
   constexpr int kInputs = kMatrix ? n : 1;
   Vector<float, n> taps[Taps::kTaps][kInputs];
 #pragma unroll
@@ -122,12 +127,15 @@ __device__ __forceinline__ void add_row(
     for (int v = 0; v < n; v++)
 #pragma unroll
       for (int i = 0; i < kInputs; i++)
-        sum[v] += x.at[kMatrix ? i : v] * tap[i].at[v];
+        sum[v] += x[kMatrix ? i : v] * tap[i].at[v];
   };
   const auto load_if = [&](bool is_inside, int position) {
     PackedVector<T, n> vector;
-    if (is_inside)
-      vector.load(row + position * step);
+    if (is_inside) {
+      const char* const pixel =
+          reinterpret_cast<const char*>(row) + static_cast<int64_t>(position) * step;
+      vector.load(reinterpret_cast<const T*>(pixel)); // its address by one instruction
+    }
     return vector;
   };
   // A batch of loads is under way before the first one is used.
@@ -141,23 +149,32 @@ __device__ __forceinline__ void add_row(
       inputs[r] = load_if(meets[r], i);
     }
 #pragma unroll
-    for (int r = 0; r < kOutputs; r++)
-      if (meets[r])
-        add(sums[r], as_float(inputs[r]), taps[0]);
+    for (int r = 0; r < kOutputs; r++) {
+      if (!meets[r])
+        continue;
+      float x[n];
+      widen(inputs[r], x);
+      add(sums[r], x, taps[0]);
+    }
   } else {
-    constexpr int kFirst = Taps::first_input(), kLast = Taps::last_input(kOutputs), kBatch = 6;
+    constexpr int kFirst = Taps::first_input(), kLast = Taps::last_input(kOutputs);
+    constexpr int kBatch = equal_parts(kLast - kFirst + 1, kMatrix ? 4 : 6);
     const int origin = Taps::origin(a, w, part), first = part * Taps::kTaps;
 #pragma unroll
     for (int begin = kFirst; begin <= kLast; begin += kBatch) {
+      if (begin > kFirst && origin + begin * t.spacing >= a.in)
+        break; // nothing but pad. A branch also keeps compilers from loading all inputs at first.
       PackedVector<T, n> inputs[kBatch];
 #pragma unroll
       for (int b = 0; b < kBatch; b++) {
         const int i = begin + b, position = origin + i * t.spacing;
-        inputs[b] = load_if(i <= kLast && position >= 0 && position < a.in, position);
+        const bool is_inside = static_cast<uint32_t>(position) < static_cast<uint32_t>(a.in);
+        inputs[b] = load_if(i <= kLast && is_inside, position);
       }
 #pragma unroll
       for (int b = 0; b < kBatch; b++) {
-        const auto x = as_float(inputs[b]);
+        float x[n];
+        widen(inputs[b], x);
 #pragma unroll
         for (int r = 0; r < kOutputs; r++) {
           const int k = Taps::tap(begin + b, r);
@@ -171,8 +188,14 @@ __device__ __forceinline__ void add_row(
   }
 }
 
+// Blocks of a multiprocessor, among which registers are divided.
+template <int n, bool kMatrix, class Taps>
+constexpr int kResidentBlocks = n == 1                   ? 8  // 64 registers of a thread
+    : kMatrix || (Taps::kTaps > 4 && Taps::kStride == 1) ? 4  // 128: weights take many
+                                                         : 5; // 96
+
 template <class T, int n, bool kMatrix, class Taps>
-__global__ void __launch_bounds__(kThreads) depthwise_nxc_kernel(
+__global__ void __launch_bounds__(kThreads, kResidentBlocks<n, kMatrix, Taps>) depthwise_nxc_kernel(
     const __grid_constant__ DepthwiseGather p,
     const __grid_constant__ NxcPlan t) {
   constexpr int kInputs = kMatrix ? n : 1;
@@ -180,36 +203,33 @@ __global__ void __launch_bounds__(kThreads) depthwise_nxc_kernel(
   const int width = t.lanes * n;
   const int first_channel = blockIdx.x % t.channel_tiles * width;
   const int channel = first_channel + threadIdx.x * n;
-  const int64_t step = static_cast<int64_t>(gridDim.x / t.channel_tiles) * blockDim.y;
-  int64_t first = static_cast<int64_t>(blockIdx.x / t.channel_tiles) * blockDim.y;
-  for (bool staged = false; first < t.runs; first += step) {
+  bool staged = false;
+  for (uint32_t first = blockIdx.x / t.channel_tiles * blockDim.y; first < t.runs;
+       first += t.runs_at_once) {
     const bool active = channel < p.channels && first + threadIdx.y < t.runs;
     const OutputIndex run = run_at(p, t, first + threadIdx.y, channel);
-    const T* image = static_cast<const T*>(p.in) + run.n * p.in_stride[0];
+    const T* image =
+        static_cast<const T*>(p.in) + run.n * p.in_stride[0] + p.first_in_channel(channel);
     float sums[kOutputs][n] = {};
-    int slot = 0, done = 0; // steps
-    for (int input = 0; input < p.in_channels; input += kInputs) {
-      const T* channels = image + p.first_in_channel(channel) + input;
-      for (int d = 0; d < p.axis[0].taps; d++) {
-        const int id = p.axis[0].input(run.d, d);
-        for (int h = 0; h < p.axis[1].taps; h++) {
-          const int ih = p.axis[1].input(run.h, h);
-          const T* row = channels + id * p.in_stride[2] + ih * p.in_stride[3];
-          for (int part = 0; part < t.parts; part++, slot++, done++) {
-            if (slot == t.capacity)
-              slot = 0;
-            if (slot == 0 && !staged) {
-              __syncthreads(); // the weights before are no longer used
-              stage_weights<T, kInputs, Taps>(p, t, first_channel, done, width, shared);
-              __syncthreads();
-              staged = t.steps <= t.capacity;
-            }
-            if (!active || id < 0 || ih < 0)
-              continue;
-            const float* weights = shared + slot * Taps::kTaps * kInputs * width + threadIdx.x * n;
-            add_row<T, n, kMatrix, Taps>(p, t, row, weights, width, run.w, part, sums);
-          }
-        }
+    for (int begin = 0; begin < t.steps; begin += t.capacity) {
+      if (!staged) {
+        __syncthreads(); // the weights before are no longer used
+        stage_weights<T, kInputs, Taps>(p, t, first_channel, begin, width, shared);
+        __syncthreads();
+        staged = t.steps <= t.capacity;
+      }
+      if (!active)
+        continue;
+      const float* weights = shared + threadIdx.x * n;
+      const int end = min(begin + t.capacity, t.steps);
+#pragma unroll 1
+      for (int step = begin; step < end; step++, weights += Taps::kTaps * kInputs * width) {
+        const KernelPart k = part_at<Taps>(t, step);
+        const int id = p.axis[0].input(run.d, k.d), ih = p.axis[1].input(run.h, k.h);
+        if (id < 0 || ih < 0)
+          continue;
+        const T* row = image + k.input * kInputs + id * p.in_stride[2] + ih * p.in_stride[3];
+        add_row<T, n, kMatrix, Taps>(p, t, row, weights, width, run.w, k.part, sums);
       }
     }
     if (!active)
@@ -221,7 +241,7 @@ __global__ void __launch_bounds__(kThreads) depthwise_nxc_kernel(
     const int64_t offset = run.offset(p.out_stride), residual = run.offset(p.residual_stride);
 #pragma unroll
     for (int r = 0; r < kOutputs; r++) {
-      const int64_t along_row = r * t.spacing;
+      const int along_row = r * t.spacing;
       if (run.w + along_row >= p.axis[2].out)
         break;
 #pragma unroll
@@ -230,9 +250,9 @@ __global__ void __launch_bounds__(kThreads) depthwise_nxc_kernel(
       p.epilogue.complete<T>(
           sums[r],
           n,
-          offset + along_row * p.out_stride[4],
+          offset + along_row * static_cast<int>(p.out_stride[4]),
           p.out_stride[1],
-          residual + along_row * p.residual_stride[4],
+          residual + along_row * static_cast<int>(p.residual_stride[4]),
           p.residual_stride[1],
           /*vectors=*/true);
     }
@@ -248,6 +268,14 @@ int choose_lanes(int64_t vectors) {
   return best;
 }
 
+int64_t runs_per_row(const DepthwiseGather& p, int spacing) {
+  return ceil_div(p.axis[2].out, int64_t(kOutputs) * spacing) * spacing;
+}
+
+int64_t runs(const DepthwiseGather& p, int spacing) {
+  return p.n * p.axis[0].out * p.axis[1].out * runs_per_row(p, spacing);
+}
+
 // For vectors of n channels; a step is `taps` taps of `inputs` input channels.
 NxcPlan plan_nxc(const DepthwiseGather& p, int n, int inputs, int taps, int spacing) {
   NxcPlan t{};
@@ -258,8 +286,11 @@ NxcPlan plan_nxc(const DepthwiseGather& p, int n, int inputs, int taps, int spac
   t.step_bytes = taps * inputs * t.lanes * n * static_cast<int>(sizeof(float));
   t.capacity = std::min(t.steps, kWeightsBytes / t.step_bytes);
   t.spacing = spacing;
-  t.runs_per_row = ceil_div(p.axis[2].out, int64_t(kOutputs) * spacing) * spacing;
-  t.runs = p.n * p.axis[0].out * p.axis[1].out * t.runs_per_row;
+  t.runs = static_cast<uint32_t>(runs(p, spacing));
+  t.rows_first = !p.axis[1].transposed;
+  t.inner = t.outer = Divisor(p.axis[1].out);
+  (t.rows_first ? t.outer : t.inner) = Divisor(runs_per_row(p, spacing));
+  t.depth = Divisor(p.axis[0].out);
   t.by_parts = Divisor(t.parts);
   t.by_height = Divisor(p.axis[1].taps);
   t.by_depth = Divisor(p.axis[0].taps);
@@ -268,11 +299,13 @@ NxcPlan plan_nxc(const DepthwiseGather& p, int n, int inputs, int taps, int spac
 
 template <class T, int n, bool kMatrix, class Taps>
 void run(const DepthwiseGather& p) {
-  const NxcPlan t =
-      plan_nxc(p, n, kMatrix ? n : 1, Taps::kTaps, Taps::kGeneral ? 1 : p.axis[2].dilation);
+  NxcPlan t = plan_nxc(p, n, kMatrix ? n : 1, Taps::kTaps, Taps::kGeneral ? 1 : p.axis[2].dilation);
   const dim3 block(t.lanes, kThreads / t.lanes);
-  const int64_t blocks = std::min<int64_t>(
-      ceil_div(t.runs, block.y), std::max<int64_t>(1, kMaxBlocks / t.channel_tiles));
+  // A block takes several runs, to load weights for all of them. All blocks are under way at once.
+  const int64_t most = kMultiprocessors * kResidentBlocks<n, kMatrix, Taps>;
+  const int64_t blocks =
+      std::min(ceil_div(t.runs, block.y), std::max(int64_t(1), most / t.channel_tiles));
+  t.runs_at_once = blocks * block.y;
   launch(
       depthwise_nxc_kernel<T, n, kMatrix, Taps>,
       dim3(static_cast<unsigned>(blocks * t.channel_tiles)),
@@ -290,6 +323,11 @@ bool has_vectors(const DepthwiseGather& p) {
 }
 
 } // namespace
+
+bool supports_depthwise_nxc(const DepthwiseGather& p) {
+  return p.channels > 1 && p.in_stride[1] == 1 && p.out_stride[1] == 1 &&
+      runs(p, p.axis[2].dilation) <= std::numeric_limits<int32_t>::max();
+}
 
 void depthwise_nxc(const DepthwiseGather& p, c10::ScalarType dtype) {
   dispatch(DepthwiseTypes{}, dtype, [&]<class T>(std::type_identity<T>) {

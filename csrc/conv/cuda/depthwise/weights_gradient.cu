@@ -12,8 +12,8 @@
 #include <algorithm>
 
 #include "conv/cuda/depthwise/weights_plan.h"
+#include "core/cuda/convert.h"
 #include "core/cuda/launch.h"
-#include "core/cuda/vector.h"
 
 namespace torch_dnnl::cuda {
 namespace {
@@ -88,11 +88,8 @@ __device__ __forceinline__ void stage(
 #pragma unroll
     for (int i = 0; i < kLoads; i++) {
       if (i < count) {
-        const auto vector = values[i].get();
         Vector<float, n> floats;
-#pragma unroll
-        for (int e = 0; e < n; e++)
-          floats.at[e] = static_cast<float>(vector.at[e]);
+        widen(values[i], floats.at);
         store_vector(shared + to, floats);
       }
       to += step_to;

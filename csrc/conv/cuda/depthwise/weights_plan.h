@@ -13,7 +13,7 @@ constexpr int kThreads = 256;
 constexpr int kOutputs = 8; // of a strip
 constexpr int kVector = 4;  // floats of one access to shared memory
 constexpr int kSharedFloats = 12 * 1024;
-constexpr int kBlocks = 1056; // that keep a large GPU busy: 8 for each of 132 multiprocessors
+constexpr int kBlocks = 8 * kMultiprocessors; // that keep a large GPU busy
 
 // What a thread sums: kTaps neighbouring taps of rows that move by kStride, or, if that is 0, one
 // tap, with any stride and dilation. kLanes: output channels of a block, which lie next to each

@@ -1,7 +1,4 @@
 // How the product of gathered pixels with weights is cut into tiles.
-//
-// The rule counts on a GPU of 132 multiprocessors, as an H200 has. They are not asked of the GPU at
-// hand, so that every GPU computes the same bits.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +9,6 @@
 
 namespace torch_dnnl::cuda {
 
-constexpr int64_t kMultiprocessors = 132;
 constexpr int64_t kBytesPerCycle = 2800; // of the whole memory
 #ifdef TORCH_DNNL_CUDA_ON_HOST
 constexpr int64_t kLaunchCycles = 0; // so that small problems have several launches
