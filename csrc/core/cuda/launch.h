@@ -51,9 +51,12 @@ void launch_kernel(
     void** arguments);
 #endif
 
-// Work is cut up for so many multiprocessors, as an H200 has. The GPU at hand is not asked for its
-// own, so that every GPU computes the same bits.
+// Work is cut up for so many multiprocessors, as an H200 has, where bits depend on it, so that
+// every GPU computes the same.
 constexpr int64_t kMultiprocessors = 132;
+
+// Those of the current device.
+int64_t multiprocessors();
 
 // Of sm_70 and newer, in code of CUDA 12.1 or newer (CUDA C++ Programming Guide, "Function
 // Parameters").

@@ -37,6 +37,15 @@ Scratch::Scratch(size_t bytes)
 #endif
 }
 
+int64_t multiprocessors() {
+  int count = 2; // on the host: so that blocks of small problems take several parts of them
+#ifndef TORCH_DNNL_CUDA_ON_HOST
+  C10_CUDA_CHECK(
+      cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, c10::cuda::current_device()));
+#endif
+  return count;
+}
+
 #ifndef TORCH_DNNL_CUDA_ON_HOST
 namespace {
 

@@ -302,7 +302,7 @@ void run(const DepthwiseGather& p) {
   NxcPlan t = plan_nxc(p, n, kMatrix ? n : 1, Taps::kTaps, Taps::kGeneral ? 1 : p.axis[2].dilation);
   const dim3 block(t.lanes, kThreads / t.lanes);
   // A block takes several runs, to load weights for all of them. All blocks are under way at once.
-  const int64_t most = kMultiprocessors * kResidentBlocks<n, kMatrix, Taps>;
+  const int64_t most = multiprocessors() * kResidentBlocks<n, kMatrix, Taps>;
   const int64_t blocks =
       std::min(ceil_div(t.runs, block.y), std::max(int64_t(1), most / t.channel_tiles));
   t.runs_at_once = blocks * block.y;
