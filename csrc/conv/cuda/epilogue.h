@@ -111,7 +111,7 @@ struct Epilogue {
   __device__ __forceinline__ static void
   store(T* to, const compute_t<T> (&sums)[n], int count, int64_t step, bool vectors) {
     if (vectors) {
-      store_vector(to, narrowed<T, /*kCanonical=*/true>(sums));
+      narrowed<T, /*kCanonical=*/true>(sums).store(to);
       return;
     }
 #pragma unroll

@@ -37,11 +37,11 @@ __device__ __forceinline__ void widen(const PackedVector<T, n>& packed, C (&valu
 // To nearest, ties to even. NaN stays NaN, with whatever bits the instruction gives it, unless
 // kCanonical: then it is what convert() makes of it.
 template <class T, bool kCanonical, int n, class C>
-__device__ __forceinline__ Vector<T, n> narrowed(const C (&values)[n]) {
+__device__ __forceinline__ PackedVector<T, n> narrowed(const C (&values)[n]) {
+  PackedVector<T, n> packed;
 #ifdef __CUDA_ARCH__
   if constexpr (kIsHalf<T> && std::is_same_v<C, float> && n % 2 == 0) {
     constexpr bool is_bfloat16 = std::is_same_v<T, c10::BFloat16>;
-    PackedVector<T, n> packed;
 #pragma unroll
     for (int i = 0; i < n; i += 2) {
       using Pair = std::conditional_t<is_bfloat16, __nv_bfloat162, __half2>;
@@ -56,7 +56,7 @@ __device__ __forceinline__ Vector<T, n> narrowed(const C (&values)[n]) {
       constexpr uint32_t kNan = is_bfloat16 ? 0x7fc0 : 0x7e00;
       packed.word(i / 2) = kCanonical ? __vmins2(bits, kNan << 16 | kNan) : bits;
     }
-    return packed.get();
+    return packed;
   } else
 #endif
   {
@@ -65,7 +65,8 @@ __device__ __forceinline__ Vector<T, n> narrowed(const C (&values)[n]) {
     for (int i = 0; i < n; i++)
       result.at[i] =
           kCanonical || std::is_integral_v<T> ? convert<T>(values[i]) : static_cast<T>(values[i]);
-    return result;
+    packed.set(result);
+    return packed;
   }
 }
 

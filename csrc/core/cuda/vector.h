@@ -39,7 +39,25 @@ class PackedVector {
   __device__ __forceinline__ void load(const T* address) {
     words_ = *reinterpret_cast<const Words*>(address);
   }
+  // `address` is in global memory. Compilers take a vector apart and have to find that its words
+  // make one access; in large functions they give up looking.
   __device__ __forceinline__ void store(T* address) const {
+#ifdef __CUDA_ARCH__
+    const size_t global = __cvta_generic_to_global(address);
+    if constexpr (sizeof(words_) == 16) {
+      asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+                   :
+                   : "l"(global), "r"(word(0)), "r"(word(1)), "r"(word(2)), "r"(word(3))
+                   : "memory");
+      return;
+    } else if constexpr (sizeof(words_) == 8) {
+      asm volatile("st.global.v2.b32 [%0], {%1, %2};"
+                   :
+                   : "l"(global), "r"(word(0)), "r"(word(1))
+                   : "memory");
+      return;
+    }
+#endif
     *reinterpret_cast<Words*>(address) = words_;
   }
   __device__ __forceinline__ void set(const Vector<T, n>& vector) {

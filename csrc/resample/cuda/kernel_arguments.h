@@ -241,8 +241,7 @@ __global__ void __launch_bounds__(kThreads)
         line += args.src_stride[2];
       });
     });
-    PackedVector<T, kVector> out;
-    out.set(narrowed<T, /*kCanonical=*/false>(sum));
+    PackedVector<T, kVector> out = narrowed<T, /*kCanonical=*/false>(sum);
     if (args.has_empty_rows) {
       const bool all = planes.count == 0 || args.tables.row(args.tables.h, y).count == 0;
       fill_empty(args, columns, all, out);
