@@ -90,7 +90,8 @@ void run_boxes(const ReorderProblem& p) {
 
 void run_reference(const ReorderProblem& p) {
   dispatch(ReorderComputeTypes{}, p.compute_dtype, [&](auto tag) {
-    cuda::for_each_element(p.elements(), ReorderElement<typename decltype(tag)::type>{p});
+    cuda::for_each_element<cuda::kReferenceBlocks>(
+        p.elements(), ReorderElement<typename decltype(tag)::type>{p});
   });
 }
 
