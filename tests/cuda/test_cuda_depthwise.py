@@ -163,6 +163,24 @@ def test_epilogue_matches_oracle(device, layout, channels, dtype):
         assert_close(before, u)
 
 
+@pytest.mark.parametrize("kernel", [(1, 3), (1, 5), (1, 1), (1, 8), (3, 1)], ids=str)
+@pytest.mark.parametrize("channels", [8, 7])
+@pytest.mark.parametrize("layout", ["nxc", "ncx"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_infinite_gradient_reaches_what_it_meets_any_layout(device, layout, channels, kernel):
+    """Odd pads of rows of stride 2 are computed as even ones, with a tap that does not exist."""
+    size, pads, dilations = (7, 21), (0, 1), (2 if kernel[0] > 1 else 1, 1)
+    attributes = ((1, 2), pads, pads, dilations, "none", channels, "NCX", "OIX")
+    w = torch.ones(channels, 1, *kernel, device=device)
+    y = OPS.convolution(image((1, channels, *size), layout, w.dtype, device), w, None, *attributes)
+    g = torch.zeros_like(y)
+    g[..., 3] = torch.inf
+    algorithm = "depthwise" if device == "cuda" else "auto"  # the CPU has no kernel of that name
+    actual = OPS.convolution_backward_data(g, w, size, *attributes, algorithm)
+    expected = OPS.convolution_backward_data(g, w, size, *attributes, "reference")
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("layout", ["nxc", "ncx"])
 @pytest.mark.parametrize("device", DEVICES)
 def test_images_far_apart_matches_oracle(device, layout):

@@ -303,6 +303,15 @@ def test_planted_mistake_is_found(name):
 
 # An offset that is cut to 32 bits: the mistake, and which tensors far apart are then wrong.
 CUT_OFFSETS = {
+    "resample, from row to row": (
+        Mistake(
+            WINDOW,
+            COLUMNS,
+            "dst += args.dst_stride[3];",
+            "dst += args.dst_stride[3] & 0x7fffffff;",
+        ),
+        "resample, window",
+    ),
     "resample, sliding window": (
         Mistake(
             WINDOW,

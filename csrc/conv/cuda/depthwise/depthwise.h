@@ -43,6 +43,8 @@ struct GatherAxis {
     int k = 0;
     for (; distance != 0 && k < tap_step; k++)
       distance += (distance < dilation_phase ? stride : 0) - dilation_phase;
+    if (k < first)
+      return k + tap_step;
     return k < tap_step ? k : taps;
   }
 

@@ -144,7 +144,7 @@ __device__ __forceinline__ void add_row(
     bool meets[kOutputs];
 #pragma unroll
     for (int r = 0; r < kOutputs; r++) {
-      const int i = w + r < a.out ? a.input(w + r, part) : -1;
+      const int i = w + r < a.out && Taps::has(a, part, 0) ? a.input(w + r, part) : -1;
       meets[r] = i >= 0;
       inputs[r] = load_if(meets[r], i);
     }
@@ -159,7 +159,7 @@ __device__ __forceinline__ void add_row(
   } else {
     constexpr int kFirst = Taps::first_input(), kLast = Taps::last_input(kOutputs);
     constexpr int kBatch = equal_parts(kLast - kFirst + 1, kMatrix ? 4 : 6);
-    const int origin = Taps::origin(a, w, part), first = part * Taps::kTaps;
+    const int origin = Taps::origin(a, w, part);
 #pragma unroll
     for (int begin = kFirst; begin <= kLast; begin += kBatch) {
       if (begin > kFirst && origin + begin * t.spacing >= a.in)
@@ -178,9 +178,7 @@ __device__ __forceinline__ void add_row(
 #pragma unroll
         for (int r = 0; r < kOutputs; r++) {
           const int k = Taps::tap(begin + b, r);
-          if (k < 0 || k >= Taps::kTaps)
-            continue;
-          if (!Taps::kPartial || (first + k >= a.first && first + k < a.taps))
+          if (k >= 0 && k < Taps::kTaps && Taps::has(a, part, k))
             add(sums[r], x, taps[k]);
         }
       }
@@ -301,7 +299,8 @@ template <class T, int n, bool kMatrix, class Taps>
 void run(const DepthwiseGather& p) {
   NxcPlan t = plan_nxc(p, n, kMatrix ? n : 1, Taps::kTaps, Taps::kGeneral ? 1 : p.axis[2].dilation);
   const dim3 block(t.lanes, kThreads / t.lanes);
-  // A block takes several runs, to load weights for all of them. All blocks are under way at once.
+  // A block takes several runs, to load weights for all of them; no more blocks than are under way
+  // at once.
   const int64_t most = multiprocessors() * kResidentBlocks<n, kMatrix, Taps>;
   const int64_t blocks =
       std::min(ceil_div(t.runs, block.y), std::max(int64_t(1), most / t.channel_tiles));
