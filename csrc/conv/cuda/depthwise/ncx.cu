@@ -346,29 +346,23 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) depthwise_ncx_kernel(
   const int c = (group + plane) * p.out_channels + out_channel;
   const float bias = p.bias_of<T>(c);
   const OutputIndex first{n, c, od, oh, ow};
-  int64_t offset = first.offset(p.out_stride), residual = first.offset(p.residual_stride);
-  const int count = min(kOutputs, p.axis[2].out - ow);
-  const auto complete = [&](auto as_vectors) {
+  const int64_t offset = first.offset(p.out_stride), residual = first.offset(p.residual_stride);
 #pragma unroll
-    for (int r = 0; r < kRows; r++) {
-      if (oh + r >= p.axis[1].out)
-        break;
+  for (int r = 0; r < kRows; r++) {
+    if (oh + r >= p.axis[1].out)
+      break;
 #pragma unroll
-      for (int i = 0; i < kOutputs; i++)
-        sums[r][i] += bias;
-      p.epilogue.complete<T>(
-          sums[r],
-          as_vectors ? kOutputs : count,
-          offset,
-          p.out_stride[4],
-          residual,
-          p.residual_stride[4],
-          as_vectors);
-      offset += p.out_stride[3];
-      residual += p.residual_stride[3];
-    }
-  };
-  vectors&& count == kOutputs ? complete(std::true_type{}) : complete(std::false_type{});
+    for (int i = 0; i < kOutputs; i++)
+      sums[r][i] += bias;
+    p.epilogue.complete<T>(
+        sums[r],
+        min(kOutputs, p.axis[2].out - ow),
+        offset + r * p.out_stride[3],
+        p.out_stride[4],
+        residual + r * p.residual_stride[3],
+        p.residual_stride[4],
+        vectors);
+  }
 }
 
 // The most columns that can be loaded as one into the tiles of `t`.
