@@ -254,8 +254,8 @@ MISTAKES = {
         ),
         *("thread", RACE + "depthwise/ncx.cu", DEPTHWISE_TESTS),
     ),
-    "convolution, NCX: the column behind the row": (
-        mistake_in(NCX, "w < p.axis[2].in;", "w <= p.axis[2].in;"),
+    "convolution, NCX: the row below the image": (
+        mistake_in(NCX, "(origin + i) >= static_cast", "(origin + i) > static_cast"),
         *(None, WRONG, DEPTHWISE_TESTS),
     ),
     "convolution, weights: without the barrier": (
@@ -339,7 +339,7 @@ CUT_OFFSETS = {
         "depthwise, channels innermost",
     ),
     "convolution, NCX": (
-        mistake_in(NCX, "int64_t offset = first.offset", "int offset = first.offset"),
+        mistake_in(NCX, "int64_t offset = output.offset", "int offset = output.offset"),
         "depthwise, rows innermost",
     ),
     "convolution, weights": (

@@ -7,9 +7,11 @@
 //   depthwise.h          results and data gradients as one problem; the taps of a row
 //   nxc.cu               the kernel for channels innermost
 //   ncx.cu               the kernel for every other layout
+//   ncx_tile.h           what its blocks have in shared memory
 //   weights_gradient.cu  the gradient of the weights
 //   weights_plan.h       how its work is cut into blocks
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "conv/cuda/depthwise/depthwise.h"
@@ -19,20 +21,31 @@ namespace torch_dnnl::cuda {
 namespace {
 
 // Positions along an axis are computed in 32 bits, with room for sums of three of them, and offsets
-// within a row too.
+// within rows of images and within kernels too; strides have 31 bits, but for those of N.
 bool has_small_positions(const ConvProblem& p) {
   constexpr int64_t kMost = int64_t(1) << 28;
   for (int a = 0; a < 3; a++) {
     for (const int64_t reach :
-         {p.src_size[a], p.dst_size[a] * p.stride[a], p.kernel[a] * p.dilation[a], p.pad[a]}) {
+         {p.src_size[a],
+          p.dst_size[a] * p.stride[a],
+          p.kernel[a] * p.dilation[a],
+          p.pad[a],
+          p.kernel[a] * p.weights_stride[2 + a]}) {
       if (reach > kMost)
         return false;
     }
   }
-  const bool has_residual = p.residual != nullptr;
-  return p.src_size[2] * p.src_stride[4] <= kMost && p.dst_size[2] * p.dst_stride[4] <= kMost &&
-      (!has_residual || p.dst_size[2] * p.residual_stride[4] <= kMost) &&
-      p.groups * p.ic * p.oc <= kMost && p.ic * p.oc * product(p.kernel) <= kMost;
+  const auto are_narrow = [](const int64_t* begin, const int64_t* end) {
+    return *std::max_element(begin, end) <= std::numeric_limits<int32_t>::max();
+  };
+  const auto is_small = [&](int64_t width, const int64_t* stride) {
+    return are_narrow(stride + 1, stride + 5) && width * stride[4] <= kMost;
+  };
+  return is_small(p.src_size[2], p.src_stride) && is_small(p.dst_size[2], p.dst_stride) &&
+      (p.residual == nullptr || is_small(p.dst_size[2], p.residual_stride)) &&
+      are_narrow(p.weights_stride, p.weights_stride + 2) &&
+      are_narrow(&p.weights_group, &p.weights_group + 1) && p.groups * p.ic * p.oc <= kMost &&
+      p.ic * p.oc * product(p.kernel) <= kMost;
 }
 
 GatherAxis gather_axis(const ConvProblem& p, int a) {

@@ -63,13 +63,20 @@ struct GatherAxis {
   }
 };
 
-// An output, or the first one of a run.
-struct OutputIndex {
-  int64_t n;
-  int channel, d, h, w;
+// An offset along an axis inside of images or weights, whose strides have 31 bits (see
+// has_small_positions): one instruction, which adds it to another offset too.
+TORCH_DNNL_HD inline int64_t along(int index, int64_t stride) {
+  return static_cast<int64_t>(
+      static_cast<uint64_t>(static_cast<uint32_t>(index)) * static_cast<uint32_t>(stride));
+}
+
+// A pixel of an image in one channel, or the first one of a run.
+struct ImageIndex {
+  int n, channel, d, h, w;
 
   TORCH_DNNL_HD int64_t offset(const int64_t* stride) const {
-    return n * stride[0] + channel * stride[1] + d * stride[2] + h * stride[3] + w * stride[4];
+    return n * stride[0] + along(channel, stride[1]) + along(d, stride[2]) + along(h, stride[3]) +
+        along(w, stride[4]);
   }
 };
 
@@ -88,8 +95,11 @@ struct DepthwiseGather {
   // Of output channel o and input channel i of a group; the tap that exists first along w.
   template <class T>
   __device__ const T* kernel_row(int group, int o, int i, int d, int h) const {
-    return static_cast<const T*>(weights) + group * weights_group + o * weights_out +
-        i * weights_in + d * weights_stride[0] + h * weights_stride[1];
+    // Mirrored kernels have negative strides; a kernel spans 2^30 elements at most.
+    const int tap =
+        d * static_cast<int>(weights_stride[0]) + h * static_cast<int>(weights_stride[1]);
+    return static_cast<const T*>(weights) + along(group, weights_group) + along(o, weights_out) +
+        along(i, weights_in) + tap;
   }
 
   // From input channel i of its group to channel c; w counts from the axis's first tap on.
@@ -119,10 +129,10 @@ struct DepthwiseGather {
 // input i, counted from the first output's first, meets output r with tap(i, r), known when the
 // kernel is compiled. Taps before kFirst do not exist. Rows of other lengths are parts of kTaps; in
 // these not all may exist.
-template <int kTaps_, int kStride_, bool kTransposed_, bool kPartial_, int kFirst = 0>
+template <int kTaps_, int kStride_, bool kTransposed_, bool kPartial_, int kFirst_ = 0>
 struct RowTaps {
   static constexpr bool kGeneral = false, kPartial = kPartial_, kTransposed = kTransposed_;
-  static constexpr int kTaps = kTaps_, kStride = kStride_;
+  static constexpr int kTaps = kTaps_, kStride = kStride_, kFirst = kFirst_;
   static constexpr int kInputs = kTransposed ? kTaps / kStride : kTaps; // that a part moves on by
 
   static constexpr int first_input() {

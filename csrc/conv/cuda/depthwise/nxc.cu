@@ -39,7 +39,7 @@ struct NxcPlan {
 // The first output of a run. The runs of a block lie below each other, so that most of what one of
 // them reads is in the first-level cache when the next one reads it; along transposed axes, where
 // neighbouring rows meet different taps, beside each other, so that a warp skips the same ones.
-__device__ OutputIndex
+__device__ ImageIndex
 run_at(const DepthwiseGather& p, const NxcPlan& t, uint32_t rest, int channel) {
   const auto inner = static_cast<int>(t.inner.split(rest));
   const auto outer = static_cast<int>(t.outer.split(rest));
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks<n, kMatrix, Taps>) d
   for (uint32_t first = blockIdx.x / t.channel_tiles * blockDim.y; first < t.runs;
        first += t.runs_at_once) {
     const bool active = channel < p.channels && first + threadIdx.y < t.runs;
-    const OutputIndex run = run_at(p, t, first + threadIdx.y, channel);
+    const ImageIndex run = run_at(p, t, first + threadIdx.y, channel);
     const T* image =
         static_cast<const T*>(p.in) + run.n * p.in_stride[0] + p.first_in_channel(channel);
     float sums[kOutputs][n] = {};
