@@ -23,14 +23,14 @@ PAGE = Path(__file__).parents[1] / "docs" / "cuda.md"
 BEGIN, END = "<!-- kernels: begin -->\n", "<!-- kernels: end -->"
 
 
-def find_cuobjdump() -> str:
+def find_tool(name: str) -> str:
     places = [os.environ.get("PATH", ""), "/usr/local/cuda/bin"]
     places.append(os.path.join(os.environ.get("CUDA_HOME", ""), "bin"))
     triton = importlib.util.find_spec("triton")
     for folder in (triton.submodule_search_locations or []) if triton else []:
         places.append(str(Path(folder, "backends", "nvidia", "bin")))
-    found = shutil.which("cuobjdump", path=os.pathsep.join(places))
-    return found or sys.exit("cuobjdump is not found: put that of the CUDA toolkit on PATH")
+    found = shutil.which(name, path=os.pathsep.join(places))
+    return found or sys.exit(f"{name} is not found: put that of the CUDA toolkit on PATH")
 
 
 MATRIX = {"HMMA", "IMMA", "DMMA", "HGMMA"}
@@ -96,7 +96,7 @@ def read(path: str) -> dict[tuple[str, str], Kernel]:
     """The kernels of a library or an object, by architecture and mangled name."""
     kernels: dict[tuple[str, str], Kernel] = defaultdict(Kernel)
     arch = name = ""
-    command = [find_cuobjdump(), "--dump-resource-usage", "--dump-sass", path]
+    command = [find_tool("cuobjdump"), "--dump-resource-usage", "--dump-sass", path]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
