@@ -3,6 +3,7 @@
 // memory as float, with zeros to the left and to the right of the image, so that every input is
 // read from memory once; a thread computes kRows x kOutputs outputs. It goes through the rows of
 // inputs that these meet, and adds a window of each, in registers, to all rows of its outputs.
+#include <algorithm>
 #include <limits>
 #include <optional>
 
@@ -17,7 +18,7 @@ constexpr int kMinBlocks = 8; // of a multiprocessor, whose registers they share
 constexpr int kLongPart = 8;
 constexpr int kSharedFloats = 12 * 1024;
 constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMaxOffset = int64_t(1) << 27; // within a tile
+constexpr int64_t kMaxOffset = int64_t(1) << 27; // elements, within a tile
 
 // Adds to the sums of a row of outputs what a window gives through a part of a kernel row.
 template <class Taps>
