@@ -1,9 +1,9 @@
 // The kernel of running sums for rows of neighbouring columns; see kernels.h.
 //
 // A block takes a tile of a row of dst and the columns of src that the tile reads, a vector for
-// each thread. When the sums of a row of dst are complete, the block shares them and applies the W
-// axis. Two buffers by turns: the barrier before a row is read is also the one that lets the buffer
-// of the row before be overwritten by the next but one.
+// each thread. When the sums of some rows of dst are complete, the block shares them and applies
+// the W axis to all of them at once: where an output's taps are, and their weights, are found once
+// for its whole column.
 #include "core/cuda/mma.h"
 #include "resample/cuda/kernels.h"
 
@@ -15,9 +15,16 @@ constexpr int kMostThreads = 128;
 constexpr int kTaps = 4;                    // along W, where offsets and weights stay in registers
 constexpr int64_t kMostTapBytes = 40 << 10; // of more taps, in shared memory
 
-// An element in 32 is left out, so that strides of a power of two meet all banks.
+// Rows of dst that are shared at once: an element of all of them is a vector.
+template <class W>
+constexpr int kRows = kWidestAccess / sizeof(W);
+
+template <class W>
+using Shared = Vector<W, kRows<W>>;
+
+// One in 8 is left out, so that strides of a power of two meet all banks.
 TORCH_DNNL_HD inline uint32_t shared_position(uint32_t element) {
-  return element + element / 32;
+  return element + element / 8;
 }
 
 // The columns of a thread in the rows [row, end) of src and in all planes of each row. They are
@@ -82,10 +89,20 @@ class SourceColumns {
   AsyncCopies copies_;
 };
 
-// What a thread makes of a shared row: elements of dst a block apart. With a fixed number of them,
+template <class W>
+__device__ __forceinline__ void add(Shared<W>& sums, W weight, const Shared<W>* element) {
+  const Shared<W> x = *element;
+#pragma unroll
+  for (int r = 0; r < kRows<W>; r++)
+    sums.at[r] += weight * x.at[r];
+}
+
+// What a thread makes of shared rows: elements of dst a block apart. With a fixed number of them,
 // offsets and weights are kept in registers.
 template <class W, int kOutputs>
 struct FewTaps {
+  static constexpr int kMinBlocks =
+      kOutputs > 4 ? 3 : 4;           // of a multiprocessor, whose registers they share
   int32_t begin, end;                 // elements of dst, of the block
   uint32_t position[kOutputs][kTaps]; // bytes
   W weight[kOutputs][kTaps];
@@ -105,26 +122,26 @@ struct FewTaps {
       for (int k = 0; k < kTaps; k++) {
         // What reads nothing may have its offset outside the tile.
         position[i][k] =
-            column.empty ? 0 : shared_position(column.offset[0][k] - src_begin) * sizeof(W);
+            column.empty ? 0 : shared_position(column.offset[0][k] - src_begin) * sizeof(Shared<W>);
         weight[i][k] = column.weight[0][k];
       }
     }
   }
 
-  // f(element, value, whether it reads nothing) for each element of the thread.
+  // f(element, its sums, whether it reads nothing) for each element of the thread.
   template <class F>
-  __device__ __forceinline__ void for_each(const W* row, F&& f) const {
-    const auto* const bytes = reinterpret_cast<const unsigned char*>(row);
+  __device__ __forceinline__ void for_each(const Shared<W>* rows, F&& f) const {
+    const auto* const bytes = reinterpret_cast<const unsigned char*>(rows);
 #pragma unroll
     for (int i = 0; i < kOutputs; i++) {
       const int32_t element = begin + i * blockDim.x + threadIdx.x;
       if (element >= end)
         break;
-      W sum = 0;
+      Shared<W> sums{};
 #pragma unroll
       for (int k = 0; k < kTaps; k++)
-        sum += weight[i][k] * *reinterpret_cast<const W*>(bytes + position[i][k]);
-      f(element, sum, (empty >> i & 1) != 0);
+        add(sums, weight[i][k], reinterpret_cast<const Shared<W>*>(bytes + position[i][k]));
+      f(element, sums, (empty >> i & 1) != 0);
     }
   }
 };
@@ -134,6 +151,7 @@ struct FewTaps {
 // 16 bytes of a pixel's weights, those of neighbouring pixels next to each other.
 template <class W>
 struct ManyTaps {
+  static constexpr int kMinBlocks = 5;
   static constexpr int kGroup = kWidestAccess / sizeof(W);
   struct alignas(8) Pixel {
     int32_t first, count; // in the tile of src, in elements; of taps
@@ -177,37 +195,37 @@ struct ManyTaps {
 
   // After a barrier.
   template <class F>
-  __device__ __forceinline__ void for_each(const W* row, F&& f) const {
+  __device__ __forceinline__ void for_each(const Shared<W>* rows, F&& f) const {
     for (int32_t element = begin + threadIdx.x; element < end; element += blockDim.x) {
       uint32_t x = element;
       const uint32_t channel = args.by_inner.split(x);
       const Vector<W, kGroup>* group = weights + (x - first_pixel);
       const Pixel pixel = of_pixels[x - first_pixel];
       uint32_t position = pixel.first + channel;
-      W sum = 0;
+      Shared<W> sums{};
 #pragma unroll 1
       for (int32_t left = pixel.count; left > 0; left -= kGroup) {
         const Vector<W, kGroup> weight = *group;
 #pragma unroll
         for (int tap = 0; tap < kGroup; tap++) {
           if (tap < left)
-            sum += weight.at[tap] * row[shared_position(position)];
+            add(sums, weight.at[tap], rows + shared_position(position));
           position += args.inner;
         }
         group += pixels;
       }
-      f(element, sum, pixel.count == 0);
+      f(element, sums, pixel.count == 0);
     }
   }
 };
 
 template <class T, int kSums, class Outputs, int kTableBytes>
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kMostThreads, Outputs::kMinBlocks)
     sum_rows_kernel(const __grid_constant__ ArgumentsWithTables<compute_t<T>, kTableBytes> args) {
   using W = compute_t<T>;
   constexpr int kVector = kLanes<T>;
-  W* const buffers = dynamic_shared<W>();
-  const uint32_t buffer_elements = shared_position(blockDim.x * kVector);
+  constexpr int32_t kAtOnce = kRows<W>;
+  auto* const shared = dynamic_shared<Shared<W>>();
   const Place at = place(args, blockIdx.x);
   const int32_t begin = at.column * args.elements_per_tile;
   const int32_t end = min(begin + args.elements_per_tile, args.row);
@@ -217,9 +235,10 @@ __global__ void __launch_bounds__(kMostThreads)
   const int32_t src_begin = columns(begin).first * args.inner / kVector * kVector;
   const int32_t src_end = columns(end - 1).end() * args.inner;
   const int32_t mine = threadIdx.x * kVector;
-  const uint32_t shared_mine = shared_position(mine); // 32 is a multiple of kVector
+  const uint32_t shared_mine = shared_position(mine); // 8 is a multiple of kVector
   const bool has_columns = src_begin + mine < src_end;
-  auto* const slots = reinterpret_cast<unsigned char*>(buffers + 2 * buffer_elements);
+  auto* const slots =
+      reinterpret_cast<unsigned char*>(shared + shared_position(blockDim.x * kVector));
   const Outputs outputs(
       args, begin, end, src_begin, slots + blockDim.x * SourceColumns<T>::kSlotBytes);
   const TapLoop<W> planes = args.tables.loop(args.tables.d, at.d);
@@ -232,34 +251,49 @@ __global__ void __launch_bounds__(kMostThreads)
       has_columns ? args.tables.row(args.tables.h, at.end - 1).end() : row_begin;
   SourceColumns<T> source(args, slots, planes, src, row_begin, row_end);
   RunningSums<W, kSums, kVector> sums(args, at);
-  for (int32_t y = at.begin; y < at.end; y++) {
-    W* const row = buffers + (y & 1) * buffer_elements;
+  for (int32_t first = at.begin; first < at.end; first += kAtOnce) {
+    const int32_t rows = min(kAtOnce, at.end - first);
     if (has_columns) {
-      W sum[kVector];
-      sums.complete(y, sum, [&](int32_t, W(&row_sum)[kVector]) {
-        if (planes.is_copy) {
-          source.next(row_sum);
-          return;
-        }
-        planes.for_each([&](int32_t, W weight) {
-          W x[kVector];
-          source.next(x);
+#pragma unroll 1
+      for (int32_t r = 0; r < rows; r++) {
+        W sum[kVector];
+        sums.complete(first + r, sum, [&](int32_t, W(&row_sum)[kVector]) {
+          if (planes.is_copy) {
+            source.next(row_sum);
+            return;
+          }
+          planes.for_each([&](int32_t, W weight) {
+            W x[kVector];
+            source.next(x);
 #pragma unroll
-          for (int v = 0; v < kVector; v++)
-            row_sum[v] += weight * x[v];
+            for (int v = 0; v < kVector; v++)
+              row_sum[v] += weight * x[v];
+          });
         });
-      });
 #pragma unroll
-      for (int v = 0; v < kVector; v++)
-        row[shared_mine + v] = sum[v];
+        for (int v = 0; v < kVector; v++)
+          shared[shared_mine + v].at[r] = sum[v];
+      }
     }
     __syncthreads();
-    const bool is_empty =
-        args.has_empty_rows && (planes.count == 0 || args.tables.row(args.tables.h, y).count == 0);
-    outputs.for_each(row, [&](int32_t element, W sum, bool empty) {
-      line[element] = is_empty || empty ? fill_value<T>(args.fill) : result<T>(sum);
+    uint32_t empty_rows = planes.count == 0 ? ~0u : 0;
+    if (args.has_empty_rows)
+#pragma unroll 1
+      for (int32_t r = 0; r < rows; r++)
+        empty_rows |= (args.tables.row(args.tables.h, first + r).count == 0) << r;
+    outputs.for_each(shared, [&](int32_t element, const Shared<W>& sums, bool empty) {
+      T* to = line + element;
+#pragma unroll
+      for (int r = 0; r < kAtOnce; r++) {
+        if (r >= rows)
+          break;
+        const bool is_empty = empty || (empty_rows >> r & 1) != 0;
+        *to = is_empty ? fill_value<T>(args.fill) : result<T>(sums.at[r]);
+        to += args.dst_stride[3];
+      }
     });
-    line += args.dst_stride[3];
+    line += kAtOnce * args.dst_stride[3];
+    __syncthreads(); // the rows are no longer used
   }
 }
 
@@ -332,7 +366,8 @@ void run(const ResamplePlan<W>& plan) {
   KernelArguments<W> args = make_arguments(plan, ceil_div(m.row(), elements), threads);
   args.elements_per_tile = static_cast<int32_t>(elements);
   const int64_t buffer = shared_position(static_cast<uint32_t>(threads * lanes(plan)));
-  const int64_t bytes = 2 * buffer * sizeof(W) + threads * SourceColumns<T>::kSlotBytes + tap_bytes;
+  const int64_t bytes =
+      buffer * sizeof(Shared<W>) + threads * SourceColumns<T>::kSlotBytes + tap_bytes;
   const Slots slots{plan.tables[1]->width, is_few ? kTaps : width, kSums};
   launch_with_tables(plan, kernel, dim3(args.workers), dim3(threads), bytes, args, slots);
 }
