@@ -17,8 +17,8 @@
 #   make wheel-matrix   the same for several torches, each in an environment of its own, and tried
 #   make docs        the site, in build/docs; make docs-links  whether its links to other sites work
 #   make clean       remove build products   make help    this text
-#   make gpu         on a machine with a GPU: the tests that need one, timings, which go to
-#                    benchmarks/results, and checked memory accesses. Its parts are gpu-build,
+#   make gpu         on a machine with a GPU: gpu-10, then all tests that need one, timings, which go
+#                    to benchmarks/results, and checked memory accesses. Its parts are gpu-build,
 #                    gpu-test, gpu-bench, that one's gpu-bench-resample and so on, and gpu-memcheck.
 #   make gpu-10      what 10 minutes of a GPU show best, once it is built
 #
@@ -159,15 +159,18 @@ cuda-table: $(CUDA_VENV)/.torch
 # the first rows of each table. Both print, and write, what they have when their time is over.
 SEVERAL = $$($(PY) -c 'import xdist' 2>&- && printf -- '-n auto')
 gpu-10: gpu-build $(VENV)/.gpu-tools
-	OMP_NUM_THREADS=1 timeout -s INT 300 $(PY) $(GPU_TESTS) $(SEVERAL) $(ARGS) || [ $$? = 124 ]
 	mkdir -p build/gpu-10
+	failed=0; OMP_NUM_THREADS=1 \
+	  timeout -s INT 300 $(PY) $(GPU_TESTS) $(SEVERAL) $(ARGS) || [ $$? = 124 ] || failed=1; \
 	for op in conv resample reorder overhead; do \
 	  timeout 60 $(PY) benchmarks/run.py --device cuda --op $$op --seconds 0.03 \
-	    --csv build/gpu-10/$$op.csv || [ $$? = 124 ] || exit 1; \
-	done
+	    --csv build/gpu-10/$$op.csv || [ $$? = 124 ] || failed=1; \
+	done; exit $$failed
 
-# Memory accesses last: where compute-sanitizer is missing, that fails.
-gpu: gpu-test gpu-bench gpu-memcheck
+# What fails keeps nothing else from being run. Memory accesses last: where compute-sanitizer is
+# missing, that fails.
+gpu:
+	$(MAKE) -k gpu-10 gpu-test gpu-bench gpu-memcheck
 
 # For the GPU at hand alone. With PYTHON=, nothing is downloaded if that Python has the tools.
 OWN_ARCH := import torch; \

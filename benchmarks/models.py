@@ -78,7 +78,7 @@ class Run:
 
     def __init__(self, model: Model, exact: nn.Module, x: Tensor, mode: str, way: Way) -> None:
         self.model, self.x, self.mode, self.way = model, x, mode, way
-        self.module = set_mode(copy.deepcopy(exact).to(x.dtype), mode)
+        self.module = set_mode(copy.deepcopy(exact).to(x), mode)
         self.module = in_layout(self.module, self.layout)
         self.prepared = way.prepare(self.module)
         self.parameters = list(self.module.parameters())
@@ -121,16 +121,16 @@ def rows_of(name: str, ways: list[str], args: argparse.Namespace) -> list[dict]:
     rows = []
     model = MODELS[name]
     torch.manual_seed(0)
-    exact = model.make().double().to(args.device)
+    exact = model.make().double()  # on the CPU, which results of a GPU are compared with too
     sizes = (args.batch or model.shape[0], *model.shape[1:])
-    x = torch.randn(sizes, dtype=torch.float64).to(args.device)
+    x = torch.randn(sizes, dtype=torch.float64)
     for mode in args.modes.split(","):
         reference = Run(model, exact, x, mode, WAYS["eager"])
         with torch.no_grad():
-            expected = reference.result()
-        gradients = reference.gradients() if mode == "training" else None
+            expected = reference.result().to(args.device)
+        gradients = reference.gradients().to(args.device) if mode == "training" else None
         for layout in args.layouts.split(","):
-            image = in_layout(x.to(getattr(torch, args.dtype)), layout)
+            image = in_layout(x.to(args.device, getattr(torch, args.dtype)), layout)
             runs = {
                 way: Run(model, exact, image, mode, WAYS[way])
                 for way in ways
@@ -157,7 +157,7 @@ def rows_of(name: str, ways: list[str], args: argparse.Namespace) -> list[dict]:
                         "way": way,
                         "ms": times[way] * 1e3,
                         "ratio": times[WAYS[way].peer] / times[way],
-                        "kernels": kernel_time(run.call) * 1e3 if x.is_cuda else math.nan,
+                        "kernels": kernel_time(run.call) * 1e3 if image.is_cuda else math.nan,
                         "MB": most_memory(run.call, args.device) / 1e6,
                         "error": errors[way][0],
                         "gradient_error": errors[way][1],

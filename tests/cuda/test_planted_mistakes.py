@@ -248,9 +248,9 @@ MISTAKES = {
     "convolution, NCX: without the barrier": (
         mistake_in(
             NCX,
-            """left, planes, tile);
+            """first_row), tile);
       __syncthreads();""",
-            "left, planes, tile);",
+            "first_row), tile);",
         ),
         *("thread", RACE + "depthwise/ncx.cu", DEPTHWISE_TESTS),
     ),

@@ -166,7 +166,7 @@ void outputs_of_depthwise() {
     }
     expect("the other digits", digits.rest, rest);
     const int64_t n = below(1'000'003);
-    const cuda::OutputIndex output{n, int(x[3]), int(x[2]), int(x[1]), int(x[0])};
+    const cuda::ImageIndex output{n, int(x[3]), int(x[2]), int(x[1]), int(x[0])};
     int64_t offset = n * strides[0];
     for (int a = 0; a < 4; a++)
       offset += x[3 - a] * strides[1 + a];

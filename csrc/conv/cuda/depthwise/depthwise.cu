@@ -11,7 +11,6 @@
 //   weights_gradient.cu  the gradient of the weights
 //   weights_plan.h       how its work is cut into blocks
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
 #include "conv/cuda/depthwise/depthwise.h"
@@ -21,31 +20,20 @@ namespace torch_dnnl::cuda {
 namespace {
 
 // Positions along an axis are computed in 32 bits, with room for sums of three of them, and offsets
-// within rows of images and within kernels too; strides have 31 bits, but for those of N.
+// within a row too.
 bool has_small_positions(const ConvProblem& p) {
   constexpr int64_t kMost = int64_t(1) << 28;
   for (int a = 0; a < 3; a++) {
     for (const int64_t reach :
-         {p.src_size[a],
-          p.dst_size[a] * p.stride[a],
-          p.kernel[a] * p.dilation[a],
-          p.pad[a],
-          p.kernel[a] * p.weights_stride[2 + a]}) {
+         {p.src_size[a], p.dst_size[a] * p.stride[a], p.kernel[a] * p.dilation[a], p.pad[a]}) {
       if (reach > kMost)
         return false;
     }
   }
-  const auto are_narrow = [](const int64_t* begin, const int64_t* end) {
-    return *std::max_element(begin, end) <= std::numeric_limits<int32_t>::max();
-  };
-  const auto is_small = [&](int64_t width, const int64_t* stride) {
-    return are_narrow(stride + 1, stride + 5) && width * stride[4] <= kMost;
-  };
-  return is_small(p.src_size[2], p.src_stride) && is_small(p.dst_size[2], p.dst_stride) &&
-      (p.residual == nullptr || is_small(p.dst_size[2], p.residual_stride)) &&
-      are_narrow(p.weights_stride, p.weights_stride + 2) &&
-      are_narrow(&p.weights_group, &p.weights_group + 1) && p.groups * p.ic * p.oc <= kMost &&
-      p.ic * p.oc * product(p.kernel) <= kMost;
+  const bool has_residual = p.residual != nullptr;
+  return p.src_size[2] * p.src_stride[4] <= kMost && p.dst_size[2] * p.dst_stride[4] <= kMost &&
+      (!has_residual || p.dst_size[2] * p.residual_stride[4] <= kMost) &&
+      p.groups * p.ic * p.oc <= kMost && p.ic * p.oc * product(p.kernel) <= kMost;
 }
 
 GatherAxis gather_axis(const ConvProblem& p, int a) {

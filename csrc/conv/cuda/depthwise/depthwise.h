@@ -63,11 +63,9 @@ struct GatherAxis {
   }
 };
 
-// An offset along an axis inside of images or weights, whose strides have 31 bits (see
-// has_small_positions): one instruction, which adds it to another offset too.
+// An offset along an axis, two instructions: indices are not negative, strides may be.
 TORCH_DNNL_HD inline int64_t along(int index, int64_t stride) {
-  return static_cast<int64_t>(
-      static_cast<uint64_t>(static_cast<uint32_t>(index)) * static_cast<uint32_t>(stride));
+  return static_cast<int64_t>(static_cast<uint32_t>(index) * static_cast<uint64_t>(stride));
 }
 
 // A pixel of an image in one channel, or the first one of a run.
@@ -75,8 +73,8 @@ struct ImageIndex {
   int n, channel, d, h, w;
 
   TORCH_DNNL_HD int64_t offset(const int64_t* stride) const {
-    return n * stride[0] + along(channel, stride[1]) + along(d, stride[2]) + along(h, stride[3]) +
-        along(w, stride[4]);
+    return along(n, stride[0]) + along(channel, stride[1]) + along(d, stride[2]) +
+        along(h, stride[3]) + along(w, stride[4]);
   }
 };
 
@@ -95,11 +93,8 @@ struct DepthwiseGather {
   // Of output channel o and input channel i of a group; the tap that exists first along w.
   template <class T>
   __device__ const T* kernel_row(int group, int o, int i, int d, int h) const {
-    // Mirrored kernels have negative strides; a kernel spans 2^30 elements at most.
-    const int tap =
-        d * static_cast<int>(weights_stride[0]) + h * static_cast<int>(weights_stride[1]);
     return static_cast<const T*>(weights) + along(group, weights_group) + along(o, weights_out) +
-        along(i, weights_in) + tap;
+        along(i, weights_in) + along(d, weights_stride[0]) + along(h, weights_stride[1]);
   }
 
   // From input channel i of its group to channel c; w counts from the axis's first tap on.

@@ -18,7 +18,7 @@ constexpr int kMinBlocks = 8; // of a multiprocessor, whose registers they share
 constexpr int kLongPart = 8;
 constexpr int kSharedFloats = 12 * 1024;
 constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMaxOffset = int64_t(1) << 27; // elements, within a tile
+constexpr int64_t kMaxOffset = int64_t(1) << 27; // elements: a fourth of what 32 bits hold
 
 // Adds to the sums of a row of outputs what a window gives through a part of a kernel row.
 template <class Taps>
@@ -104,12 +104,13 @@ __device__ __forceinline__ void add_square(
   }
 }
 
-// The same for any rows.
+// The same for any rows, those of the tile before `end_row`.
 template <class Taps>
 __device__ __forceinline__ void add_plane(
     const DepthwiseGather& p,
     const NcxPlan& t,
     const float* inputs,
+    int end_row,
     const float* kernel,
     int oh,
     int ow,
@@ -121,7 +122,7 @@ __device__ __forceinline__ void add_plane(
 #pragma unroll 1
   for (int i = 0; i < count; i++) {
     const int ih = first + i;
-    if (ih < 0 || ih >= rows.in)
+    if (ih < 0 || ih >= end_row)
       continue;
     const int tap = rows.transposed ? oh + rows.pad - ih * rows.stride : i;
 #pragma unroll 1
@@ -216,8 +217,12 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) depthwise_ncx_kernel(
   const int group = static_cast<int>(t.channels.split(rest)) * t.planes;
   const auto n = static_cast<int>(rest);
   const int planes = min(t.planes, t.groups - group);
-  // Where the image ends, the tile has other rows of it.
-  const int first_row = max(0, min(p.axis[1].first_input(tile_h), p.axis[1].in - t.in_rows));
+  // Those of the image that the tile has: with several planes, as many of each.
+  int first_row = p.axis[1].first_input(tile_h);
+  if (t.planes > 1)
+    first_row = min(first_row, p.axis[1].in - t.in_rows);
+  first_row = max(0, first_row);
+  const int end_row = min(first_row + t.in_rows, p.axis[1].in);
   const int left = first_column<Taps>(p, t, tile_w);
 
   const int ow = tile_w + column * kOutputs, oh = tile_h + row * kRows;
@@ -240,8 +245,8 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) depthwise_ncx_kernel(
       const ImageIndex first{n, group * p.in_channels + channel, id, first_row, 0};
       __syncthreads(); // the tile before is no longer used
       stage_weights<Taps, T>(p, t, group, planes, out_channel, channel, d, weights);
-      stage_inputs(
-          p, t, static_cast<const T*>(p.in) + first.offset(p.in_stride), left, planes, tile);
+      const T* const in = static_cast<const T*>(p.in) + first.offset(p.in_stride);
+      stage_inputs(p, t, in, left, planes * (end_row - first_row), tile);
       __syncthreads();
       if (rows <= 0)
         continue;
@@ -252,7 +257,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) depthwise_ncx_kernel(
       else if (!Taps::kPartial && t.is_square)
         add_square<Taps>(p, t, inputs, kernel, oh, ow, sums);
       else
-        add_plane<Taps>(p, t, inputs, kernel, oh, ow, sums);
+        add_plane<Taps>(p, t, inputs, end_row, kernel, oh, ow, sums);
     } while (++d < p.axis[0].taps);
   } while (++channel < p.in_channels);
 
@@ -315,7 +320,10 @@ NcxPlan plan_block(const DepthwiseGather& p, int columns, int rows, int planes) 
   t.tile_rows = rows * kRows;
   t.groups = groups;
   t.parts = ceil_div(a.taps, Taps::kTaps);
-  t.vector = choose_vector<T, Taps>(p, t);
+  t.in_rows = std::min(p.axis[1].inputs(t.tile_rows), p.axis[1].in);
+  t.in_plane = planes == 1 ? 0 : p.in_channels * p.in_stride[1];
+  t.is_narrow = t.in_rows * p.in_stride[3] <= kMaxOffset && planes * t.in_plane <= kMaxOffset;
+  t.vector = t.is_narrow ? choose_vector<T, Taps>(p, t) : 1;
   int width;
   if constexpr (Taps::kGeneral) {
     width = a.inputs(columns * kOutputs);
@@ -326,9 +334,7 @@ NcxPlan plan_block(const DepthwiseGather& p, int columns, int rows, int planes) 
   }
   t.line_vectors = ceil_div(width + t.vector - 1, t.vector);
   t.lines_at_once = std::max(1, kThreads / t.line_vectors);
-  t.in_rows = std::min(p.axis[1].inputs(t.tile_rows), p.axis[1].in);
   t.pitch = odd_vectors(t.line_vectors * t.vector);
-  t.in_plane = planes == 1 ? 0 : static_cast<int>(p.in_channels * p.in_stride[1]);
   t.weights = p.axis[1].taps * t.parts * kPartPitch<Taps>;
   t.is_square = is_square<Taps>(p.axis[1]);
   const int64_t tiles_w = ceil_div(a.out, t.tile_columns);
@@ -353,14 +359,8 @@ int64_t shared_floats(const NcxPlan& t) {
   return t.planes * (int64_t(t.in_rows) * t.pitch + t.weights);
 }
 
-// Whether the tile fits in shared memory, and offsets in it in 32 bits.
-bool fits(const DepthwiseGather& p, const NcxPlan& t) {
-  return shared_floats(t) <= kSharedFloats && t.in_rows * p.in_stride[3] <= kMaxOffset &&
-      (t.planes - 1) * p.in_channels * p.in_stride[1] <= kMaxOffset;
-}
-
-// As much of a plane as there is, then as many planes; halved until the tile fits. None if what one
-// thread's outputs meet does not.
+// As much of a plane as there is, then as many planes; halved until the tile fits in shared memory.
+// None if what one thread's outputs meet does not.
 template <class T, class Taps>
 std::optional<NcxPlan> plan_ncx(const DepthwiseGather& p) {
   int columns = equal_parts(ceil_div(p.axis[2].out, kOutputs), 16);
@@ -368,7 +368,7 @@ std::optional<NcxPlan> plan_ncx(const DepthwiseGather& p) {
   int planes = equal_parts(p.channels / p.out_channels, kThreads / (columns * rows));
   for (;;) {
     const NcxPlan t = plan_block<T, Taps>(p, columns, rows, planes);
-    if (fits(p, t))
+    if (shared_floats(t) <= kSharedFloats)
       return t.blocks <= kMaxBlocks ? std::optional(t) : std::nullopt;
     int& largest = planes > 1 ? planes : rows > 1 ? rows : columns;
     if (largest == 1)

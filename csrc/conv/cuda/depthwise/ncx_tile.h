@@ -21,7 +21,8 @@ struct NcxPlan {
   int parts;                               // of a kernel row
   int vector, line_vectors, lines_at_once; // of the tile: see stage_inputs
   int in_rows, pitch;                      // of the tile of one plane
-  int in_plane;                            // from the inputs of a group to the next, of a block
+  int64_t in_plane;                        // from the inputs of a group to the next
+  bool is_narrow;                          // offsets in the tile, in bytes, have 32 bits
   int weights;                             // of one plane
   bool is_square;                          // see add_square
   int64_t blocks;                          // consist of, fastest first:
@@ -65,14 +66,15 @@ TORCH_DNNL_HD int first_column(const DepthwiseGather& p, const NcxPlan& t, int w
 
 // Loads the tile of `planes` groups, [plane][row][column], n columns of a line at a time. `in`:
 // column 0 of the image in the tile's first row. A thread stays with its columns and walks down the
-// lines, so that it divides but once.
-template <int n, class T>
+// lines, so that it divides but once. Offset: within the tile in memory, in bytes; unsigned, as
+// what lies behind the last line is not used.
+template <int n, class Offset, class T>
 __device__ void stage_vectors(
     const DepthwiseGather& p,
     const NcxPlan& t,
     const T* in,
     int left,
-    int planes,
+    int lines,
     float* shared) {
   const int first = static_cast<int>(t.by_line_vectors.divide(threadIdx.x));
   if (first >= t.lines_at_once)
@@ -80,20 +82,20 @@ __device__ void stage_vectors(
   auto plane = static_cast<uint32_t>(first), step_planes = static_cast<uint32_t>(t.lines_at_once);
   const auto first_row = static_cast<int>(t.by_in_rows.split(plane));
   const auto step_rows = static_cast<int>(t.by_in_rows.split(step_planes));
-  // Offsets within the tile, in bytes, have 32 bits: see plan_ncx.
-  constexpr int kBytes = sizeof(T);
-  const int row_bytes = static_cast<int>(p.in_stride[3]) * kBytes;
-  const int plane_bytes = t.in_plane * kBytes;
-  const int step = static_cast<int>(step_planes) * plane_bytes + step_rows * row_bytes;
-  const int next_plane = plane_bytes - t.in_rows * row_bytes;
-  const int lines = planes * t.in_rows;
+  constexpr Offset kBytes = sizeof(T);
+  const auto row_bytes = static_cast<Offset>(p.in_stride[3]) * kBytes;
+  const auto plane_bytes = static_cast<Offset>(t.in_plane) * kBytes;
+  const auto column_bytes = static_cast<Offset>(p.in_stride[4]) * kBytes;
+  const Offset step = static_cast<Offset>(step_planes) * plane_bytes + step_rows * row_bytes;
+  const Offset next_plane = plane_bytes - t.in_rows * row_bytes;
   for (int v = static_cast<int>(threadIdx.x) - first * t.line_vectors; v < t.line_vectors;
        v += kThreads) {
     const int w = left + v * n;
-    const int last = w >= 0 && w < p.axis[2].in ? lines : 0; // other columns are zeros
+    const bool is_inside = w >= 0 && w < p.axis[2].in;
+    const int last = is_inside ? lines : 0; // other columns are zeros
     int row = first_row;
-    int from = static_cast<int>(plane) * plane_bytes + row * row_bytes +
-        w * static_cast<int>(p.in_stride[4]) * kBytes;
+    Offset from = static_cast<Offset>(plane) * plane_bytes + row * row_bytes +
+        (is_inside ? w : 0) * column_bytes;
     float* to = shared + first * t.pitch + v * n;
     for (int line = first; line < lines; line += kLoads * t.lines_at_once) {
       PackedVector<T, n> vectors[kLoads];
@@ -135,17 +137,19 @@ __device__ void stage_inputs(
     const NcxPlan& t,
     const T* in,
     int left,
-    int planes,
+    int lines,
     float* shared) {
   constexpr int kWidest = kWidestAccess / sizeof(T);
-  if (t.vector == kWidest)
-    stage_vectors<kWidest>(p, t, in, left, planes, shared);
+  if (!t.is_narrow)
+    stage_vectors<1, uint64_t>(p, t, in, left, lines, shared);
+  else if (t.vector == kWidest)
+    stage_vectors<kWidest, uint32_t>(p, t, in, left, lines, shared);
   else if (kWidest > 4 && t.vector == 4)
-    stage_vectors<4>(p, t, in, left, planes, shared);
+    stage_vectors<4, uint32_t>(p, t, in, left, lines, shared);
   else if (t.vector == 2)
-    stage_vectors<2>(p, t, in, left, planes, shared);
+    stage_vectors<2, uint32_t>(p, t, in, left, lines, shared);
   else
-    stage_vectors<1>(p, t, in, left, planes, shared);
+    stage_vectors<1, uint32_t>(p, t, in, left, lines, shared);
 }
 
 // [plane][row of the kernel][part][tap], zeros for taps that do not exist.
@@ -159,7 +163,7 @@ __device__ void stage_weights(
     int in_channel,
     int d,
     float* shared) {
-  const auto step = static_cast<int>(p.weights_stride[2]);
+  const int64_t step = p.weights_stride[2];
 #pragma unroll 1
   for (int line = threadIdx.x; line < planes * p.axis[1].taps * t.parts; line += kThreads) {
     auto plane = static_cast<uint32_t>(line);

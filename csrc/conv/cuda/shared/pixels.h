@@ -36,46 +36,62 @@ struct PackPixels {
   ImageView image;
   Chunk<T>* packed;
   uint32_t groups, chunks; // chunks: of a group
-  bool pixels_innermost;   // neighbouring threads read what is close in memory: pixels, or chunks
-  Divisor by_size[3], by_groups, by_chunks;
+  int64_t pixels;
+  bool pixels_innermost; // neighbouring threads read what is close in memory: pixels, or chunks
+  Divisor by_pixels, by_groups, by_chunks;
+  // Of an image, the innermost first; those that lie one behind the other are one axis.
+  int axes = 0;
+  int64_t stride[3];
+  Divisor by_size[3];
 
   PackPixels(const ImageView& image, int64_t groups, void* packed)
       : image(image),
         packed(static_cast<Chunk<T>*>(packed)),
         groups(static_cast<uint32_t>(groups)),
         chunks(static_cast<uint32_t>(ceil_div(image.channels, kChunk<T>))),
+        pixels(product(image.size)),
         pixels_innermost(image.stride[4] < image.stride[1]),
+        by_pixels(pixels),
         by_groups(groups),
         by_chunks(chunks) {
-    for (int a = 0; a < 3; a++)
-      by_size[a] = Divisor(image.size[a]);
+    int64_t size = 1;
+    for (int a = 2; a >= 0; a--) {
+      if (axes > 0 && (image.size[a] == 1 || image.stride[2 + a] == size * stride[axes - 1])) {
+        size *= image.size[a];
+      } else {
+        size = image.size[a];
+        stride[axes++] = image.stride[2 + a];
+      }
+      by_size[axes - 1] = Divisor(size);
+    }
   }
 
   TORCH_DNNL_HD void operator()(int64_t i) const {
     auto rest = static_cast<uint32_t>(i);
-    uint32_t x[3];
-    const auto take_pixel = [&] {
-      for (int a = 2; a >= 0; a--)
-        x[a] = by_size[a].split(rest);
-    };
+    uint32_t pixel = 0;
     if (pixels_innermost)
-      take_pixel();
+      pixel = by_pixels.split(rest);
     const uint32_t chunk = by_chunks.split(rest), group = by_groups.split(rest);
     if (!pixels_innermost)
-      take_pixel();
+      pixel = by_pixels.split(rest);
+    const int64_t to = rest * pixels + pixel;
     const int first = static_cast<int>(chunk) * kChunk<T>;
-    const int64_t* stride = image.stride;
-    int64_t from = rest * stride[0] + (int64_t(group) * image.channels + first) * stride[1];
-    int64_t to = rest;
-    for (int a = 0; a < 3; a++) {
-      from += x[a] * stride[2 + a];
-      to = to * image.size[a] + x[a];
-    }
-    const T* elements = static_cast<const T*>(image.data) + from;
+    const int64_t step = image.stride[1];
+    const T* from = static_cast<const T*>(image.data) + rest * image.stride[0] +
+        (int64_t(group) * image.channels + first) * step;
+    for (int a = 0; a < axes - 1; a++)
+      from += by_size[a].split(pixel) * stride[a];
+    from += pixel * stride[axes - 1];
     Chunk<T> copied;
+    if (first + kChunk<T> <= image.channels) {
 #pragma unroll
-    for (int e = 0; e < kChunk<T>; e++)
-      copied.at[e] = first + e < image.channels ? elements[e * stride[1]] : T(0);
+      for (int e = 0; e < kChunk<T>; e++)
+        copied.at[e] = from[e * step];
+    } else {
+#pragma unroll
+      for (int e = 0; e < kChunk<T>; e++)
+        copied.at[e] = first + e < image.channels ? from[e * step] : T(0);
+    }
     packed[(to * groups + group) * chunks + chunk] = copied;
   }
 };
