@@ -5,7 +5,8 @@
 The object was compiled with NVCC_APPEND_FLAGS=-lineinfo, from the sources that are there now;
 KERNEL is a regular expression that the name of one of its kernels matches. A conditional branch is
 taken if its line of the sources has one of the texts; those that are not are listed, so that a
-reader sees what was assumed. `TEXT=NNT`: how the branch goes the first times, and from then on.
+reader sees what was assumed. `TEXT=NNT`: how the branch goes the first times, and from then on;
+`TEXT=3`: the loop's body runs three times, whenever it is entered.
 
 Depthwise convolution in NCX, 3x3, of planes of 112x112 (docs/cuda.md):
 
@@ -101,10 +102,14 @@ def walk(
         is_taken = instruction.name == "BRA"
         if is_taken and instruction.is_conditional():
             ways = [way for text, way in taken.items() if text in instruction.source()]
-            if not ways:
+            if not ways and met[at] == 0:
                 print(f"not taken: {instruction}: {instruction.source()}")
             way = ways[0] if ways else "N"
-            is_taken = way[min(met[at], len(way) - 1)] == "T"
+            if way.isdigit():
+                is_taken = bool(target and labels[target[1]] <= at) and met[at] + 1 < int(way)
+                met[at] = met[at] if is_taken else -1
+            else:
+                is_taken = way[min(met[at], len(way) - 1)] == "T"
             met[at] += 1
         at = labels[target[1]] if is_taken and target else at + 1
     sys.exit(f"the path has no end after {MOST} instructions: say which branch leaves a loop")
@@ -114,13 +119,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("object", type=Path)
     parser.add_argument("kernel", help="a regular expression for its name")
-    parser.add_argument("--taken", nargs="*", default=[], metavar="TEXT[=NT]")
+    parser.add_argument("--taken", nargs="*", default=[], metavar="TEXT[=NT|3]")
     parser.add_argument("--arch", default="sm_90a")
     parser.add_argument("--print", action="store_true", help="the instructions too")
     options = parser.parse_args()
     taken = {}
     for text in options.taken:
-        way = re.fullmatch(r"(.*[^=])=([TN]+)", text)
+        way = re.fullmatch(r"(.*[^=])=([TN]+|\d+)", text)
         taken[way[1] if way else text] = way[2] if way else "T"
     path = walk(*read(options.object, options.arch, options.kernel), taken)
     if options.print:
