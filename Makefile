@@ -3,7 +3,7 @@
 #   make             build in place          make test    the tests (ARGS= for pytest)
 #   make demo        train on photographs    make lint    style and types
 #   make cuda-build  compile for CUDA        make bench   timings (ARGS= for benchmarks/run.py)
-#   make cuda-table  docs/cuda.md's table of what the compiler makes of each kernel: half an hour
+#   make cuda-table  docs/cuda.md's tables of what the compiler makes of each kernel: half an hour
 #   make bench-choices  where another kernel than the chosen one is faster
 #   make bench-summary  the documents' tables and pictures of speed-ups, from benchmarks/results
 #   make sanitize    the CUDA kernels, run on the CPU under AddressSanitizer and ThreadSanitizer, and
@@ -151,9 +151,12 @@ cuda-build: $(CUDA_VENV)/.torch
 	$(CUDA_PY) tools/check_cuda_kernels.py build/cuda/torch_dnnl
 
 cuda-table: $(CUDA_VENV)/.torch
-	TORCH_DNNL_CUDA=1 TORCH_DNNL_CPU=none TORCH_CUDA_ARCH_LIST="8.0;9.0a" \
+	NVCC_APPEND_FLAGS=-lineinfo \
+	  TORCH_DNNL_CUDA=1 TORCH_DNNL_CPU=none TORCH_CUDA_ARCH_LIST="8.0;9.0a" \
 	  $(CUDA_PY) setup.py -q build --build-lib build/cuda-table $(BRIEF)
 	$(CUDA_PY) tools/cuda_kernel_table.py --write build/cuda-table/torch_dnnl/_cuda*.so
+	objects=$$($(CUDA_PY) -c 'import torch; print(f"build/torch-{torch.__version__}/_cuda")'); \
+	$(CUDA_PY) tools/cuda_limits.py --write $$objects
 
 # What 10 minutes of a GPU show best: the tests, several at a time where there is pytest-xdist, then
 # the first rows of each table. Both print, and write, what they have when their time is over.

@@ -6,7 +6,8 @@ The object was compiled with NVCC_APPEND_FLAGS=-lineinfo, from the sources that 
 KERNEL is a regular expression that the name of one of its kernels matches. A conditional branch is
 taken if its line of the sources has one of the texts; those that are not are listed, so that a
 reader sees what was assumed. `TEXT=NNT`: how the branch goes the first times, and from then on;
-`TEXT=3`: the loop's body runs three times, whenever it is entered.
+`TEXT=3`: the loop's body runs three times, whenever it is entered; `TEXT=*TN`: in turns, counted
+over all branches with that text.
 
 Depthwise convolution in NCX, 3x3, of planes of 112x112 (docs/cuda.md):
 
@@ -41,6 +42,8 @@ class Instruction:
     place: tuple[str, int]  # file and line of the sources
 
     def source(self) -> str:
+        if not self.place[0]:
+            sys.exit("the object has no line numbers: remove it, and compile with -lineinfo")
         return Path(self.place[0]).read_text().splitlines()[self.place[1] - 1].strip()
 
     def is_conditional(self) -> bool:
@@ -88,10 +91,14 @@ def read(path: Path, arch: str, kernel: str) -> tuple[list[Instruction], dict[st
 
 
 def walk(
-    instructions: list[Instruction], labels: dict[str, int], taken: dict[str, str]
+    instructions: list[Instruction],
+    labels: dict[str, int],
+    taken: dict[str, str],
+    verbose: bool = True,
 ) -> list[Instruction]:
     path: list[Instruction] = []
     met: Counter[int] = Counter()
+    turns: Counter[str] = Counter()
     at = 0
     while len(path) < MOST:
         instruction = instructions[at]
@@ -101,11 +108,14 @@ def walk(
         target = re.search(r"`\((\.L\w+)\)", instruction.operands)
         is_taken = instruction.name == "BRA"
         if is_taken and instruction.is_conditional():
-            ways = [way for text, way in taken.items() if text in instruction.source()]
-            if not ways and met[at] == 0:
+            texts = [text for text in taken if text in instruction.source()]
+            if verbose and not texts and met[at] == 0:
                 print(f"not taken: {instruction}: {instruction.source()}")
-            way = ways[0] if ways else "N"
-            if way.isdigit():
+            way = taken[texts[0]] if texts else "N"
+            if way[0] == "*":
+                is_taken = way[1 + turns[texts[0]] % (len(way) - 1)] == "T"
+                turns[texts[0]] += 1
+            elif way.isdigit():
                 is_taken = bool(target and labels[target[1]] <= at) and met[at] + 1 < int(way)
                 met[at] = met[at] if is_taken else -1
             else:
@@ -119,13 +129,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("object", type=Path)
     parser.add_argument("kernel", help="a regular expression for its name")
-    parser.add_argument("--taken", nargs="*", default=[], metavar="TEXT[=NT|3]")
+    parser.add_argument("--taken", nargs="*", default=[], metavar="TEXT[=NT|3|*NT]")
     parser.add_argument("--arch", default="sm_90a")
     parser.add_argument("--print", action="store_true", help="the instructions too")
     options = parser.parse_args()
     taken = {}
     for text in options.taken:
-        way = re.fullmatch(r"(.*[^=])=([TN]+|\d+)", text)
+        way = re.fullmatch(r"(.*[^=])=(\*?[TN]+|\d+)", text)
         taken[way[1] if way else text] = way[2] if way else "T"
     path = walk(*read(options.object, options.arch, options.kernel), taken)
     if options.print:
