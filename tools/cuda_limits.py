@@ -43,6 +43,7 @@ STRIP = {"y < at.end": "16", "has_empty_rows": "T"}  # rows of dst
 SUMS = {"planes.is_copy": "T", "first += kAtOnce": "4", "r < rows; r++": "4", "has_empty_rows": "T"}
 DEPTHWISE = {"if (!transposed)": "T", "t.vector == kWidest": "T", "residual == nullptr": "T"}
 END_OF_ROW = {"has_more()": "T", "if (vectors)": "T"}
+RUNS = {"if (!staged)": "NT", "spacing == 1": "T", "out_channels == 1": "T"}
 CASES = [
     Case(
         "Resample, bilinear x2, NCHW",
@@ -102,6 +103,14 @@ CASES = [
         16,
         4,
         before=84,
+    ),
+    Case(
+        "Depthwise convolution, 3x3, NHWC, 5 runs of 8 pixels",
+        "conv/cuda/depthwise/nxc",
+        r"BFloat16, 4, false, .*RowTaps<3, 1, false",
+        {"uint32_t first": "5", "step < end; step++": "3", **RUNS, **DEPTHWISE, **END_OF_ROW},
+        5 * 8 * 4,
+        4,
     ),
     Case(
         "Images packed for dense convolution, an element",
