@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PAGE = Path(__file__).parents[1] / "docs" / "cuda.md"
-BEGIN, END = "<!-- kernels: begin -->\n", "<!-- kernels: end -->"
 
 
 def find_tool(name: str) -> str:
@@ -171,16 +170,21 @@ def table_of(paths: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def publish(table: str, name: str, write: bool) -> None:
+    """Prints a table, and writes it to its place in the page."""
+    print(table, end="")
+    if write:
+        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
+        before, _, rest = PAGE.read_text().partition(begin)
+        PAGE.write_text(f"{before}{begin}{table}{end}{rest.partition(end)[2]}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="+", help="libraries or objects")
     parser.add_argument("--write", action="store_true", help=f"the table into {PAGE.name}")
     options = parser.parse_args()
-    table = table_of(options.files)
-    print(table, end="")
-    if options.write:
-        before, _, rest = PAGE.read_text().partition(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}{table}{END}{rest.partition(END)[2]}")
+    publish(table_of(options.files), "kernels", options.write)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,9 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from cuda_kernel_table import PAGE
+from cuda_kernel_table import PAGE, publish
 from cuda_path import read, walk
 
-BEGIN, END = "<!-- limits: begin -->\n", "<!-- limits: end -->"
 # Of an H200: in the time of a byte from memory, 4.8 TB/s, it issues so many instructions of threads
 # (132 multiprocessors, 128 lanes, 1.7 GHz).
 INSTRUCTIONS_OF_A_BYTE = 6
@@ -140,11 +139,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--write", action="store_true", help=f"the table into {PAGE.name}")
     options = parser.parse_args()
-    table = table_of(options.folder)
-    print(table, end="")
-    if options.write:
-        head, _, rest = PAGE.read_text().partition(BEGIN)
-        PAGE.write_text(f"{head}{BEGIN}{table}{END}{rest.partition(END)[2]}")
+    publish(table_of(options.folder), "limits", options.write)
 
 
 if __name__ == "__main__":

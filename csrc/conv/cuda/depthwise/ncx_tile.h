@@ -64,8 +64,8 @@ TORCH_DNNL_HD int first_column(const DepthwiseGather& p, const NcxPlan& t, int w
   return first & -t.vector;
 }
 
-// Loads the tile of `planes` groups, [plane][row][column], n columns of a line at a time. `in`:
-// column 0 of the image in the tile's first row. A thread stays with its columns and walks down the
+// Loads the lines of the tile, [plane][row][column], n columns of a line at a time. `in`: column 0
+// of the image in the tile's first row. A thread stays with its columns and walks down the
 // lines, so that it divides but once. Offset: within the tile in memory, in bytes; unsigned, as
 // what lies behind the last line is not used.
 template <int n, class Offset, class T>
