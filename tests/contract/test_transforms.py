@@ -7,8 +7,8 @@ import itertools
 import pytest
 import torch
 from op_db import CASES, MATRIX, assert_matches, by_name
+from recorder import Recorder
 from torch._dynamo.testing import CompileCounterWithBackend
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_dnnl
 import torch_dnnl.functional as D
@@ -97,19 +97,6 @@ def test_nested_vmap(case, no_vmap_fallback):
     result = torch.func.vmap(torch.func.vmap(call))(twice[0])
     loop = torch.stack([torch.stack([call(x) for x in row]) for row in twice[0]])
     assert_matches(result, loop)
-
-
-class Recorder(TorchDispatchMode):
-    """The calls of this library's operators that a function makes."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function.namespace == "torch_dnnl":
-            self.calls.append((function, args, kwargs or {}))
-        return function(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("case", CASES, ids=by_name)

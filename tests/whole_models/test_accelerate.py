@@ -7,9 +7,9 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
+from recorder import Recorder
 from torch.nn.functional import conv2d as imported_conv2d
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import torch_dnnl
@@ -18,20 +18,6 @@ from torch_dnnl import accelerate
 
 with torch.backends.__allow_nonbracketed_mutation():  # torch's tests take it from all others
     from torch.testing._internal.common_methods_invocations import op_db
-
-
-class Recorder(TorchDispatchMode):
-    """The names of this library's operators that return within it."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        if function.namespace == "torch_dnnl":
-            self.names.append(function.__name__.removesuffix(".default"))
-        return result
 
 
 def ours_in(function, *args, **kwargs):

@@ -230,18 +230,28 @@ class MovedPack {
   }
 
   __device__ __forceinline__ void gather(const char* from, uint32_t step, c10::ScalarType) {
+    cuda::Vector<T, n> elements;
     for (int k = 0; k < n; k++)
-      value_.at(k) = *reinterpret_cast<const T*>(from + k * step);
+      elements.at[k] = *reinterpret_cast<const T*>(from + k * step);
+    value_.set(elements);
   }
 
   __device__ __forceinline__ void compute(const Args&, const PackPosition&, int) {}
 
-  __device__ __forceinline__ void store(char* to, c10::ScalarType, int count) {
-    value_.store(reinterpret_cast<T*>(to), count);
+  __device__ __forceinline__ void store(char* address, c10::ScalarType, int count) const {
+    T* const to = reinterpret_cast<T*>(address);
+    if (count == n) {
+      value_.store(to);
+      return;
+    }
+    const cuda::Vector<T, n> elements = value_.get();
+    for (int k = 0; k < n; k++)
+      if (k < count)
+        to[k] = elements.at[k];
   }
 
  private:
-  Elements<T, n> value_ = {};
+  cuda::PackedVector<T, n> value_;
 };
 
 // The largest power of two that divides all that was added, up to `widest`.
