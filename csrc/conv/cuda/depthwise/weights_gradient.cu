@@ -22,8 +22,7 @@ using namespace depthwise_weights_detail;
 
 constexpr int kMinBlocks = 3; // of a multiprocessor, whose registers they share
 constexpr int kLoads = 8;     // of a thread that are under way
-constexpr int kWarp = 32;
-constexpr int kAdders = 16; // threads that add the slices of one weight
+constexpr int kAdders = 16;   // threads that add the slices of one weight
 
 // A part of a plane of an image.
 struct Area {
@@ -112,30 +111,80 @@ __device__ __forceinline__ void stage(
     const Divisor& by_columns,
     int pitch,
     float* shared) {
-  if constexpr (kLanes > kVector) {
-    if (vectors)
-      return stage<kLanes, kVector>(from, plane, area, by_columns, pitch, shared);
+  if (vectors)
+    stage<kLanes, kVector>(from, plane, area, by_columns, pitch, shared);
+  else
+    stage<kLanes, 1>(from, plane, area, by_columns, pitch, shared);
+}
+
+// The same for one channel, n neighbours of a row at a time. The vectors of a warp cover n rows of
+// kWarp columns: as a pitch is one more than a multiple of 8, what they store at once lies in
+// different banks. The area begins at a multiple of n.
+template <int n, class T>
+__device__ __forceinline__ void stage_rows(
+    const T* from,
+    const Plane& plane,
+    const Area& area,
+    const Divisor& by_groups,
+    int pitch,
+    float* shared) {
+  constexpr int kAtOnce = 2, kAcross = kWarp / n;
+  const int warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
+  const int own_row = threadIdx.x % kWarp / kAcross, own_column = threadIdx.x % kAcross * n;
+  const int items = ceil_div(area.rows, n) * ceil_div(area.columns, kWarp);
+  for (int first = warp; first < items; first += kAtOnce * warps) {
+    PackedVector<T, n> vectors[kAtOnce];
+    int to[kAtOnce]; // none: negative
+#pragma unroll
+    for (int i = 0; i < kAtOnce; i++) {
+      auto group = static_cast<uint32_t>(first + i * warps);
+      const int column = static_cast<int>(by_groups.split(group)) * kWarp + own_column;
+      const int row = static_cast<int>(group) * n + own_row;
+      const int h = area.top + row, w = area.left + column;
+      to[i] = row < area.rows && column < area.columns ? row * pitch + column : -1;
+      if (to[i] >= 0 && h >= 0 && h < plane.height && w >= 0 && w < plane.width)
+        vectors[i].load(from + h * plane.row + static_cast<int64_t>(w) * plane.pixel);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; i++) {
+      if (to[i] < 0)
+        continue;
+      float floats[n];
+      widen(vectors[i], floats);
+#pragma unroll
+      for (int e = 0; e < n; e++)
+        shared[to[i] + e] = floats[e];
+    }
   }
-  stage<kLanes, 1>(from, plane, area, by_columns, pitch, shared);
+}
+
+// The same with the vectors that row_vector found.
+template <class T>
+__device__ __forceinline__ void stage_channel(
+    int vector,
+    const T* from,
+    const Plane& plane,
+    const Area& area,
+    const Divisor& by_columns,
+    int pitch,
+    float* shared) {
+  constexpr int kWidest = kWidestAccess / sizeof(T);
+  if (vector == kWidest)
+    stage_rows<kWidest>(from, plane, area, by_columns, pitch, shared);
+  else if (kWidest > 4 && vector == 4)
+    stage_rows<4>(from, plane, area, by_columns, pitch, shared);
+  else if (vector == 2)
+    stage_rows<2>(from, plane, area, by_columns, pitch, shared);
+  else
+    stage<1, 1>(from, plane, area, by_columns, pitch, shared);
 }
 
 // Neighbouring pixels of a tile.
 template <int kLanes, int n>
 __device__ __forceinline__ void load_pixels(const float* from, float (&to)[n]) {
-  if constexpr (kLanes == 1) {
-    static_assert(n % kVector == 0);
 #pragma unroll
-    for (int i = 0; i < n; i += kVector) {
-      const auto vector = load_vector<kVector>(from + i);
-#pragma unroll
-      for (int e = 0; e < kVector; e++)
-        to[i + e] = vector.at[e];
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < n; i++)
-      to[i] = from[i * kLanes];
-  }
+  for (int i = 0; i < n; i++)
+    to[i] = from[i * kLanes];
 }
 
 // Adds what a strip gives. `count`: of its outputs that exist, which are all if kWhole.
@@ -154,9 +203,7 @@ __device__ __forceinline__ void add_strip(
       if (kWhole || r < count)
         sums[0] += inputs[r * stride * U::kLanes] * y[r];
   } else {
-    constexpr int kInputs = (kOutputs - 1) * U::kStride + U::kTaps;
-    constexpr int kStep = U::kLanes == 1 ? kVector : 1;
-    float x[(kInputs + kStep - 1) / kStep * kStep];
+    float x[(kOutputs - 1) * U::kStride + U::kTaps];
     load_pixels<U::kLanes>(inputs, x);
 #pragma unroll
     for (int r = 0; r < kOutputs; r++) {
@@ -203,7 +250,8 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) depthwise_weights_kernel
   float* const inputs = dynamic_shared<float>();
   float* const outputs = inputs + t.in_rows * t.in_pitch;
   const int slot = threadIdx.x / kLanes;
-  const int unit = slot / t.strips, first_strip = slot % t.strips;
+  const int unit = slot / t.strips, strips = t.rows * (t.columns / kOutputs);
+  const int first_strip = unit < t.units ? slot % t.strips : strips;
 
   // What the block sums, and the thread of it.
   const auto tile = static_cast<int>(blockIdx.x % t.channel_tiles);
@@ -234,11 +282,12 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) depthwise_weights_kernel
   const auto stride_h = static_cast<int>(p.stride[1]), stride_w = static_cast<int>(p.stride[2]);
   const auto dilation_h = static_cast<int>(p.dilation[1]);
   const auto dilation_w = static_cast<int>(p.dilation[2]);
-  const int strips = t.rows * (t.columns / kOutputs);
+  const int in_left = first_part * kTaps * dilation_w - static_cast<int>(p.pad[2]);
+  const int before = in_left & (t.vector - 1); // the columns of the first vector before the tile
   const auto lane = static_cast<int>(threadIdx.x % kLanes);
   const int in_lane = t.is_square ? lane / ic * ic + own_input : lane;
-  const float* const own_inputs =
-      inputs + in_lane + row * dilation_h * t.in_pitch + part * kTaps * dilation_w * kLanes;
+  const float* const own_inputs = inputs + in_lane + row * dilation_h * t.in_pitch +
+      (before + part * kTaps * dilation_w) * kLanes;
   const float* const own_outputs = outputs + lane;
 
   float total[kTaps] = {};
@@ -253,26 +302,21 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) depthwise_weights_kernel
       continue;
     const Area in_area{
         top * stride_h + first_row * dilation_h - static_cast<int>(p.pad[1]),
-        left * stride_w + first_part * kTaps * dilation_w - static_cast<int>(p.pad[2]),
+        left * stride_w + in_left - before,
         t.in_rows,
-        t.in_columns};
+        t.in_columns + t.vector - 1};
+    const Area area{top, left, t.rows, t.columns};
+    const T* const src_image = src + image * p.src_stride[0] + id * p.src_stride[2];
+    const T* const dst_image = dst + image * p.dst_stride[0] + d * p.dst_stride[2];
     __syncthreads(); // the tiles before are no longer used
-    stage<kLanes>(
-        t.src_vectors,
-        src + image * p.src_stride[0] + id * p.src_stride[2],
-        src_plane,
-        in_area,
-        t.by_in_columns,
-        t.in_pitch,
-        inputs);
-    stage<kLanes>(
-        t.dst_vectors,
-        dst + image * p.dst_stride[0] + d * p.dst_stride[2],
-        dst_plane,
-        {top, left, t.rows, t.columns},
-        t.by_columns,
-        t.pitch,
-        outputs);
+    if constexpr (kLanes == 1) {
+      stage_channel(t.vector, src_image, src_plane, in_area, t.by_in_columns, t.in_pitch, inputs);
+      stage_channel(t.vector, dst_image, dst_plane, area, t.by_columns, t.pitch, outputs);
+    } else {
+      stage<kLanes>(
+          t.src_vectors, src_image, src_plane, in_area, t.by_in_columns, t.in_pitch, inputs);
+      stage<kLanes>(t.dst_vectors, dst_image, dst_plane, area, t.by_columns, t.pitch, outputs);
+    }
     __syncthreads();
     float found[kTaps] = {}; // in the tile: sums stay short
     for (int strip = first_strip; strip < strips; strip += t.strips) {

@@ -11,7 +11,9 @@ namespace torch_dnnl::cuda::depthwise_weights_detail {
 
 constexpr int kThreads = 256;
 constexpr int kOutputs = 8; // of a strip
-constexpr int kVector = 4;  // floats of one access to shared memory
+constexpr int kVector = 4;  // channels that are staged at once
+constexpr int kWarp = 32;
+constexpr int kWidestVector = kWidestAccess / 2; // elements of 2 bytes
 constexpr int kSharedFloats = 12 * 1024;
 constexpr int kBlocks = 8 * kMultiprocessors; // that keep a large GPU busy
 
@@ -35,19 +37,22 @@ struct WeightsPlan {
   int64_t tiles_h, tiles_w, tiles, length; // tiles: of all images; length: those of a slice
   bool is_square;                // whether the tile of inputs has all that its outputs meet
   bool src_vectors, dst_vectors; // whether these are read in vectors of channels
-  Divisor by_rows, by_columns, by_in_columns;
+  int vector;                    // elements of a row that are read at once, of single channels
+  Divisor by_rows, by_columns, by_in_columns; // columns: if vector > 1, groups of kWarp
 
+  // Whole warps, whose last threads may have no unit.
   int threads(int lanes) const {
-    return units * strips * lanes;
+    return static_cast<int>(round_up(units * strips * lanes, kWarp));
   }
   int64_t slices() const {
     return ceil_div(tiles, length);
   }
 };
 
-// Of a row of `columns` pixels.
-inline int pitch_of(int columns, int lanes) {
-  return lanes == 1 ? odd_vectors(columns) : columns * lanes;
+// The floats of a row of `columns` pixels. Of single channels: one more than a multiple of 8, so
+// that neighbouring rows lie in different banks.
+inline int pitch_of(int64_t columns, int lanes) {
+  return static_cast<int>(lanes == 1 ? round_up(columns, 8) + 1 : columns * lanes);
 }
 
 // Of blocks with the units and the tile in `t`.
@@ -64,14 +69,13 @@ WeightsPlan plan_block(const ConvProblem& p, WeightsPlan t) {
   t.in_rows = static_cast<int>(std::min(kMost, reach(1, t.rows, t.kernel_rows)));
   t.in_columns = static_cast<int>(std::min(kMost, reach(2, t.columns, t.parts * U::kTaps)));
   t.pitch = pitch_of(t.columns, U::kLanes);
-  t.in_pitch = pitch_of(t.in_columns, U::kLanes);
+  // The first vector of a row may begin before the tile.
+  t.in_pitch = pitch_of(t.in_columns + kWidestVector - 1, U::kLanes);
   t.channel_tiles = ceil_div(p.groups * p.oc, U::kLanes);
   t.tiles_h = ceil_div(p.dst_size[1], t.rows);
   t.tiles_w = ceil_div(p.dst_size[2], t.columns);
   t.tiles = p.n * p.dst_size[0] * t.tiles_h * t.tiles_w;
   t.by_rows = Divisor(t.rows);
-  t.by_columns = Divisor(t.columns);
-  t.by_in_columns = Divisor(t.in_columns);
   return t;
 }
 
@@ -83,6 +87,19 @@ inline dim3 grid_of(const ConvProblem& p, const WeightsPlan& t, int64_t slices) 
 
 inline int64_t shared_floats(const WeightsPlan& t) {
   return int64_t(t.in_rows) * t.in_pitch + int64_t(t.rows) * t.pitch;
+}
+
+// The widest that the rows of both images consist of.
+template <class T>
+int row_vector(const ConvProblem& p) {
+  const auto has_vectors = [](const void* data, const int64_t* size, const int64_t* stride, int n) {
+    return size[2] % n == 0 && can_move_runs<T>(data, stride, n, /*axis=*/4);
+  };
+  for (int n = kWidestAccess / sizeof(T); n > 1; n /= 2)
+    if (has_vectors(p.src, p.src_size, p.src_stride, n) &&
+        has_vectors(p.dst, p.dst_size, p.dst_stride, n))
+      return n;
+  return 1;
 }
 
 // As much of the kernel as there are threads for, and a large tile; halved until it fits into
@@ -134,6 +151,12 @@ std::optional<WeightsPlan> plan_weights(const ConvProblem& p) {
   };
   t.src_vectors = t.is_square && has_vectors(p.src, p.src_stride);
   t.dst_vectors = has_vectors(p.dst, p.dst_stride);
+  t.vector = U::kLanes == 1 ? row_vector<T>(p) : 1;
+  const auto by = [&](int columns) {
+    return Divisor(t.vector > 1 ? ceil_div(columns, kWarp) : columns);
+  };
+  t.by_columns = by(t.columns);
+  t.by_in_columns = by(t.in_columns + t.vector - 1);
   return t;
 }
 
