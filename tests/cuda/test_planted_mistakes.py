@@ -272,14 +272,22 @@ MISTAKES = {
         *("thread", RACE + "depthwise/weights_gradient.cu", DEPTHWISE_TESTS),
     ),
     "convolution, weights: one column more of the image": (
-        mistake_in(WEIGHTS, "w >= 0 && w < plane.width)", "w >= 0 && w <= plane.width)"),
+        mistake_in(
+            WEIGHTS,
+            "min(bottom, plane.height) && w >= 0 && w < plane.width)",
+            "min(bottom, plane.height) && w >= 0 && w <= plane.width)",
+        ),
+        *(None, WRONG, DEPTHWISE_TESTS),
+    ),
+    "convolution, weights: rows of vectors begin at the tile": (
+        mistake_in(WEIGHTS, "before = in_left & (t.vector - 1)", "before = in_left & 0"),
         *(None, WRONG, DEPTHWISE_TESTS),
     ),
     "convolution, weights: strips lack their last tap": (
         mistake_in(
             WEIGHTS,
-            "k < U::kTaps; k++)\n        sums[k]",
-            "k < U::kTaps - 1; k++)\n        sums[k]",
+            "k < U::kTaps; k++)\n          sums[row",
+            "k < U::kTaps - 1; k++)\n          sums[row",
         ),
         *(None, WRONG, DEPTHWISE_TESTS),
     ),

@@ -44,6 +44,32 @@ struct Plane {
 
 // Copies an area to shared memory, n channels at a time: `from` is the first pixel of the plane, at
 // the thread's channels. A thread's pixels are equal distances apart.
+// A tile of outputs, and the next one without divisions.
+struct TileIndex {
+  int w, h, d;
+  int64_t image;
+
+  __device__ TileIndex(const WeightsPlan& t, int64_t depth, int64_t index) {
+    Digits digits{index};
+    w = static_cast<int>(digits.next(t.tiles_w));
+    h = static_cast<int>(digits.next(t.tiles_h));
+    d = static_cast<int>(digits.next(depth));
+    image = digits.rest;
+  }
+
+  __device__ __forceinline__ void advance(const WeightsPlan& t, int64_t depth) {
+    const bool is_last_of_row = ++w == t.tiles_w;
+    w = is_last_of_row ? 0 : w;
+    h += is_last_of_row;
+    const bool is_last_of_plane = h == t.tiles_h;
+    h = is_last_of_plane ? 0 : h;
+    d += is_last_of_plane;
+    const bool is_last_of_image = d == depth;
+    d = is_last_of_image ? 0 : d;
+    image += is_last_of_image;
+  }
+};
+
 template <int kLanes, int n, class T>
 __device__ __forceinline__ void stage(
     const T* from,
@@ -143,7 +169,7 @@ __device__ __forceinline__ void stage_rows(
       const int h = area.top + row, w = area.left + column;
       to[i] = row < area.rows && column < area.columns ? row * pitch + column : -1;
       if (to[i] >= 0 && h >= 0 && h < plane.height && w >= 0 && w < plane.width)
-        vectors[i].load(from + h * plane.row + static_cast<int64_t>(w) * plane.pixel);
+        vectors[i].load(from + h * plane.row + w);
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; i++) {
@@ -192,9 +218,10 @@ template <bool kWhole, class U>
 __device__ __forceinline__ void add_strip(
     const float* inputs,
     const float* outputs,
+    int row_pitch,
     int stride,
     int count,
-    float (&sums)[U::kTaps]) {
+    float (&sums)[U::kSums]) {
   float y[kOutputs];
   load_pixels<U::kLanes>(outputs, y);
   if constexpr (U::kStride == 0) {
@@ -203,23 +230,26 @@ __device__ __forceinline__ void add_strip(
       if (kWhole || r < count)
         sums[0] += inputs[r * stride * U::kLanes] * y[r];
   } else {
-    float x[(kOutputs - 1) * U::kStride + U::kTaps];
-    load_pixels<U::kLanes>(inputs, x);
 #pragma unroll
-    for (int r = 0; r < kOutputs; r++) {
-      if (!kWhole && r >= count)
-        break;
+    for (int row = 0; row < U::kRows; row++) {
+      float x[(kOutputs - 1) * U::kStride + U::kTaps];
+      load_pixels<U::kLanes>(inputs + row * row_pitch, x);
 #pragma unroll
-      for (int k = 0; k < U::kTaps; k++)
-        sums[k] += x[r * U::kStride + k] * y[r];
+      for (int r = 0; r < kOutputs; r++) {
+        if (!kWhole && r >= count)
+          break;
+#pragma unroll
+        for (int k = 0; k < U::kTaps; k++)
+          sums[row * U::kTaps + k] += x[r * U::kStride + k] * y[r];
+      }
     }
   }
 }
 
 // Adds the sums of `strips` threads that are kLanes apart to those of the first one, which is left
 // with them.
-template <int kLanes, int kTaps>
-__device__ void add_threads(int strip, int strips, float* shared, float (&sums)[kTaps]) {
+template <int kLanes, int n>
+__device__ void add_threads(int strip, int strips, float* shared, float (&sums)[n]) {
   const auto at = [&](int k, int distance) -> float& {
     return shared[k * blockDim.x + threadIdx.x + distance * kLanes];
   };
@@ -228,13 +258,13 @@ __device__ void add_threads(int strip, int strips, float* shared, float (&sums)[
     __syncthreads(); // what lay there before is no longer used
     if (strip >= half && strip < rest) {
 #pragma unroll
-      for (int k = 0; k < kTaps; k++)
+      for (int k = 0; k < n; k++)
         at(k, 0) = sums[k];
     }
     __syncthreads();
     if (strip + half < rest) {
 #pragma unroll
-      for (int k = 0; k < kTaps; k++)
+      for (int k = 0; k < n; k++)
         sums[k] += at(k, half);
     }
     rest = half;
@@ -264,7 +294,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) depthwise_weights_kernel
   const auto kernel_depth = static_cast<int>(p.kernel[0]), ic = static_cast<int>(p.ic);
   const int kd = rest % kernel_depth, first_input = rest / kernel_depth * t.inputs;
   const int own_input = unit % t.inputs, input = first_input + own_input;
-  const int part = unit / t.inputs % t.parts, row = unit / t.inputs / t.parts;
+  const int part = unit / t.inputs % t.parts, row = unit / t.inputs / t.parts * U::kRows;
   const auto channels = static_cast<int>(p.groups * p.oc);
   const int channel = tile * kLanes + static_cast<int>(threadIdx.x % kLanes);
   // The output channels that the thread stages; one without channels stages the last ones.
@@ -286,18 +316,18 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) depthwise_weights_kernel
   const int before = in_left & (t.vector - 1); // the columns of the first vector before the tile
   const auto lane = static_cast<int>(threadIdx.x % kLanes);
   const int in_lane = t.is_square ? lane / ic * ic + own_input : lane;
-  const float* const own_inputs = inputs + in_lane + row * dilation_h * t.in_pitch +
-      (before + part * kTaps * dilation_w) * kLanes;
+  const int row_pitch = dilation_h * t.in_pitch;
+  const float* const own_inputs =
+      inputs + in_lane + row * row_pitch + (before + part * kTaps * dilation_w) * kLanes;
   const float* const own_outputs = outputs + lane;
 
-  float total[kTaps] = {};
+  float total[U::kSums] = {};
   const int64_t end = min((slice + 1) * t.length, t.tiles);
-  for (int64_t index = slice * t.length; index < end; index++) {
-    Digits digits{index};
-    const int left = static_cast<int>(digits.next(t.tiles_w)) * t.columns;
-    const int top = static_cast<int>(digits.next(t.tiles_h)) * t.rows;
-    const int64_t d = digits.next(p.dst_size[0]), image = digits.rest;
-    const int64_t id = d * p.stride[0] + kd * p.dilation[0] - p.pad[0];
+  const int64_t depth = p.dst_size[0];
+  TileIndex at(t, depth, slice * t.length);
+  for (int64_t index = slice * t.length; index < end; index++, at.advance(t, depth)) {
+    const int left = at.w * t.columns, top = at.h * t.rows;
+    const int64_t id = at.d * p.stride[0] + kd * p.dilation[0] - p.pad[0];
     if (id < 0 || id >= p.src_size[0])
       continue;
     const Area in_area{
@@ -306,8 +336,8 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) depthwise_weights_kernel
         t.in_rows,
         t.in_columns + t.vector - 1};
     const Area area{top, left, t.rows, t.columns};
-    const T* const src_image = src + image * p.src_stride[0] + id * p.src_stride[2];
-    const T* const dst_image = dst + image * p.dst_stride[0] + d * p.dst_stride[2];
+    const T* const src_image = src + at.image * p.src_stride[0] + id * p.src_stride[2];
+    const T* const dst_image = dst + at.image * p.dst_stride[0] + at.d * p.dst_stride[2];
     __syncthreads(); // the tiles before are no longer used
     if constexpr (kLanes == 1) {
       stage_channel(t.vector, src_image, src_plane, in_area, t.by_in_columns, t.in_pitch, inputs);
@@ -318,9 +348,9 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) depthwise_weights_kernel
       stage<kLanes>(t.dst_vectors, dst_image, dst_plane, area, t.by_columns, t.pitch, outputs);
     }
     __syncthreads();
-    float found[kTaps] = {}; // in the tile: sums stay short
+    float found[U::kSums] = {}; // in the tile: sums stay short
     for (int strip = first_strip; strip < strips; strip += t.strips) {
-      auto quotient = static_cast<uint32_t>(strip); // rows run fastest: see odd_vectors
+      auto quotient = static_cast<uint32_t>(strip); // rows run fastest: see pitch_of
       const auto h = static_cast<int>(t.by_rows.split(quotient));
       const int w = static_cast<int>(quotient) * kOutputs;
       const int count = dst_plane.width - left - w;
@@ -328,22 +358,21 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) depthwise_weights_kernel
         continue;
       const float* const x = own_inputs + h * stride_h * t.in_pitch + w * stride_w * kLanes;
       const float* const y = own_outputs + h * t.pitch + w * kLanes;
-      count >= kOutputs ? add_strip<true, U>(x, y, stride_w, count, found)
-                        : add_strip<false, U>(x, y, stride_w, count, found);
+      count >= kOutputs ? add_strip<true, U>(x, y, row_pitch, stride_w, count, found)
+                        : add_strip<false, U>(x, y, row_pitch, stride_w, count, found);
     }
 #pragma unroll
-    for (int k = 0; k < kTaps; k++)
+    for (int k = 0; k < U::kSums; k++)
       total[k] += found[k];
   }
   add_threads<kLanes>(first_strip, t.strips, inputs, total);
 
-  const int kh = first_row + row;
-  if (first_strip != 0 || channel >= channels || kh >= p.kernel[1])
+  if (first_strip != 0 || channel >= channels)
     return;
 #pragma unroll
-  for (int k = 0; k < kTaps; k++) {
-    const int kw = (first_part + part) * kTaps + k;
-    if (kw < p.kernel[2])
+  for (int k = 0; k < U::kSums; k++) {
+    const int kh = first_row + row + k / kTaps, kw = (first_part + part) * kTaps + k % kTaps;
+    if (kh < p.kernel[1] && kw < p.kernel[2])
       sums.at(slice, (kd * p.kernel[1] + kh) * p.kernel[2] + kw)[channel * ic + input] = total[k];
   }
 }
@@ -389,7 +418,12 @@ void with_weights_kernel(const ConvProblem& p, F&& f) {
   constexpr int kMany = 32, kFew = 8;
   const auto taps = static_cast<int>(p.kernel[2]);
   const int64_t channels = p.groups * p.oc, stride = p.dilation[2] == 1 ? p.stride[2] : 0;
+  const bool is_square = taps == 3 && p.kernel[1] == 3;
   const auto with_lanes = [&]<int kLanes>(auto type, std::integral_constant<int, kLanes>) {
+    if (is_square && has_many_strips(p) && stride == 1)
+      return f(type, Unit<3, 1, kLanes, 3>{});
+    if (is_square && has_many_strips(p) && stride == 2)
+      return f(type, Unit<3, 2, kLanes, 3>{});
     if (stride == 1)
       return with_constant<4, 3, 5, 7, 8>(
           std::min(taps, 8), [&](auto kTaps) { f(type, Unit<kTaps, 1, kLanes>{}); });
@@ -426,7 +460,7 @@ void depthwise_weights(const ConvProblem& p) {
     const Scratch scratch(sums.offset(slices, 0) * sizeof(float));
     sums.data = static_cast<float*>(scratch.data());
     const int threads = t.threads(U::kLanes);
-    const int64_t floats = std::max(shared_floats(t), int64_t(threads) * U::kTaps);
+    const int64_t floats = std::max(shared_floats(t), int64_t(threads) * U::kSums);
     launch(
         depthwise_weights_kernel<T, U>,
         grid_of(p, t, slices),

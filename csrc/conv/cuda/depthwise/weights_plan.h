@@ -17,13 +17,14 @@ constexpr int kWidestVector = kWidestAccess / 2; // elements of 2 bytes
 constexpr int kSharedFloats = 12 * 1024;
 constexpr int kBlocks = 8 * kMultiprocessors; // that keep a large GPU busy
 
-// What a thread sums: kTaps neighbouring taps of rows that move by kStride, or, if that is 0, one
-// tap, with any stride and dilation. kLanes: output channels of a block, which lie next to each
+// What a thread sums: kTaps neighbouring taps of kRows rows that move by kStride, or, if that is 0,
+// one tap, with any stride and dilation. kLanes: output channels of a block, which lie next to each
 // other in both images; 1 for any layout.
-template <int kTaps_, int kStride_, int kLanes_>
+template <int kTaps_, int kStride_, int kLanes_, int kRows_ = 1>
 struct Unit {
-  static constexpr int kTaps = kTaps_, kStride = kStride_, kLanes = kLanes_;
-  static_assert(kStride > 0 || kTaps == 1);
+  static constexpr int kTaps = kTaps_, kStride = kStride_, kLanes = kLanes_, kRows = kRows_;
+  static constexpr int kSums = kRows * kTaps;
+  static_assert(kStride > 0 || kSums == 1);
 };
 
 struct WeightsPlan {
@@ -63,7 +64,7 @@ WeightsPlan plan_block(const ConvProblem& p, WeightsPlan t) {
   };
   t.row_chunks = ceil_div(p.kernel[1], t.kernel_rows);
   t.part_chunks = ceil_div(ceil_div(p.kernel[2], U::kTaps), t.parts);
-  t.units = t.kernel_rows * t.parts * t.inputs;
+  t.units = t.kernel_rows / U::kRows * t.parts * t.inputs;
   t.strips = std::min(kThreads / U::kLanes / t.units, t.rows * t.columns / kOutputs);
   constexpr int64_t kMost = kSharedFloats; // more than fits is all the same
   t.in_rows = static_cast<int>(std::min(kMost, reach(1, t.rows, t.kernel_rows)));
@@ -87,6 +88,11 @@ inline dim3 grid_of(const ConvProblem& p, const WeightsPlan& t, int64_t slices) 
 
 inline int64_t shared_floats(const WeightsPlan& t) {
   return int64_t(t.in_rows) * t.in_pitch + int64_t(t.rows) * t.pitch;
+}
+
+// Whether threads with several rows of the kernel each are enough for a warp.
+inline bool has_many_strips(const ConvProblem& p) {
+  return p.dst_size[1] * ceil_div(p.dst_size[2], kOutputs) >= kWarp / 2;
 }
 
 // The widest that the rows of both images consist of.
@@ -115,7 +121,8 @@ std::optional<WeightsPlan> plan_weights(const ConvProblem& p) {
   t.inputs = t.is_square ? static_cast<int>(p.ic) : 1;
   const int slots = kThreads / U::kLanes / t.inputs;
   t.parts = equal_parts(parts, slots);
-  t.kernel_rows = t.parts == parts ? equal_parts(p.kernel[1], slots / t.parts) : 1;
+  const int64_t row_units = ceil_div(p.kernel[1], U::kRows);
+  t.kernel_rows = U::kRows * (t.parts == parts ? equal_parts(row_units, slots / t.parts) : 1);
   t.columns = static_cast<int>(
       std::min<int64_t>(round_up(p.dst_size[2], kOutputs), height == 1 ? kLongRow : kColumns));
   t.rows = static_cast<int>(std::min<int64_t>(height, kColumns));
@@ -132,8 +139,8 @@ std::optional<WeightsPlan> plan_weights(const ConvProblem& p) {
       halve(t.rows);
     else if (t.columns > kOutputs)
       t.columns = static_cast<int>(round_up(t.columns / 2, kOutputs));
-    else if (t.kernel_rows > 1)
-      halve(t.kernel_rows);
+    else if (t.kernel_rows > U::kRows)
+      t.kernel_rows = static_cast<int>(round_up((t.kernel_rows + 1) / 2, U::kRows));
     else if (t.parts > 1)
       halve(t.parts);
     else
