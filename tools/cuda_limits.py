@@ -1,135 +1,76 @@
-"""Predicts which share of the memory's speed CUDA kernels can have, from counts of instructions.
+"""Predicts which share of a limit CUDA kernels can reach, from counts of instructions.
 
     python tools/cuda_limits.py FOLDER           # of objects, in folders as their sources
     python tools/cuda_limits.py --write FOLDER   # into docs/cuda.md: `make cuda-table`
 
-The objects were compiled with -lineinfo. All cases are bfloat16; a thread's path through its kernel
-is counted by cuda_path.py, with the loops that the case has.
+The objects were compiled with -lineinfo. A thread's path through its kernel is counted by
+cuda_path.py, with the decisions of the case; what was before, at commit a76ea89, in the same way.
 """
 
 import argparse
-from dataclasses import dataclass
+import re
+import subprocess
+from functools import cache
 from pathlib import Path
 
-from cuda_kernel_table import PAGE, publish
+from cuda_cases import CASES, Case
+from cuda_kernel_table import PAGE, Kernel, find_tool, publish
 from cuda_path import read, walk
 
-# Of an H200: in the time of a byte from memory, 4.8 TB/s, it issues so many instructions of threads
-# (132 multiprocessors, 128 lanes, 1.7 GHz).
-INSTRUCTIONS_OF_A_BYTE = 6
+ARCH = "sm_90a"
+SHARED_BYTES = 227 * 1024  # of a multiprocessor, of which each block has 1,024 to itself
 
 
-@dataclass
-class Case:
-    label: str
-    source: str
-    kernel: str
-    taken: dict[str, str]
-    outputs: int  # of a thread on that path
-    bytes: float  # that memory moves for an output
-    before: float | None = None  # instructions an output, where they have become fewer
-
-    def instructions(self, folder: Path) -> float:
-        (compiled,) = folder.glob(f"**/{self.source}.o")
-        code = read(compiled, "sm_90a", self.kernel)
-        return len(walk(*code, self.taken, verbose=False)) / self.outputs
-
-    def share(self, instructions: float) -> float:
-        return min(1.0, self.bytes * INSTRUCTIONS_OF_A_BYTE / instructions)
+@cache
+def registers(compiled: Path) -> dict[str, int]:
+    """Of the kernels of an object, by their names."""
+    command = [find_tool("cuobjdump"), "--dump-resource-usage", str(compiled)]
+    text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    own = text.partition(f"arch = {ARCH}")[2].partition("arch = ")[0]
+    plain = subprocess.run(["c++filt"], input=own, stdout=subprocess.PIPE, text=True).stdout
+    return {
+        found[1]: int(found[2]) for found in re.finditer(r"Function (.*):\n\s*REG:(\d+)", plain)
+    }
 
 
-STRIP = {"y < at.end": "16", "has_empty_rows": "T"}  # rows of dst
-SUMS = {"planes.is_copy": "T", "first += kAtOnce": "4", "r < rows; r++": "4", "has_empty_rows": "T"}
-DEPTHWISE = {"if (!transposed)": "T", "t.vector == kWidest": "T", "residual == nullptr": "T"}
-END_OF_ROW = {"has_more()": "T", "if (vectors)": "T"}
-RUNS = {"if (!staged)": "NT", "spacing == 1": "T", "out_channels == 1": "T"}
-CASES = [
-    Case(
-        "Resample, bilinear x2, NCHW",
-        "resample/cuda/sliding_window",
-        r"BFloat16, .*RegularColumns<float, 2, 1, 2, 8>, .*3072",
-        {"held_[slot] != row": "*TNTT", **STRIP},
-        16 * 8,
-        2.5,
-    ),
-    Case(
-        "Resample, bilinear x0.5, NCHW",
-        "resample/cuda/sum_windows",
-        r"BFloat16, .*RegularColumns<float, 1, 2, 2, 8>, .*3072",
-        {"next_++": "2", **STRIP},
-        16 * 8,
-        10,
-    ),
-    Case(
-        "Resample, gradient of bilinear x2, NCHW",
-        "resample/cuda/sum_rows",
-        r"BFloat16, 2, .*FewTaps<float, 4>, 3072",
-        {"next_++": "2", **SUMS},
-        16 * 4,
-        10,
-        before=91,
-    ),
-    Case(
-        "Resample, bicubic to a third with `antialias`, NCHW",
-        "resample/cuda/sum_rows",
-        r"BFloat16, 4, .*ManyTaps<float>, 3072",
-        {"next_++": "3", "element += blockDim.x": "2", "left -= kGroup": "4", **SUMS},
-        16 * 2,
-        20,
-        before=408,
-    ),
-    Case(
-        "Resample, bilinear x0.5 with `antialias`, NHWC",
-        "resample/cuda/sum_pixels",
-        r"BFloat16, .*Columns<float, 4, 8, true>, .*RunningSums<float, 2, 8>, 3072",
-        {"next_++": "2", **STRIP},
-        16 * 8,
-        10,
-    ),
-    Case(
-        "Resample, bicubic x0.5 with `antialias`, NHWC",
-        "resample/cuda/sum_pixels",
-        r"BFloat16, .*Columns<float, 8, 8, true>, .*RunningSums<float, 4, 8>, 3072",
-        {"next_++": "2", **STRIP},
-        16 * 8,
-        10,
-    ),
-    Case(
-        "Depthwise convolution, 3x3 of 112x112, NCHW",
-        "conv/cuda/depthwise/ncx",
-        r"BFloat16, .*RowTaps<3, 1, false",
-        {**DEPTHWISE, **END_OF_ROW},
-        16,
-        4,
-        before=84,
-    ),
-    Case(
-        "Depthwise convolution, 3x3, NHWC, 5 runs of 8 pixels",
-        "conv/cuda/depthwise/nxc",
-        r"BFloat16, 4, false, .*RowTaps<3, 1, false",
-        {"uint32_t first": "5", "step < end; step++": "3", **RUNS, **DEPTHWISE, **END_OF_ROW},
-        5 * 8 * 4,
-        4,
-    ),
-    Case(
-        "Images packed for dense convolution, an element",
-        "conv/cuda/dense/dense",
-        r"for_each_element_kernel<.*PackPixels<c10::BFloat16",
-        {"a < axes - 1": "T"},
-        8,
-        4,
-        before=22,
-    ),
-]
+def warps(case: Case, compiled: Path) -> int:
+    """That a multiprocessor has at once: what registers and shared memory are enough for."""
+    (count,) = (n for name, n in registers(compiled).items() if re.search(case.kernel, name))
+    of_block = case.threads // 32
+    blocks = Kernel(registers=count).warps() // of_block
+    if case.shared:
+        blocks = min(blocks, SHARED_BYTES // (case.shared + 1024))
+    return of_block * blocks
+
+
+def instructions(case: Case, compiled: Path) -> float:
+    code = read(compiled, ARCH, case.kernel)
+
+    def count(taken: dict[str, str]) -> int:
+        return len(walk(*code, taken, verbose=False))
+
+    if case.repeated:
+        few, more = (
+            count(case.taken | {case.repeated: f"{case.enter}{turns}"})
+            for turns in (4, 4 + case.turns)
+        )
+        return (more - few) / case.outputs
+    return count(case.taken) / case.outputs
 
 
 def table_of(folder: Path) -> str:
-    columns = ("Case, bfloat16", "Bytes", "Instructions an output", "Share of the memory's speed")
+    columns = ("Case", "For an output", "Instructions", "Warps, of 64", "Share of the limit")
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for case in CASES:
-        counts = [*filter(None, [case.before]), case.instructions(folder)]
-        cells = [case.label, f"{case.bytes:g}", " to ".join(f"{count:.0f}" for count in counts)]
-        cells.append(" to ".join(f"{case.share(count):.2f}" for count in counts))
+        (compiled,) = folder.glob(f"**/{case.source}.o")
+        counts = [case.before[0]] if case.before else []
+        resident = [case.before[1]] if case.before else []
+        counts.append(instructions(case, compiled))
+        resident.append(warps(case, compiled))
+        shares = [case.limit.share(count) for count in counts]
+        cells = [case.label, str(case.limit)]
+        for values, form in ((counts, ".0f"), (resident, ""), (shares, ".2f")):
+            cells.append(" to ".join(dict.fromkeys(format(value, form) for value in values)))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

@@ -6,8 +6,8 @@ The object was compiled with NVCC_APPEND_FLAGS=-lineinfo, from the sources that 
 KERNEL is a regular expression that the name of one of its kernels matches. A conditional branch is
 taken if its line of the sources has one of the texts; those that are not are listed, so that a
 reader sees what was assumed. `TEXT=NNT`: how the branch goes the first times, and from then on;
-`TEXT=3`: the loop's body runs three times, whenever it is entered; `TEXT=*TN`: in turns, counted
-over all branches with that text.
+`TEXT=3`: the loop's body runs three times, whenever it is entered, and `TEXT=T3` if a branch leads
+there; `TEXT=*TN`: in turns, counted over all branches with that text.
 
 Depthwise convolution in NCX, 3x3, of planes of 112x112 (docs/cuda.md):
 
@@ -115,8 +115,11 @@ def walk(
             if way[0] == "*":
                 is_taken = way[1 + turns[texts[0]] % (len(way) - 1)] == "T"
                 turns[texts[0]] += 1
-            elif way.isdigit():
-                is_taken = bool(target and labels[target[1]] <= at) and met[at] + 1 < int(way)
+            elif way.lstrip("T").isdigit():
+                if target and labels[target[1]] <= at:
+                    is_taken = met[at] + 1 < int(way.lstrip("T"))
+                else:
+                    is_taken = way[0] == "T"
                 met[at] = met[at] if is_taken else -1
             else:
                 is_taken = way[min(met[at], len(way) - 1)] == "T"
@@ -129,13 +132,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("object", type=Path)
     parser.add_argument("kernel", help="a regular expression for its name")
-    parser.add_argument("--taken", nargs="*", default=[], metavar="TEXT[=NT|3|*NT]")
+    parser.add_argument("--taken", nargs="*", default=[], metavar="TEXT[=NT|3|T3|*NT]")
     parser.add_argument("--arch", default="sm_90a")
     parser.add_argument("--print", action="store_true", help="the instructions too")
     options = parser.parse_args()
     taken = {}
     for text in options.taken:
-        way = re.fullmatch(r"(.*[^=])=(\*?[TN]+|\d+)", text)
+        way = re.fullmatch(r"(.*[^=])=(\*?[TN]+|T?\d+)", text)
         taken[way[1] if way else text] = way[2] if way else "T"
     path = walk(*read(options.object, options.arch, options.kernel), taken)
     if options.print:

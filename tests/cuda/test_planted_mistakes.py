@@ -279,8 +279,8 @@ MISTAKES = {
         ),
         *(None, WRONG, DEPTHWISE_TESTS),
     ),
-    "convolution, weights: rows of vectors begin at the tile": (
-        mistake_in(WEIGHTS, "before = in_left & (t.vector - 1)", "before = in_left & 0"),
+    "convolution, weights: what comes before the tile in its first vectors": (
+        mistake_in(WEIGHTS, "(before + part * kTaps", "(part * kTaps"),
         *(None, WRONG, DEPTHWISE_TESTS),
     ),
     "convolution, weights: strips lack their last tap": (
