@@ -155,7 +155,7 @@ cuda-table: $(CUDA_VENV)/.torch
 	  TORCH_DNNL_CUDA=1 TORCH_DNNL_CPU=none TORCH_CUDA_ARCH_LIST="8.0;9.0a" \
 	  $(CUDA_PY) setup.py -q build --build-lib build/cuda-table $(BRIEF)
 	$(CUDA_PY) tools/cuda_kernel_table.py --write build/cuda-table/torch_dnnl/_cuda*.so
-	objects=$$($(CUDA_PY) -c 'import torch; print(f"build/torch-{torch.__version__}/_cuda")'); \
+	objects=$$($(CUDA_PY) -c 'import torch; print(f"build/torch-{torch.__version__}")'); \
 	$(CUDA_PY) tools/cuda_limits.py --write $$objects
 
 # What 10 minutes of a GPU show best: the tests, several at a time where there is pytest-xdist, then

@@ -10,6 +10,7 @@ cuda_path.py, with the decisions of the case; what was before, at commit a76ea89
 import argparse
 import re
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -62,7 +63,9 @@ def table_of(folder: Path) -> str:
     columns = ("Case", "For an output", "Instructions", "Warps, of 64", "Share of the limit")
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for case in CASES:
-        (compiled,) = folder.glob(f"**/{case.source}.o")
+        compiled = next(folder.glob(f"**/{case.source}.o"), None)
+        if compiled is None:
+            sys.exit(f"{folder}: {case.source}.o is not there")
         counts = [case.before[0]] if case.before else []
         resident = [case.before[1]] if case.before else []
         counts.append(instructions(case, compiled))
