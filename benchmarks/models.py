@@ -93,10 +93,14 @@ class Run:
         with self.way.within():
             return self.model.run(self.prepared, self.x)
 
+    def loss(self) -> Tensor:
+        result = self.result()
+        return result.to(torch.promote_types(result.dtype, torch.float32)).square().mean()
+
     def gradients(self) -> Tensor:
         """Of all parameters, one after the other."""
         self.optimizer.zero_grad(set_to_none=True)
-        self.result().float().square().mean().backward()
+        self.loss().backward()
         return torch.cat([p.grad.flatten().double() for p in self.parameters if p.grad is not None])
 
     def infer(self) -> None:
@@ -105,7 +109,7 @@ class Run:
 
     def train(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        self.result().float().square().mean().backward()
+        self.loss().backward()
         self.optimizer.step()
 
     def call(self) -> None:

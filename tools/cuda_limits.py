@@ -66,10 +66,10 @@ def table_of(folder: Path) -> str:
         compiled = next(folder.glob(f"**/{case.source}.o"), None)
         if compiled is None:
             sys.exit(f"{folder}: {case.source}.o is not there")
-        counts = [case.before[0]] if case.before else []
-        resident = [case.before[1]] if case.before else []
-        counts.append(instructions(case, compiled))
-        resident.append(warps(case, compiled))
+        counts, resident = [instructions(case, compiled)], [warps(case, compiled)]
+        if case.before and round(case.before[0]) != round(counts[0]):
+            counts.insert(0, case.before[0])
+            resident.insert(0, case.before[1])
         shares = [case.limit.share(count) for count in counts]
         cells = [case.label, str(case.limit)]
         for values, form in ((counts, ".0f"), (resident, ""), (shares, ".2f")):

@@ -7,7 +7,8 @@ KERNEL is a regular expression that the name of one of its kernels matches. A co
 taken if its line of the sources has one of the texts; those that are not are listed, so that a
 reader sees what was assumed. `TEXT=NNT`: how the branch goes the first times, and from then on;
 `TEXT=3`: the loop's body runs three times, whenever it is entered, and `TEXT=T3` if a branch leads
-there; `TEXT=*TN`: in turns, counted over all branches with that text.
+there; `TEXT=8,2`: eight times at first, and later twice; `TEXT=*TN`: in turns, counted over all
+branches with that text.
 
 Depthwise convolution in NCX, 3x3, of planes of 112x112 (docs/cuda.md):
 
@@ -98,6 +99,7 @@ def walk(
 ) -> list[Instruction]:
     path: list[Instruction] = []
     met: Counter[int] = Counter()
+    entered: Counter[int] = Counter()
     turns: Counter[str] = Counter()
     at = 0
     while len(path) < MOST:
@@ -115,9 +117,11 @@ def walk(
             if way[0] == "*":
                 is_taken = way[1 + turns[texts[0]] % (len(way) - 1)] == "T"
                 turns[texts[0]] += 1
-            elif way.lstrip("T").isdigit():
+            elif way[-1].isdigit():
+                counts = way.lstrip("T").split(",")
                 if target and labels[target[1]] <= at:
-                    is_taken = met[at] + 1 < int(way.lstrip("T"))
+                    is_taken = met[at] + 1 < int(counts[min(entered[at], len(counts) - 1)])
+                    entered[at] += not is_taken
                 else:
                     is_taken = way[0] == "T"
                 met[at] = met[at] if is_taken else -1
@@ -132,13 +136,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("object", type=Path)
     parser.add_argument("kernel", help="a regular expression for its name")
-    parser.add_argument("--taken", nargs="*", default=[], metavar="TEXT[=NT|3|T3|*NT]")
+    parser.add_argument("--taken", nargs="*", default=[], metavar="TEXT[=NT|3|T3|8,2|*NT]")
     parser.add_argument("--arch", default="sm_90a")
     parser.add_argument("--print", action="store_true", help="the instructions too")
     options = parser.parse_args()
     taken = {}
     for text in options.taken:
-        way = re.fullmatch(r"(.*[^=])=(\*?[TN]+|T?\d+)", text)
+        way = re.fullmatch(r"(.*[^=])=(\*?[TN]+|T?\d+(,\d+)*)", text)
         taken[way[1] if way else text] = way[2] if way else "T"
     path = walk(*read(options.object, options.arch, options.kernel), taken)
     if options.print:

@@ -43,6 +43,11 @@ class Inverted(nn.Module):
         self.weights = nn.Sequential(nn.Conv2d(channels, wide, 1), nn.Sigmoid())
         self.narrow = nn.Sequential(nn.Conv2d(wide, channels, 1), nn.BatchNorm2d(channels))
         self.activation = nn.Hardswish()
+        # What follows is to depend on each layer, beside x in the sum.
+        nn.init.constant_(self.widen[1].weight, 2.0)
+        nn.init.constant_(self.narrow[1].weight, 5.0)
+        for layer in (self.weigh[1], self.weights[0]):
+            nn.init.normal_(layer.weight, std=0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.activation(self.filter(self.activation(self.widen(x))))

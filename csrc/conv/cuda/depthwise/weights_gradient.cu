@@ -2,13 +2,13 @@
 // output and an input channel and each tap the sum over all outputs, of outputs times the inputs
 // that they meet. The outputs are cut into tiles and these into slices; a block sums a slice, for
 // some rows of the kernel, into scratch memory, and then the sums of the slices are added in their
-// order. What is summed where depends on sizes alone.
+// order. What is summed where depends on sizes and layouts alone.
 //
 // A block brings each tile of outputs and the inputs that it meets into shared memory, as float and
 // with zeros where the image ends, of one pair or, with channels innermost, of kLanes neighbouring
-// output channels. There a thread has a unit: a part of a kernel row, of one pair. It multiplies it
-// by strips of kOutputs outputs; threads that share a unit take strips in turn, and are added up in
-// the end.
+// output channels. There a thread has a unit: a part of a kernel row, or of some rows, of one pair.
+// It multiplies it by strips of kOutputs outputs; threads that share a unit take strips in turn,
+// and are added up in the end.
 #include <algorithm>
 
 #include "conv/cuda/depthwise/weights_plan.h"
@@ -42,8 +42,6 @@ struct Plane {
         width(static_cast<int>(size[2])) {}
 };
 
-// Copies an area to shared memory, n channels at a time: `from` is the first pixel of the plane, at
-// the thread's channels. A thread's pixels are equal distances apart.
 // A tile of outputs, and the next one without divisions.
 struct TileIndex {
   int w, h, d;
@@ -70,6 +68,8 @@ struct TileIndex {
   }
 };
 
+// Copies an area to shared memory, n channels at a time: `from` is the first pixel of the plane, at
+// the thread's channels. A thread's pixels are equal distances apart.
 template <int kLanes, int n, class T>
 __device__ __forceinline__ void stage(
     const T* from,
@@ -418,11 +418,10 @@ void with_weights_kernel(const ConvProblem& p, F&& f) {
   constexpr int kMany = 32, kFew = 8;
   const auto taps = static_cast<int>(p.kernel[2]);
   const int64_t channels = p.groups * p.oc, stride = p.dilation[2] == 1 ? p.stride[2] : 0;
-  const bool is_square = taps == 3 && p.kernel[1] == 3;
   const auto with_lanes = [&]<int kLanes>(auto type, std::integral_constant<int, kLanes>) {
-    if (is_square && has_many_strips(p) && stride == 1)
+    if (takes_3x3(p) && stride == 1)
       return f(type, Unit<3, 1, kLanes, 3>{});
-    if (is_square && has_many_strips(p) && stride == 2)
+    if (takes_3x3(p) && stride == 2)
       return f(type, Unit<3, 2, kLanes, 3>{});
     if (stride == 1)
       return with_constant<4, 3, 5, 7, 8>(
@@ -432,7 +431,8 @@ void with_weights_kernel(const ConvProblem& p, F&& f) {
     f(type, Unit<1, 0, kLanes>{});
   };
   dispatch(DepthwiseTypes{}, p.dtype, [&](auto type) {
-    if (channels == 1 || p.src_stride[1] != 1 || p.dst_stride[1] != 1)
+    const bool has_src_lanes = p.groups * p.ic == 1 || p.src_stride[1] == 1;
+    if (channels == 1 || !has_src_lanes || p.dst_stride[1] != 1)
       return with_lanes(type, std::integral_constant<int, 1>{});
     if (channels <= kFew)
       return f(type, Unit<1, 0, kFew>{});

@@ -71,7 +71,8 @@ WeightsPlan plan_block(const ConvProblem& p, WeightsPlan t) {
   t.in_columns = static_cast<int>(std::min(kMost, reach(2, t.columns, t.parts * U::kTaps)));
   t.pitch = pitch_of(t.columns, U::kLanes);
   // The first vector of a row may begin before the tile.
-  t.in_pitch = pitch_of(t.in_columns + kWidestVector - 1, U::kLanes);
+  constexpr int kBefore = U::kLanes == 1 ? kWidestVector - 1 : 0;
+  t.in_pitch = pitch_of(t.in_columns + kBefore, U::kLanes);
   t.channel_tiles = ceil_div(p.groups * p.oc, U::kLanes);
   t.tiles_h = ceil_div(p.dst_size[1], t.rows);
   t.tiles_w = ceil_div(p.dst_size[2], t.columns);
@@ -90,9 +91,11 @@ inline int64_t shared_floats(const WeightsPlan& t) {
   return int64_t(t.in_rows) * t.in_pitch + int64_t(t.rows) * t.pitch;
 }
 
-// Whether threads with several rows of the kernel each are enough for a warp.
-inline bool has_many_strips(const ConvProblem& p) {
-  return p.dst_size[1] * ceil_div(p.dst_size[2], kOutputs) >= kWarp / 2;
+// Whether a thread takes a whole kernel of 3x3: its rows are neighbours, and there are strips for
+// the threads of half a warp at least.
+inline bool takes_3x3(const ConvProblem& p) {
+  return p.kernel[1] == 3 && p.kernel[2] == 3 && p.dilation[1] == 1 &&
+      p.dst_size[1] * ceil_div(p.dst_size[2], kOutputs) >= kWarp / 2;
 }
 
 // The widest that the rows of both images consist of.
