@@ -272,7 +272,8 @@ CASES = [
         {
             "digits.next": "T",
             "pixel(static_cast": "T",
-            "if (vector == kWidest)": "T",
+            "vector == 1": "N",
+            "vector == kWidest": "T",
             "first += kAtOnce": "*NTNNN",  # 66 and 64 rows: two turns and one
             "strip < strips; strip += t.strips": "2",
             "count >= kOutputs": "T",

@@ -24,6 +24,7 @@ import sys
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -55,6 +56,7 @@ class Instruction:
         return f"{text:56} {Path(self.place[0]).name}:{self.place[1]}"
 
 
+@cache
 def disassemble(path: Path, arch: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         extract = [find_tool("cuobjdump"), "--extract-elf", arch, str(path.resolve())]

@@ -68,16 +68,23 @@ struct TileIndex {
   }
 };
 
-// Copies an area to shared memory, n channels at a time: `from` is the first pixel of the plane, at
-// the thread's channels. A thread's pixels are equal distances apart.
+// An area of an image, and where it goes.
+template <class T>
+struct Staged {
+  const T* from; // the first pixel of the plane, at the thread's channels
+  const Plane& plane;
+  Area area;
+  const Divisor& by_columns;
+  int pitch;
+  float* shared;
+};
+
+// Copies an area to shared memory, n channels at a time. A thread's pixels are equal distances
+// apart.
 template <int kLanes, int n, class T>
-__device__ __forceinline__ void stage(
-    const T* from,
-    const Plane& plane,
-    const Area& area,
-    const Divisor& by_columns,
-    int pitch,
-    float* shared) {
+__device__ __forceinline__ void stage_pixels(const Staged<T>& image) {
+  const auto& [begin, plane, area, by_columns, pitch, shared] = image;
+  const T* from = begin;
   constexpr int kAcross = kLanes / n;
   const int slots = blockDim.x / kAcross;
   auto row = static_cast<uint32_t>(threadIdx.x / kAcross);
@@ -127,33 +134,12 @@ __device__ __forceinline__ void stage(
   }
 }
 
-// The same, with vectors of channels or without.
-template <int kLanes, class T>
-__device__ __forceinline__ void stage(
-    bool vectors,
-    const T* from,
-    const Plane& plane,
-    const Area& area,
-    const Divisor& by_columns,
-    int pitch,
-    float* shared) {
-  if (vectors)
-    stage<kLanes, kVector>(from, plane, area, by_columns, pitch, shared);
-  else
-    stage<kLanes, 1>(from, plane, area, by_columns, pitch, shared);
-}
-
 // The same for one channel, n neighbours of a row at a time. The vectors of a warp cover n rows of
 // kWarp columns: as a pitch is one more than a multiple of 8, what they store at once lies in
 // different banks. The area begins at a multiple of n.
 template <int n, class T>
-__device__ __forceinline__ void stage_rows(
-    const T* from,
-    const Plane& plane,
-    const Area& area,
-    const Divisor& by_groups,
-    int pitch,
-    float* shared) {
+__device__ __forceinline__ void stage_rows(const Staged<T>& image) {
+  const auto& [from, plane, area, by_groups, pitch, shared] = image;
   constexpr int kAtOnce = 2, kAcross = kWarp / n;
   const int warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
   const int own_row = threadIdx.x % kWarp / kAcross, own_column = threadIdx.x % kAcross * n;
@@ -184,25 +170,20 @@ __device__ __forceinline__ void stage_rows(
   }
 }
 
-// The same with the vectors that row_vector found.
-template <class T>
-__device__ __forceinline__ void stage_channel(
-    int vector,
-    const T* from,
-    const Plane& plane,
-    const Area& area,
-    const Divisor& by_columns,
-    int pitch,
-    float* shared) {
+// The same with the vectors of the plan: of channels, or of a row.
+template <int kLanes, class T>
+__device__ __forceinline__ void stage(int vector, const Staged<T>& image) {
   constexpr int kWidest = kWidestAccess / sizeof(T);
-  if (vector == kWidest)
-    stage_rows<kWidest>(from, plane, area, by_columns, pitch, shared);
+  if (vector == 1)
+    stage_pixels<kLanes, 1>(image);
+  else if constexpr (kLanes > 1)
+    stage_pixels<kLanes, kVector>(image);
+  else if (vector == kWidest)
+    stage_rows<kWidest>(image);
   else if (kWidest > 4 && vector == 4)
-    stage_rows<4>(from, plane, area, by_columns, pitch, shared);
-  else if (vector == 2)
-    stage_rows<2>(from, plane, area, by_columns, pitch, shared);
+    stage_rows<4>(image);
   else
-    stage<1, 1>(from, plane, area, by_columns, pitch, shared);
+    stage_rows<2>(image);
 }
 
 // Neighbouring pixels of a tile.
@@ -298,22 +279,23 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) depthwise_weights_kernel
   const auto channels = static_cast<int>(p.groups * p.oc);
   const int channel = tile * kLanes + static_cast<int>(threadIdx.x % kLanes);
   // The output channels that the thread stages; one without channels stages the last ones.
-  const auto staged = [&](bool vectors) {
-    const int n = vectors ? kVector : 1;
+  const auto staged = [&](int vector) {
+    const int n = kLanes == 1 ? 1 : vector;
     const int lane = static_cast<int>(threadIdx.x) % (kLanes / n) * n;
     return static_cast<int64_t>(min(tile * kLanes + lane, channels - n));
   };
   const int64_t in_channel =
-      t.is_square ? staged(t.src_vectors) : staged(t.src_vectors) / p.oc * p.ic + first_input;
+      t.is_square ? staged(t.src_vector) : staged(t.src_vector) / p.oc * p.ic + first_input;
   const T* const src = static_cast<const T*>(p.src) + in_channel * p.src_stride[1];
-  const T* const dst = static_cast<const T*>(p.dst) + staged(t.dst_vectors) * p.dst_stride[1];
+  const T* const dst = static_cast<const T*>(p.dst) + staged(t.dst_vector) * p.dst_stride[1];
   const Plane src_plane(p.src_stride, p.src_size), dst_plane(p.dst_stride, p.dst_size);
 
   const auto stride_h = static_cast<int>(p.stride[1]), stride_w = static_cast<int>(p.stride[2]);
   const auto dilation_h = static_cast<int>(p.dilation[1]);
   const auto dilation_w = static_cast<int>(p.dilation[2]);
   const int in_left = first_part * kTaps * dilation_w - static_cast<int>(p.pad[2]);
-  const int before = in_left & (t.vector - 1); // the columns of the first vector before the tile
+  // The columns of the first vector before the tile.
+  const int before = kLanes == 1 ? in_left & (t.src_vector - 1) : 0;
   const auto lane = static_cast<int>(threadIdx.x % kLanes);
   const int in_lane = t.is_square ? lane / ic * ic + own_input : lane;
   const int row_pitch = dilation_h * t.in_pitch;
@@ -334,19 +316,14 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) depthwise_weights_kernel
         top * stride_h + first_row * dilation_h - static_cast<int>(p.pad[1]),
         left * stride_w + in_left - before,
         t.in_rows,
-        t.in_columns + t.vector - 1};
+        t.staged_columns};
     const Area area{top, left, t.rows, t.columns};
     const T* const src_image = src + at.image * p.src_stride[0] + id * p.src_stride[2];
     const T* const dst_image = dst + at.image * p.dst_stride[0] + at.d * p.dst_stride[2];
     __syncthreads(); // the tiles before are no longer used
-    if constexpr (kLanes == 1) {
-      stage_channel(t.vector, src_image, src_plane, in_area, t.by_in_columns, t.in_pitch, inputs);
-      stage_channel(t.vector, dst_image, dst_plane, area, t.by_columns, t.pitch, outputs);
-    } else {
-      stage<kLanes>(
-          t.src_vectors, src_image, src_plane, in_area, t.by_in_columns, t.in_pitch, inputs);
-      stage<kLanes>(t.dst_vectors, dst_image, dst_plane, area, t.by_columns, t.pitch, outputs);
-    }
+    stage<kLanes, T>(
+        t.src_vector, {src_image, src_plane, in_area, t.by_in_columns, t.in_pitch, inputs});
+    stage<kLanes, T>(t.dst_vector, {dst_image, dst_plane, area, t.by_columns, t.pitch, outputs});
     __syncthreads();
     float found[U::kSums] = {}; // in the tile: sums stay short
     for (int strip = first_strip; strip < strips; strip += t.strips) {

@@ -36,10 +36,11 @@ struct WeightsPlan {
   int pitch, in_pitch;                   // of the rows of tiles, in floats
   int channel_tiles;
   int64_t tiles_h, tiles_w, tiles, length; // tiles: of all images; length: those of a slice
-  bool is_square;                // whether the tile of inputs has all that its outputs meet
-  bool src_vectors, dst_vectors; // whether these are read in vectors of channels
-  int vector;                    // elements of a row that are read at once, of single channels
-  Divisor by_rows, by_columns, by_in_columns; // columns: if vector > 1, groups of kWarp
+  bool is_square;             // whether the tile of inputs has all that its outputs meet
+  int src_vector, dst_vector; // elements that are read at once: channels, or of a row if a block
+                              // has single channels
+  int staged_columns;         // of inputs, also of those that vectors begin before the tile
+  Divisor by_rows, by_columns, by_in_columns; // columns: of vectors of a row, groups of kWarp
 
   // Whole warps, whose last threads may have no unit.
   int threads(int lanes) const {
@@ -98,17 +99,13 @@ inline bool takes_3x3(const ConvProblem& p) {
       p.dst_size[1] * ceil_div(p.dst_size[2], kOutputs) >= kWarp / 2;
 }
 
-// The widest that the rows of both images consist of.
+// The widest that all rows of an image consist of.
 template <class T>
-int row_vector(const ConvProblem& p) {
-  const auto has_vectors = [](const void* data, const int64_t* size, const int64_t* stride, int n) {
-    return size[2] % n == 0 && can_move_runs<T>(data, stride, n, /*axis=*/4);
-  };
-  for (int n = kWidestAccess / sizeof(T); n > 1; n /= 2)
-    if (has_vectors(p.src, p.src_size, p.src_stride, n) &&
-        has_vectors(p.dst, p.dst_size, p.dst_stride, n))
-      return n;
-  return 1;
+int row_vector(const void* data, const int64_t* size, const int64_t* stride) {
+  int n = kWidestAccess / sizeof(T);
+  while (n > 1 && (size[2] % n != 0 || !can_move_runs<T>(data, stride, n, /*axis=*/4)))
+    n /= 2;
+  return n;
 }
 
 // As much of the kernel as there are threads for, and a large tile; halved until it fits into
@@ -155,18 +152,22 @@ std::optional<WeightsPlan> plan_weights(const ConvProblem& p) {
     return std::nullopt;
   const int64_t most_slices = ceil_div(kBlocks, int64_t(one.x) * one.y);
   t.length = ceil_div(t.tiles, most_slices);
-  const auto has_vectors = [&](const void* data, const int64_t* stride) {
-    return U::kLanes > kVector && p.groups * p.oc % kVector == 0 &&
-        can_move_runs<T>(data, stride, kVector, /*axis=*/1);
+  const auto vector = [&](const void* data, const int64_t* size, const int64_t* stride) {
+    if (U::kLanes == 1)
+      return row_vector<T>(data, size, stride);
+    const bool fits =
+        p.groups * p.oc % kVector == 0 && can_move_runs<T>(data, stride, kVector, /*axis=*/1);
+    return fits ? kVector : 1;
   };
-  t.src_vectors = t.is_square && has_vectors(p.src, p.src_stride);
-  t.dst_vectors = has_vectors(p.dst, p.dst_stride);
-  t.vector = U::kLanes == 1 ? row_vector<T>(p) : 1;
-  const auto by = [&](int columns) {
-    return Divisor(t.vector > 1 ? ceil_div(columns, kWarp) : columns);
+  const bool is_shifted = U::kLanes > 1 && !t.is_square; // inputs are not those of the lanes
+  t.src_vector = is_shifted ? 1 : vector(p.src, p.src_size, p.src_stride);
+  t.dst_vector = vector(p.dst, p.dst_size, p.dst_stride);
+  t.staged_columns = t.in_columns + (U::kLanes == 1 ? t.src_vector - 1 : 0);
+  const auto by = [&](int columns, int n) {
+    return Divisor(U::kLanes == 1 && n > 1 ? ceil_div(columns, kWarp) : columns);
   };
-  t.by_columns = by(t.columns);
-  t.by_in_columns = by(t.in_columns + t.vector - 1);
+  t.by_columns = by(t.columns, t.dst_vector);
+  t.by_in_columns = by(t.staged_columns, t.src_vector);
   return t;
 }
 
