@@ -17,6 +17,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "core/torch/format.h"
 #include "reorder/derivative_calls.h"
 
 namespace torch_dnnl {
@@ -156,7 +157,7 @@ IValue grad_format(const Stack& args) {
   const IValue& src_format = args[reorder_arg::src_format];
   if (args[reorder_arg::dst_format].isNone() || !src_format.isNone())
     return src_format;
-  const auto order = args[reorder_arg::src].toTensor().suggest_memory_format();
+  const auto order = memory_format(args[reorder_arg::src].toTensor());
   return order == at::MemoryFormat::ChannelsLast  ? "acdb"
       : order == at::MemoryFormat::ChannelsLast3d ? "acdeb"
                                                   : contiguous(args);

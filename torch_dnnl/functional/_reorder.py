@@ -22,6 +22,7 @@ from torch_dnnl.formats import parse
 from torch_dnnl.functional._algorithm import reorder as reorder_choice
 from torch_dnnl.functional._errors import check_types, describe, in_words_of
 from torch_dnnl.functional._quick import quick
+from torch_dnnl.functional._tracing import holds
 
 _quick_reorder = quick("reorder")
 _reorder = torch.ops.torch_dnnl.reorder.default
@@ -468,18 +469,28 @@ def _to_plain(
 
 def _layout_of(src: Tensor) -> str | None:
     """The tag of the layout that `torch.empty_like` gives a result; None: contiguous."""
-    if src.is_contiguous():
+    if _is_contiguous(src):
         return None
     order = list(reversed(range(src.dim())))  # the dimensions, innermost first
     for last in range(1, len(order)):
         place = last
         for other in reversed(range(last)):
             a, b = (src.stride(order[other]), src.stride(order[place]))
-            if a == 0 or b == 0:
+            if holds(a == 0) or holds(b == 0):
                 continue  # an expanded dimension is at home anywhere
-            if a > b or (a == b and src.size(order[other]) > src.size(order[place])):
+            is_larger = holds(a == b) and holds(src.size(order[other]) > src.size(order[place]))
+            if holds(a > b) or is_larger:
                 order[other], order[place] = order[place], order[other]
                 place = other
-            elif a < b:
+            elif holds(a < b):
                 break
     return "".join(string.ascii_lowercase[dim] for dim in reversed(order))
+
+
+def _is_contiguous(src: Tensor) -> bool:
+    expected: int = 1
+    for size, stride in zip(reversed(src.shape), reversed(src.stride()), strict=True):
+        if not (holds(size == 1) or holds(stride == expected)):
+            return False
+        expected *= size
+    return True

@@ -1,8 +1,8 @@
-"""How a trace of torch.jit takes images of any size.
+"""How traces take images of any size.
 
-A trace records the sizes that Python hands to an operator as numbers. So where a result's sizes
-depend on those of the images, the call is a function that TorchScript compiles, which computes them
-for each input.
+A trace of torch.jit records the sizes that Python hands to an operator as numbers. So where a
+result's sizes depend on those of the images, the call is a function that TorchScript compiles. It
+computes the sizes for each input. A trace of torch.compile has symbols: `holds` asks about them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,18 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 is_tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
+
+
+def holds(condition: bool) -> bool:
+    """Whether a condition on sizes holds; False where it depends on sizes that come from data."""
+    if not is_dynamo_compiling() and isinstance(condition, bool):
+        return condition
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    return guard_or_false(condition)
 
 
 def script_if_tracing(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

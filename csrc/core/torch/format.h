@@ -1,30 +1,68 @@
-// Where the channels of an image lie.
+// The memory format of an image, from which every operator takes the strides of its result.
+//
+// A fake tensor goes through the comparisons of the real one: a graph whose result has other
+// strides than the compiler was told computes wrong values without an error.
 #pragma once
 
 #include <ATen/core/Tensor.h>
-
-#include <algorithm>
+#include <c10/core/SymBool.h>
 
 namespace torch_dnnl {
 
-// What Tensor::suggest_memory_format says, but for a batch of one image of several pixels, whose
-// stride says nothing: compiled graphs have a 0 there.
+namespace format_detail {
+
+inline bool holds_or_false(const c10::SymBool& condition) {
+  return TORCH_GUARD_OR_FALSE(condition);
+}
+
+// Whether a step is at least `extent`, the extent of the dimensions further in. Where unbacked
+// symbols leave that open, a step beyond the one further in is taken for it.
+inline bool
+is_beyond(const c10::SymInt& step, const c10::SymInt& extent, const c10::SymInt& inner_step) {
+  const c10::SymBool condition = step.sym_ge(extent);
+  return holds_or_false(condition) ||
+      (TORCH_GUARD_OR_TRUE(condition) && holds_or_false(step.sym_gt(inner_step)));
+}
+
+// Whether channels lie innermost, then W, H, D and N: torch's rule for 4-D and 5-D tensors
+// (c10/core/MemoryFormat.h), except that the stride of a batch of one does not count. Compiled
+// graphs have any number there. An image of one channel and a batch of one keeps torch's rule,
+// which tells the formats apart by that stride.
+inline bool is_channels_last(c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides) {
+  if (holds_or_false(strides[1].sym_eq(0)))
+    return false;
+  for (const c10::SymInt& size : sizes)
+    if (holds_or_false(size.sym_eq(0)))
+      return false;
+  c10::SymInt step = strides[1], extent = step * sizes[1];
+  for (size_t d = sizes.size() - 1; d >= 2; d--) {
+    if (!is_beyond(strides[d], extent, step))
+      return false;
+    step = strides[d], extent = step * sizes[d];
+  }
+  if (holds_or_false(sizes[0].sym_eq(1)) && !holds_or_false(sizes[1].sym_eq(1)))
+    return true;
+  return is_beyond(strides[0], extent, step) && !holds_or_false(extent.sym_eq(strides[1]));
+}
+
+} // namespace format_detail
+
 inline at::MemoryFormat memory_format(const at::Tensor& image) {
-  const auto format = image.suggest_memory_format();
-  const bool is_open = format == at::MemoryFormat::Contiguous && image.dim() >= 4 &&
-      !image.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
-  if (!is_open || image.size(0) != 1 || image.size(1) == 1 || image.stride(1) != 1 ||
-      image.numel() == image.size(1))
-    return format;
-  const at::IntArrayRef sizes = image.sizes();
-  at::DimVector strides(image.strides());
-  strides[0] = image.numel(); // as far as anything may lie behind the first image
-  for (int64_t i = 1; i < image.dim(); i++)
-    strides[0] = std::max(strides[0], sizes[i] * strides[i]);
-  if (c10::is_channels_last_strides_2d(sizes, strides))
-    return at::MemoryFormat::ChannelsLast;
-  return c10::is_channels_last_strides_3d(sizes, strides) ? at::MemoryFormat::ChannelsLast3d
-                                                          : format;
+  const int64_t rank = image.dim();
+  if (rank != 4 && rank != 5)
+    return at::MemoryFormat::Contiguous;
+  const auto channels_last =
+      rank == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d;
+  const at::TensorImpl& impl = *image.unsafeGetTensorImpl();
+  // torch's answer, which it keeps for real tensors, is the same for most of them.
+  if (!impl.has_symbolic_sizes_strides()) {
+    const auto format = image.suggest_memory_format();
+    if (format == channels_last || image.size(0) != 1 || image.size(1) == 1)
+      return format;
+  }
+  return format_detail::is_channels_last(image.sym_sizes(), image.sym_strides())
+      ? channels_last
+      : at::MemoryFormat::Contiguous;
 }
 
 } // namespace torch_dnnl
