@@ -382,3 +382,21 @@ def test_wrappers_of_modules_with_a_copy_of_their_own(wrapper, inner):
     assert type(result) is type(model)
     assert next(result.children()) is not next(model.children())
     torch.testing.assert_close(result(x), model(x))
+
+
+def test_compiled_calls_of_copies():
+    """A copy of a module that calls its compiled original would run the original."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    model = ready(nn.Sequential(Block(), parametrizations.weight_norm(nn.Conv2d(8, 8, 1))))
+    fused = torch_dnnl.convert(model, inplace=True, fuse=True)
+    for module in fused.modules():
+        module.compile(backend=backend)
+    for result in (copy.deepcopy(fused)[0], torch_dnnl.convert(fused), torch_dnnl.revert(fused)):
+        assert {module._compiled_call_impl for module in result.modules()} == {None}
+        result(X)
+    assert graphs == []
