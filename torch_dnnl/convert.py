@@ -36,8 +36,8 @@ def convert(module: _M, inplace: bool = False, verbose: bool = False, fuse: bool
     parametrized layers are. The new layers have the parameters, buffers and hooks of the old
     layers. So `state_dict` stays the same, and an optimizer that was made before the conversion
     goes on working. These modules stay as they are: subclasses with a forward of their own
-    (quantization-aware, ...), lazy layers that have seen no input, complex convolutions, and
-    modules compiled by TorchScript.
+    (quantization-aware, ...), layers whose `forward` or `_conv_forward` somebody replaced, lazy
+    layers that have seen no input, complex convolutions, and modules compiled by TorchScript.
 
     With `fuse=True`, for inference:
 
@@ -125,7 +125,7 @@ def convert(module: _M, inplace: bool = False, verbose: bool = False, fuse: bool
 def revert(module: _M, inplace: bool = False) -> _M:
     """Replaces torch_dnnl's layers in a model by torch's: the inverse of `convert`.
 
-    The layers keep their parameters, buffers and hooks.
+    The layers keep their parameters, buffers and hooks, and a `forward` that somebody replaced.
     Layers of subclasses get their class back, and fused modules theirs. torch_dnnl's other layers
     (`Conv`, `Resample`, `Reorder`, the quantized ones, and subclasses) stay.
 
@@ -213,6 +213,9 @@ def _reason_to_leave(layer: torch.nn.Module) -> str | None:
     if new is None:
         base = _classes.torch_class(old)
         return f"a subclass of {base.__name__} with its own forward" if base else "no layer of ours"
+    for method in ("forward", "_conv_forward"):
+        if method in vars(layer):
+            return f"its {method} was replaced"
     # Of a parametrized layer the weight would be computed.
     is_parametrized = _classes.has_parametrized_class(layer)
     weights = [*layer.parameters()] if is_parametrized else [getattr(layer, "weight", None)]
