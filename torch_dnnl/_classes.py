@@ -164,9 +164,10 @@ def _definer(cls: type, method: str) -> str:
 
 
 def _same_forward(self: nn.Conv2d, input: Tensor) -> Tensor:
-    """TensorFlow's SAME, whatever `padding` is."""
-    options: Any = (self.stride, self._call_padding, self.dilation, self.groups)
-    return self._torch_dnnl_function(input, self.weight, self.bias, *options)
+    """TensorFlow's SAME, whatever `padding` is. Some code keeps this method of a layer that is
+    reverted later."""
+    options: Any = (self.stride, "same_upper", self.dilation, self.groups)
+    return nn.Conv2d._torch_dnnl_function(input, self.weight, self.bias, *options)
 
 
 def original(cls: Class) -> Class | None:

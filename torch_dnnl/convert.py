@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import copy
 import copyreg
-import sys
+import gc
 import types
 import weakref
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
+from torch.fx import GraphModule
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.lazy import LazyModuleMixin
-from torch.nn.modules.module import _WrappedHook
-from torch.utils.hooks import RemovableHandle
 
 from torch_dnnl import _classes, fusion
 
 __all__ = ["convert", "revert"]
 
 _M = TypeVar("_M", bound=torch.nn.Module)
+
+# What a copy shares with the model. torch's copies of TorchScript's modules have other parameters,
+# and its functions have no copies. A copy of a proxy would be one of what the proxy stands for.
+_SHARED: Any = (torch.Tensor, torch.jit.ScriptModule, torch.jit.ScriptFunction, *weakref.ProxyTypes)
+_ATOMIC = (type, types.FunctionType, types.ModuleType)  # `copy.deepcopy` does not look into these
 
 
 def convert(module: _M, inplace: bool = False, verbose: bool = False, fuse: bool = False) -> _M:
@@ -29,11 +33,11 @@ def convert(module: _M, inplace: bool = False, verbose: bool = False, fuse: bool
     `ConvTranspose3d`, `Upsample`, `UpsamplingNearest2d` and `UpsamplingBilinear2d`, anywhere in the
     model or as the model itself, and layers of subclasses that inherit torch's `forward` and
     `_conv_forward`; these stay instances of their class. timm's `Conv2dSame` is one of them, and
-    parametrized layers are. The new layers share the parameters, buffers and hooks of the old
+    parametrized layers are. The new layers have the parameters, buffers and hooks of the old
     layers. So `state_dict` stays the same, and an optimizer that was made before the conversion
     goes on working. These modules stay as they are: subclasses with a forward of their own
-    (quantization-aware, ...), lazy layers that have seen no input, complex convolutions, and
-    modules compiled by TorchScript.
+    (quantization-aware, ...), layers whose `forward` or `_conv_forward` somebody replaced, lazy
+    layers that have seen no input, complex convolutions, and modules compiled by TorchScript.
 
     With `fuse=True`, for inference:
 
@@ -71,9 +75,12 @@ def convert(module: _M, inplace: bool = False, verbose: bool = False, fuse: bool
 
     Args:
         module: the model.
-        inplace: change the modules of `module` themselves. Otherwise `module` stays as it is. Its
-            copy has copies of the modules, and of the lists, dicts and sets that the modules hold.
-            The copy shares everything else with `module`.
+        inplace: change the modules of `module` themselves. Otherwise `module` stays as it is, and
+            `copy.deepcopy` makes a copy. The copy shares all tensors and all modules compiled by
+            TorchScript with `module`. The copy has its own modules, containers and other objects.
+            Hooks and replaced forwards of the copy call these modules, also by bound methods and
+            `functools.partial`. A function is not copied: a closure keeps the modules of `module`.
+            A module with a `__deepcopy__` of its own may share less.
         verbose: print each layer that was replaced or fused, and each layer that was left alone,
             with the reason.
         fuse: fold batch norms, and fuse residuals and activations, of a model in eval mode.
@@ -82,7 +89,8 @@ def convert(module: _M, inplace: bool = False, verbose: bool = False, fuse: bool
         The converted model; `module` itself with `inplace=True`.
 
     Raises:
-        TypeError: `module` is not a `torch.nn.Module`.
+        TypeError: `module` is not a `torch.nn.Module`, or `copy.deepcopy` cannot copy a part of it,
+            such as a lock or an open file.
         ValueError: `fuse=True` and `module` is in training mode.
 
     Example:
@@ -96,7 +104,7 @@ def convert(module: _M, inplace: bool = False, verbose: bool = False, fuse: bool
             "convert: expected module to be in eval mode for fuse=True (call module.eval() first), "
             "got training mode"
         )
-    model = module if inplace else _StructuralCopy(module).result
+    model = module if inplace else _copy("convert", module)
     fusion.fuse_copies(model)
     for name, layer in list(model.named_modules()):
         old = _classes.layer_class(layer)
@@ -115,11 +123,11 @@ def convert(module: _M, inplace: bool = False, verbose: bool = False, fuse: bool
 
 
 def revert(module: _M, inplace: bool = False) -> _M:
-    """Replaces our layers in a model by torch's: the inverse of `convert`.
+    """Replaces torch_dnnl's layers in a model by torch's: the inverse of `convert`.
 
-    The layers share the parameters, buffers and hooks of ours. Layers of subclasses get their class
-    back, and fused modules theirs. Our other layers (`Conv`, `Resample`, `Reorder`, the quantized
-    ones, and subclasses of ours) stay.
+    The layers keep their parameters, buffers and hooks, and a `forward` that somebody replaced.
+    Layers of subclasses get their class back, and fused modules theirs. torch_dnnl's other layers
+    (`Conv`, `Resample`, `Reorder`, the quantized ones, and subclasses) stay.
 
     Args:
         module: the model.
@@ -129,7 +137,7 @@ def revert(module: _M, inplace: bool = False) -> _M:
         The model with torch's layers; `module` itself with `inplace=True`.
 
     Raises:
-        TypeError: `module` is not a `torch.nn.Module`.
+        TypeError: as of `convert`.
         ValueError: a layer has a padding that torch lacks. Nothing is changed then.
 
     Example:
@@ -145,7 +153,7 @@ def revert(module: _M, inplace: bool = False) -> _M:
                 f"revert: expected module to have paddings that torch's layers have, {what} got "
                 f"{layer.padding!r} with stride {layer.stride}"
             )
-    model = module if inplace else _StructuralCopy(module).result
+    model = module if inplace else _copy("revert", module)
     fusion.unfuse(model)
     for layer in list(model.modules()):
         if _theirs(layer) is not None:
@@ -205,6 +213,9 @@ def _reason_to_leave(layer: torch.nn.Module) -> str | None:
     if new is None:
         base = _classes.torch_class(old)
         return f"a subclass of {base.__name__} with its own forward" if base else "no layer of ours"
+    for method in ("forward", "_conv_forward"):
+        if method in vars(layer):
+            return f"its {method} was replaced"
     # Of a parametrized layer the weight would be computed.
     is_parametrized = _classes.has_parametrized_class(layer)
     weights = [*layer.parameters()] if is_parametrized else [getattr(layer, "weight", None)]
@@ -226,97 +237,59 @@ def _looks_convertible(layer: torch.nn.Module) -> bool:
     return "Conv" in type(layer).__name__ and weight is not None and weight.dim() > 2
 
 
-def _all_modules(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Those of `model.modules()`, and the others of some that are equal."""
-    found: dict[int, torch.nn.Module] = {}
-    waiting = [model]
+def _copy(function: str, model: _M) -> _M:
+    try:
+        return _deep_copy(model)
+    except Exception as error:  # whatever the code of others raises
+        raise TypeError(
+            f"{function}: expected module to be one that copy.deepcopy can copy (inplace=True "
+            f"needs no copy), got {type(error).__name__}: {error}"
+        ) from error
+
+
+def _deep_copy(model: _M) -> _M:
+    """The copy that `copy.deepcopy` makes of a model, over the tensors of the model."""
+    values = _reachable(model)
+    memo = {id(value): value for value in values if issubclass(type(value), _SHARED)}
+    modules: list[Any] = [value for value in values if issubclass(type(value), torch.nn.Module)]
+    modules = [module for module in modules if id(module) not in memo]
+    # torch.compile's module answers for the module within, and only that module would be copied.
+    wrappers = [
+        m for m in modules if getattr(getattr(m, "__deepcopy__", None), "__self__", m) is not m
+    ]
+    memo |= {id(module): object.__new__(type(module)) for module in wrappers}
+    for module in reversed(wrappers):
+        memo[id(module)].__setstate__(copy.deepcopy(module.__getstate__(), memo))
+    result = copy.deepcopy(model, memo)
+    for module in modules:
+        if id(module) in memo:
+            _complete(memo[id(module)], module, memo)
+    originals = set(map(id, modules))
+    for part in result.modules():
+        if id(part) in originals:  # a change of the copy would change the model
+            raise TypeError(f"{type(part).__name__}.__deepcopy__ returns the module itself")
+    return result
+
+
+def _reachable(model: torch.nn.Module) -> list[Any]:
+    """The objects that a deep copy comes to, and some more."""
+    found: dict[int, Any] = {}
+    waiting: list[Any] = [model]
     while waiting:
-        module = waiting.pop()
-        if id(module) not in found:
-            found[id(module)] = module
-            waiting += [child for child in module._modules.values() if child is not None]
+        value = waiting.pop()
+        if id(value) not in found and not issubclass(type(value), _ATOMIC):
+            found[id(value)] = value
+            if not issubclass(type(value), _SHARED):
+                waiting += gc.get_referents(value)
     return list(found.values())
 
 
-class _StructuralCopy(Generic[_M]):
-    """Copies the modules of a model and the containers they hold; all else is shared.
-
-    Modules that are shared within the model stay shared, and cycles stay cycles. A reference to a
-    module of the model, such as a bound method that serves as a hook, becomes one to its copy.
-    """
-
-    def __init__(self, model: _M) -> None:
-        modules = _all_modules(model)
-        self._modules = set(map(id, modules))
-        attributes = (value for module in modules for value in vars(module).values())
-        self._dicts = {id(value) for value in attributes if isinstance(value, dict)}
-        self._copies: dict[int, Any] = {}
-        self.result: _M = self._of(model)
-
-    def _of(self, value: Any) -> Any:
-        if type(value) in weakref.ProxyTypes:  # of what may be gone
-            return value
-        if id(value) in self._copies:
-            return self._copies[id(value)]
-        if id(value) in self._modules:
-            return self._module(value)
-        if isinstance(value, dict):
-            return self._dict(value)
-        if type(value) is set:
-            result = self._remember(value, set())
-            result.update(map(self._of, value))
-            return result
-        if type(value) is list:
-            result = self._remember(value, [])
-            result.extend(map(self._of, value))
-            return result
-        if type(value) in (tuple, frozenset):
-            items = [(item, self._of(item)) for item in value]
-            is_same = all(old is new for old, new in items)
-            return value if is_same else type(value)(new for _, new in items)
-        if isinstance(value, types.MethodType):
-            return types.MethodType(value.__func__, self._of(value.__self__))
-        if isinstance(value, RemovableHandle) and id(value.hooks_dict_ref()) in self._dicts:
-            # Lazy modules remove their own hooks; the copy has to remove the hooks of the copy.
-            extra = [self._of(ref()) for ref in value.extra_dict_ref]
-            handle = RemovableHandle(self._of(value.hooks_dict_ref()), extra_dict=extra)
-            handle.id = value.id
-            return self._remember(value, handle)
-        if isinstance(value, _WrappedHook):
-            owner = value.module() if value.with_module else None
-            return _WrappedHook(self._of(value.hook), self._of(owner))
-        return value
-
-    def _dict(self, value: dict[Any, Any]) -> Any:
-        """Only what differs is set: subclasses may do more, or refuse."""
-        result = self._remember(value, copy.copy(value))
-        if result is value:  # it does not change
-            return value
-        items = [(key, self._of(key), item, self._of(item)) for key, item in value.items()]
-        has_other_keys = any(key is not new for key, new, _, _ in items)
-        if has_other_keys:
-            result.clear()
-        for _, key, old, new in items:
-            if has_other_keys or new is not old:
-                result[key] = new
-        return result
-
-    def _module(self, module: torch.nn.Module) -> torch.nn.Module:
-        if isinstance(module, torch.jit.ScriptModule):
-            return module
-        # __init__ and __setattr__ may do more than copy, so neither is called.
-        result: torch.nn.Module = self._remember(module, object.__new__(type(module)))
-        vars(result).update({name: self._of(item) for name, item in vars(module).items()})
-        for name in copyreg._slotnames(type(module)):  # type: ignore[attr-defined]
-            if hasattr(module, name):
-                object.__setattr__(result, name, self._of(getattr(module, name)))
-        # The call that torch.compile has compiled calls the original.
-        vars(result).pop("_compiled_call_impl", None)
-        dynamo = sys.modules.get("torch._dynamo.eval_frame")
-        if dynamo is not None and isinstance(result, dynamo.OptimizedModule):
-            result._initialize()
-        return result
-
-    def _remember(self, value: Any, result: Any) -> Any:
-        self._copies[id(value)] = result
-        return result
+def _complete(result: Any, module: torch.nn.Module, memo: dict[int, Any]) -> None:
+    """Adds to the copy of a module what torch leaves out."""
+    if isinstance(module, GraphModule):  # hooks, and attributes that its graph does not use
+        vars(result).update(copy.deepcopy(vars(module), memo))
+    for name in copyreg._slotnames(type(module)):  # type: ignore[attr-defined]
+        if hasattr(module, name):
+            object.__setattr__(result, name, copy.deepcopy(getattr(module, name), memo))
+    # The call that torch.compile has compiled calls the original.
+    vars(result).pop("_compiled_call_impl", None)

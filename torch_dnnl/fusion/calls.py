@@ -324,7 +324,7 @@ class FusedCalls(torch.nn.Module):
         return result
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_fused_calls": ()}
+        return {**super().__getstate__(), "_fused_calls": ()}  # type: ignore[no-untyped-call]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
