@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._contextlib import context_decorator
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from torch_dnnl._literals import TorchMode
 from torch_dnnl.functional import interpolate
@@ -55,6 +56,14 @@ def _saves_others(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         return False
     is_any = input.requires_grad or weight.requires_grad or getattr(bias, "requires_grad", False)
     return is_any and not (input.requires_grad and weight.requires_grad)
+
+
+def _is_in_selective_checkpoint() -> bool:
+    """Whether a policy decides which of torch's operators are saved for the backward pass."""
+    if torch.compiler.is_compiling() or not torch._C._len_torch_dispatch_stack():
+        return False
+    modes = _get_current_dispatch_mode_stack()
+    return any(type(mode).__module__ == "torch.utils.checkpoint" for mode in modes)
 
 
 def _convolution(n: int) -> _Replacement:
@@ -188,8 +197,9 @@ class accelerate(TorchFunctionMode):
     compute what `torch_dnnl.functional` computes for the same arguments. It does not matter who
     calls: a layer of `torch.nn`, a function that was imported before, a model that torch.compile
     traces. Autograd, forward mode, torch.func, vmap, autocast, torch.compile and torch.export work
-    as they do without the context, and so does the backward pass outside the context; a checkpoint
-    computes its forward pass again by torch's functions there, and by ours within.
+    as they do without the context, and so does the backward pass outside the context. A checkpoint
+    computes its forward pass again by torch's functions there, and by torch_dnnl's within. A
+    selective checkpoint runs torch's functions, whose operators its policy names.
 
     Calls that ours does not take run torch's function, with its results and its errors: complex,
     integer, sparse, quantized and nested tensors, subclasses of Tensor, devices other than CPU and
@@ -231,7 +241,7 @@ class accelerate(TorchFunctionMode):
         """Runs ours in place of `func`, or `func`."""
         kwargs = kwargs or {}
         ours = _REPLACEMENTS.get(func)
-        if ours is not None:
+        if ours is not None and not _is_in_selective_checkpoint():
             try:
                 result = ours(*args, **kwargs)
             except _REFUSALS as error:  # torch has its own, or takes what we do not take

@@ -140,7 +140,9 @@ def _first(call: dict[str, Any], name: str) -> Any:
 def _are_valid(scale: Any, zero_point: Any, dtype: torch.dtype) -> bool:
     """Whether our operators take them; they do not read tensors to check them."""
     limits = torch.iinfo(dtype)
-    is_scale = isinstance(scale, Node) or 0 < float(torch.tensor(scale).float()) < math.inf
+    is_scale = isinstance(scale, Node) or (
+        0 < torch.tensor(scale, dtype=torch.float32, device="cpu").item() < math.inf
+    )
     return is_scale and (
         isinstance(zero_point, Node)
         or (zero_point == int(zero_point) and limits.min <= zero_point <= limits.max)

@@ -301,7 +301,7 @@ class _Lowering:
         if bounds != (-torch.inf, torch.inf):
             assert not isinstance(affine.scale, Node) and not isinstance(affine.zero_point, Node)
             rounded = reorder(
-                torch.tensor(bounds),
+                torch.tensor(bounds, dtype=torch.float32, device="cpu"),
                 dtype=affine.dtype,
                 dst_scale=affine.scale,
                 dst_zero_point=affine.zero_point,

@@ -265,8 +265,11 @@ def _rows_of_padding(form: _Form, like: Tensor, dim: int, count: int) -> Tensor:
     shape[dim] = count
     padding = like.new_zeros(shape)
     if form.name == "quantized_convolution":  # the value 0 is the zero point
-        number = form.arguments["src_zero_point_value"]
-        padding.copy_(form.call.local.get("src_zero_point", torch.tensor(number)))
+        zero_point = form.call.local.get("src_zero_point")
+        if zero_point is None:
+            padding.fill_(form.arguments["src_zero_point_value"])
+        else:
+            padding.copy_(zero_point)
     return padding
 
 

@@ -149,6 +149,8 @@ def conv_quickly(
     """The result of a plain call, one of numbers outside of graphs; else NotImplemented."""
     if is_dynamo_compiling() or input.dim() != n + 2 or _algorithm.convolution.options:
         return NotImplemented
+    if stride is None or padding is None or dilation is None:  # the operator's defaults
+        return NotImplemented
     # fmt: off
     return _quick_convolution(
         input, weight, bias, stride, padding, padding, dilation, "none", groups, "NCX", "OIX"

@@ -377,6 +377,22 @@ def _transpose(
     dst_size, ends, more = _plan(
         sizes, kernel, strides, dilations, begin, end, output_padding, is_same
     )
+    nothing = [d for d, size in enumerate(dst_size) if _tracing.holds(size == 0)]
+    if nothing:
+        # With a pad less there is one pixel. A slice of nothing keeps the derivatives.
+        first, last = list(begin), list(end)
+        for d in nothing:
+            (last if end[d] > 0 else first)[d] -= 1
+        rest: Any = (dilations, output_padding, groups, data_format, weights_format, options)
+        result = _transpose(src, weights, bias, strides, first, last, *rest)
+        for d in nothing:
+            result = result.narrow(d + (1 if data_format == "NXC" else 2), 0, 0)
+        if residual is not None and residual.shape != result.shape:
+            raise ValueError(
+                "convolution_transpose: expected residual to have the sizes of the output, "
+                f"{list(result.shape)}, got {list(residual.shape)}"
+            )
+        return result if residual is None else result + residual
     if any(more):
         pads = [pad for added in reversed(more) for pad in (0, added)]
         src = torch.nn.functional.pad(src, [0, 0, *pads] if data_format == "NXC" else pads)
@@ -475,7 +491,7 @@ def _plan_of_numbers(
     dst_size, ends, more = _plan(
         src[2:], weights[2:], strides, dilations, pads, pads, added, is_same=False
     )
-    return None if any(more) else (tuple(ends), tuple(dst_size))
+    return None if any(more) or 0 in dst_size else (tuple(ends), tuple(dst_size))
 
 
 def _check_transpose_types(function: str, **arguments: object) -> None:

@@ -124,6 +124,6 @@ def in_words_of_pads(error: Exception, pads: object) -> Exception:
     if not isinstance(error, ValueError) or "dst_size" not in str(error):
         return error
     return ValueError(
-        "convolution_transpose: expected pads to leave a result of 1 to 2^48 pixels in each "
+        "convolution_transpose: expected pads to leave a result of 0 to 2^48 pixels in each "
         f"dimension, got {pads}, which leaves {str(error).rpartition('got ')[2]}"
     )

@@ -12,6 +12,7 @@ from torch_dnnl._literals import Activation, AutoPad, DataFormat, WeightsFormat
 from torch_dnnl.functional import _algorithm
 from torch_dnnl.functional._conv import Size, check_ints, per_dimension
 from torch_dnnl.functional._errors import check_types
+from torch_dnnl.functional._tracing import read_numbers
 
 _quantized_convolution = torch.ops.torch_dnnl.quantized_convolution.default
 
@@ -109,6 +110,7 @@ def quantized_convolution(
                 raise TypeError
         if bool in map(type, numbers.values()) or not isinstance(dtype, torch.dtype | None):
             raise TypeError
+        read_numbers(*numbers.values())
         lists = partial(per_dimension, n=src.dim() - 2, function="quantized_convolution")
         options: dict[str, Any] = _algorithm.convolution.options_with(algorithm)
         return _quantized_convolution(  # type: ignore[no-any-return]

@@ -22,7 +22,7 @@ from torch_dnnl.formats import parse
 from torch_dnnl.functional._algorithm import reorder as reorder_choice
 from torch_dnnl.functional._errors import check_types, describe, in_words_of
 from torch_dnnl.functional._quick import quick
-from torch_dnnl.functional._tracing import holds
+from torch_dnnl.functional._tracing import holds, read_numbers
 
 _quick_reorder = quick("reorder")
 _reorder = torch.ops.torch_dnnl.reorder.default
@@ -154,6 +154,7 @@ def reorder(
         sizes = _logical_size(src, src_format, size)
         operands = (scale, dst_scale, src_zero_point, dst_zero_point)
         scale, dst_scale, src_zero_point, dst_zero_point = _along(axis, "reorder", sizes, operands)
+    read_numbers(scale, dst_scale, src_zero_point, dst_zero_point, beta)
     has_bool = type(beta) is bool or type(round_before_zero_point) is not bool
     if not (scale is dst_scale is src_zero_point is dst_zero_point is None):
         has_bool |= bool in map(type, (scale, dst_scale, src_zero_point, dst_zero_point))
@@ -400,6 +401,7 @@ def fake_reorder(
         scale, dst_scale, src_zero_point, dst_zero_point = _along(
             axis, "fake_reorder", src.shape, operands
         )
+    read_numbers(dst_scale, dst_zero_point)
     is_blocked = layout is not None and _blocked_rank(layout) > 0
     if not (scale is None and src_zero_point is None and accumulate is None):
         wide = torch.float64 if own_dtype == torch.float64 else torch.float32

@@ -104,7 +104,9 @@ def _nearest_as_aten(
         return factors, direct
     spatial = input.shape[2:]
     out = sizes or _scaled(spatial, factors)
-    small = len(out) == 2 and out[0] + out[1] <= 128
+    small = len(out) == 2 and _tracing.holds(out[0] + out[1] <= 128)
+    if len(out) == 2 and not small and not _tracing.holds(out[0] + out[1] > 128):
+        return factors, direct  # sizes that come from data: a program for every size, too
     if not small and not (len(out) > 1 and input.shape[1] > 3 and _is_channels_last(input)):
         return factors, attributes
     if factors and mode == "nearest":
@@ -214,7 +216,7 @@ def interpolate(
             if 0 in sizes:  # only here does torch give an empty result
                 return torch.nn.functional.interpolate(input, sizes, mode=mode)
             if rank == 5:
-                if any(n != 1 for n in sizes):
+                if not all(_tracing.holds(n == 1) for n in sizes):
                     # As torch's result is, but for a single pixel. The views make the strides of
                     # sizes of 1, which contiguous() leaves alone, say so too.
                     input = input.contiguous().flatten().view(input.shape)
@@ -239,6 +241,7 @@ def interpolate(
                 return result  # type: ignore[no-any-return]
         if any(isinstance(factor, Tensor) for factor in factors):
             raise TypeError  # explained below
+        _tracing.read_numbers(*factors)
         return _resample(  # type: ignore[no-any-return]
             input, sizes, factors, *attributes, **options
         )
@@ -458,13 +461,15 @@ def resample(
             data_format,
             dtype,
         )
+        used = () if recompute_scale_factor else factors
+        _tracing.read_numbers(cubic_coeff_a, extrapolation_value, *(roi or ()), *used)
         options = _chosen.options
         if size is None and _tracing.is_tracing():
             if recompute_scale_factor:
                 return _tracing.resample(src, list(map(float, factors)), *attributes, **options)
             sizes = None
         return _resample(  # type: ignore[no-any-return]
-            src, sizes, () if recompute_scale_factor else factors, *attributes, **options
+            src, sizes, used, *attributes, **options
         )
     except Exception:
         check_types(

@@ -8,6 +8,7 @@ computes the sizes for each input. A trace of torch.compile has symbols: `holds`
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 
 import torch
@@ -24,6 +25,17 @@ def holds(condition: bool) -> bool:
     from torch.fx.experimental.symbolic_shapes import guard_or_false
 
     return guard_or_false(condition)
+
+
+def read_numbers(*values: object) -> None:
+    """Breaks a graph of torch.compile at a float that comes from data, as torch's functions do.
+
+    The operators take floats that are known when a graph is made.
+    """
+    if is_dynamo_compiling():
+        for value in values:
+            if isinstance(value, (int, float)) and abs(value) <= sys.float_info.max:
+                continue  # the question breaks the graph
 
 
 def script_if_tracing(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -28,7 +28,7 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 @cache
 def _patterns(dtype: torch.dtype) -> dict[str, Graph]:
     """The graph of each activation, as Inductor's decompositions make it for this type."""
-    example = torch.empty(2, 2, 2, dtype=dtype)
+    example = torch.empty(2, 2, 2, dtype=dtype, device="cpu")
 
     def trace(function: Callable[[Tensor], Tensor]) -> Graph:
         made = make_fx(lambda x: function(x), decomposition_table=select_decomp_table())(example)

@@ -137,15 +137,20 @@ def _has_products(dtype: torch.dtype) -> bool:
     return dtype not in supported or bool(supported[dtype]())
 
 
-def prefers_interpolation(input: Tensor, output: Tensor, mode: str, is_joined: bool) -> bool:
+def prefers_interpolation(
+    input: Tensor, output: Tensor, mode: str, is_joined: bool, is_wrong: bool = False
+) -> bool:
     """Whether ours is the faster `F.interpolate`; Inductor has it as gathers, and scatters back.
 
     Inductor's are the faster only where it reads each pixel where it lies, in vectors: the nearest
     pixels of channels-last images, and areas of whole pixels; and linear interpolation of such
     images whose result is but a part of another tensor (`is_joined`), where it writes it at once.
+    `is_wrong`: Inductor takes other pixels than ATen does.
     """
     if input.device.type != "cpu" or output.dtype != input.dtype:  # which autocast chose
         return False
+    if is_wrong:
+        return True
     if input.requires_grad and torch.is_grad_enabled():
         return True
     is_channels_last = input.dim() >= 4 and input.stride(1) == 1

@@ -29,11 +29,12 @@ def replace_interpolations(graph: Graph) -> None:
         call = _signature.bind(*node.args, **node.kwargs)
         call.apply_defaults()
         input, output = _example(call.arguments["input"]), _example(node)
-        mode, factors = call.arguments["mode"], call.arguments["scale_factor"]
-        if input is None or output is None or not _has_one_rule(output, mode, factors):
+        mode, antialias = call.arguments["mode"], call.arguments["antialias"]
+        if input is None or output is None:
             continue
-        antialias = call.arguments["antialias"]
-        if prefers_interpolation(input, output, mode, _is_joined(node) and not antialias):
+        is_joined = _is_joined(node) and not antialias
+        is_wrong = mode == "nearest" and _ignores_factors(call.arguments, output.dim() - 2)
+        if prefers_interpolation(input, output, mode, is_joined, is_wrong):
             node.target = _interpolate
     for target, n in _POOLS.items():
         for node in graph.find_nodes(op="call_function", target=target):
@@ -58,16 +59,17 @@ def _is_joined(node: Node) -> bool:
     return all(user.target in _JOINS for user in node.users)
 
 
-def _has_one_rule(output: Tensor, mode: str, factors: Any) -> bool:
-    """Whether the result is defined alike for all sizes that a graph is compiled for.
+def _ignores_factors(arguments: dict[str, Any], n: int) -> bool:
+    """Whether ATen may ignore a factor that Inductor takes the nearest pixels from.
 
-    The nearest pixels are other ones in small images, where ATen has another kernel for these.
+    Whatever the factor is, ATen copies an axis that keeps its size, and repeats the pixels of an
+    axis that doubles (https://github.com/pytorch/pytorch/issues/198201).
     """
-    if all(type(size) is int for size in output.shape):
-        return True
-    is_whole = factors is None or _whole(factors, output.dim() - 2) is not None
-    return mode != "nearest-exact" and (
-        mode != "nearest" or (is_whole and output.dtype != torch.float64)
+    factors = arguments["scale_factor"]
+    return (
+        factors is not None
+        and not arguments["recompute_scale_factor"]
+        and _whole(factors, n) is None
     )
 
 

@@ -312,8 +312,8 @@ class Conv(torch.nn.Module):
         )
         try:
             functional.convolution(
-                torch.empty(no_images, device="meta"),
-                torch.empty(shape, device="meta"),
+                torch.empty(no_images, dtype=torch.float32, device="meta"),
+                torch.empty(shape, dtype=torch.float32, device="meta"),
                 **self._options(),
             )
         except (TypeError, ValueError) as error:

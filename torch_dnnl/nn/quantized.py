@@ -101,8 +101,9 @@ class _QuantizedConv(torch.nn.Module):
 
         weight = torch.zeros(shape, dtype=torch.int8, device=device)
         self.register_buffer("weight", channels_last(weight))
-        self.register_buffer("weight_scale", torch.ones(out_channels, device=device))
-        self.register_buffer("bias", torch.zeros(out_channels, device=device) if bias else None)
+        floats: dict[str, Any] = {"dtype": torch.float32, "device": device}
+        self.register_buffer("weight_scale", torch.ones(out_channels, **floats))
+        self.register_buffer("bias", torch.zeros(out_channels, **floats) if bias else None)
         for name, value in scalars.items():
             stored = torch.as_tensor(value, dtype=_SCALARS[name][0], device=device)
             self.register_buffer(name, stored.detach().clone().reshape(()))
@@ -262,6 +263,8 @@ class _QuantizedConv(torch.nn.Module):
 
     def _pads_of(self, padding: Any) -> dict[str, Any]:
         """The arguments of `quantized_convolution` that say this padding."""
+        if padding is None:
+            self._check(padding=(padding, "an int or a sequence of ints"))
         if isinstance(padding, str):
             if padding not in AUTO_PAD:
                 raise self._error("padding", f"one of {', '.join(map(repr, AUTO_PAD))}", padding)

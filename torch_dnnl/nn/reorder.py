@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from torch_dnnl import functional
+from torch_dnnl.functional._errors import check_types
 from torch_dnnl.functional._reorder import Number
 from torch_dnnl.nn._repr import argument_repr
 
@@ -61,6 +62,7 @@ class Reorder(torch.nn.Module):
         fake: bool = False,
     ) -> None:
         super().__init__()
+        check_types("Reorder", {"fake": (fake, "a bool")})
         self.dst_format = dst_format
         self.src_format = src_format
         self.size = size
