@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+import torch.nn.functional as F
 from op_db import assert_matches
 from oracles import conv as oracle
 from threads import same_on_threads
@@ -219,3 +220,46 @@ def test_sums_that_threads_share(algorithm, channels, size, kernel):
     exact = torch.nn.grad.conv2d_weight(x, result.shape, grad)
     error = (result - exact).norm() / exact.norm()
     assert error < 1e-5 if "winograd" in algorithm else error == 0
+
+
+@pytest.mark.parametrize("batch", [0, 1, 2, None])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_transposed_convolution_of_no_pixels(n, batch):
+    """Pads may leave nothing, in one dimension or in all, as in torch."""
+    for pads in ((3,) * n, (3, *(0,) * (n - 1)), (*(0,) * (n - 1), 3)):
+        shape = [3, *(2,) * n] if batch is None else [batch, 3, *(2,) * n]
+        shapes = (shape, [3, 2, *(5,) * n], [2])
+        inputs = [torch.randn(each, requires_grad=True) for each in shapes]
+
+        def call(x, w, b, pads=pads):
+            return getattr(D, f"conv_transpose{n}d")(x, w, b, padding=pads)
+
+        expected = [2, *(0 if pad == 3 else 6 for pad in pads)]
+        expected = expected if batch is None else [batch, *expected]
+        torch._dynamo.reset()
+        compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
+        for function in (call, compiled):
+            result = function(*inputs)
+            assert list(result.shape) == expected
+            for x, gradient in zip(inputs, torch.autograd.grad(result.sum(), inputs)):
+                assert torch.equal(gradient, torch.zeros_like(x))
+        assert list(call(*(x.to("meta") for x in inputs)).shape) == expected
+        try:  # torch refuses some, in one dimension
+            theirs = getattr(F, f"conv_transpose{n}d")(*inputs, padding=pads)
+        except RuntimeError:
+            continue
+        assert theirs.shape == result.shape
+
+
+def test_transposed_convolution_of_no_pixels_and_its_residual():
+    src, weights = torch.randn(2, 2, 2, 3), torch.randn(5, 5, 1, 3)
+    residual = torch.randn(2, 0, 0, 1, requires_grad=True)
+    for pads in ({"pads_begin": 3, "pads_end": 3}, {"pads_begin": 6, "pads_end": 0}):
+        options = {"activation": "silu", **pads}
+        result = D.convolution_transpose(src, weights, residual=residual, **options)
+        assert result.shape == residual.shape
+        assert torch.autograd.grad(result.sum(), residual)[0].shape == residual.shape
+        with pytest.raises(ValueError, match=r"residual .* \[2, 0, 0, 1\], got \[2, 1, 1, 1\]"):
+            D.convolution_transpose(src, weights, residual=torch.zeros(2, 1, 1, 1), **options)
+    with pytest.raises(ValueError, match="leaves"):
+        D.convolution_transpose(src, weights, pads_begin=7)

@@ -311,6 +311,23 @@ def test_dimensions_and_groups():
     assert graphs.operators["torch_dnnl::resample_backward"] == 2
 
 
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_nearest_pixels_of_factors(mode, dynamic, layout):
+    """Inductor takes others than ATen where an axis keeps its size or doubles it."""
+    factors = ((1.3, 1.5), (0.7, 1.1), (2.4, 1.2), (0.5, 2.0))
+
+    def function(x):
+        return [F.interpolate(x, scale_factor=factor, mode=mode) for factor in factors]
+
+    torch._dynamo.reset()
+    resize = compiled(function, dynamic=dynamic)
+    for size in ((5, 4), (3, 7), (2, 2), (60, 70)):
+        x = images(2, 4, *size, layout=layout)
+        assert all(map(torch.equal, resize(x), function(x))), size
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_transposed(dynamic):
     class Model(nn.Module):

@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_origin
-from unittest import mock
 
 from torch._dynamo import list_backends, register_backend
-from torch._guards import TracingContext
 from torch._inductor import config, list_mode_options
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, GraphModule
 
 import torch_dnnl
+from torch_dnnl.inductor.compiling import compile_graph
 from torch_dnnl.inductor.convolutions import (
     relax_layouts,
     replace_convolutions,
@@ -97,22 +96,7 @@ def backend(
     for name, own in _PASSES.items():
         others = patches.get(name, known[name])
         patches[name] = own if others is None else _together(own, others)
-    return compile_fx(model, example_inputs, _compile_graph, config_patches=patches)
-
-
-def _compile_graph(*args: Any, **kwargs: Any) -> Any:
-    """Compiles one graph with Inductor, which reports the strides of its outputs as symbols.
-
-    Inductor lays out saved tensors as it likes. By default it reports their strides as numbers, as
-    the first image has them. The backward graph then fails for images of other sizes.
-    """
-    from torch._inductor.compile_fx import compile_fx_inner
-
-    context = TracingContext.try_get()
-    if context is None:
-        return compile_fx_inner(*args, **kwargs)
-    with mock.patch.object(context, "fakify_first_call", True):
-        return compile_fx_inner(*args, **kwargs)
+    return compile_fx(model, example_inputs, compile_graph, config_patches=patches)
 
 
 def _together(own: _Pass, others: Any) -> list[Any]:

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 from torch.fx import Graph, Node
 from torch.nn import functional
 
 from torch_dnnl.functional import interpolate
+from torch_dnnl.functional._tracing import holds
 from torch_dnnl.inductor.preferences import prefers_interpolation
 
 _signature = inspect.signature(functional.interpolate)
@@ -84,7 +86,11 @@ def _whole(factors: Any, n: int) -> list[int] | None:
 def _interpolate(
     input: Tensor, size: Any = None, scale_factor: Any = None, *args: Any, **kwargs: Any
 ) -> Tensor:
-    """Ours, without floor() of a product for a size: of symbolic sizes that makes guards."""
+    """torch_dnnl's `interpolate`.
+
+    Without floor() of a product for a size: of symbolic sizes that makes guards.
+    """
+    input = _in_torchs_format(input)
     factors = None if scale_factor is None else _whole(scale_factor, input.dim() - 2)
     if factors is not None:
         size = [n * factor for n, factor in zip(input.shape[2:], factors, strict=True)]
@@ -95,7 +101,17 @@ def _interpolate(
     return interpolate(input, size, scale_factor, *args, **kwargs)
 
 
+def _in_torchs_format(input: Tensor) -> Tensor:
+    """The image; where torch asks the stride of a batch of one for the format, a contiguous one.
+
+    torch_dnnl does not ask, and would give a result that lies in another way.
+    """
+    is_asked = input.dim() >= 4 and holds(input.shape[0] == 1) and holds(input.stride(1) == 1)
+    return input.contiguous(memory_format=suggest_memory_format(input)) if is_asked else input
+
+
 def _average_pool(input: Tensor, output_size: Any) -> Tensor:
+    input = _in_torchs_format(input)
     listed = isinstance(output_size, (list, tuple))
     sizes = output_size if listed else [output_size] * (input.dim() - 2)
     pairs = zip(input.shape[2:], sizes, strict=True)

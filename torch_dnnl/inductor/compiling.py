@@ -1,0 +1,68 @@
+"""Inductor's compiler of one graph, with what images of changing sizes and layouts need of it.
+
+Each change of Inductor holds while one graph is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from threading import RLock
+from typing import Any
+from unittest import mock
+
+from torch import Tensor
+from torch._guards import TracingContext
+from torch.fx import GraphModule
+
+from torch_dnnl.inductor.graphs import value
+
+_lock = RLock()  # another thread would restore what this one has changed
+
+
+def compile_graph(module: GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
+    """Inductor's `compile_fx_inner`.
+
+    - Strides of outputs are symbols where sizes are. Inductor reports numbers, those of the first
+      image, and the backward pass takes them for the strides of the saved tensors.
+    - Results have the strides that they have without a compiler. Inductor keeps the strides that it
+      finds in the graph, and those of torch_dnnl's operators may be others.
+    - Strides that are symbols can be sorted (https://github.com/pytorch/pytorch/issues/172204).
+    """
+    from torch._inductor import compile_fx, ir
+
+    context = TracingContext.try_get()
+    with _lock, ExitStack() as changes:
+
+        def change(of: Any, name: str, item: Any) -> None:
+            changes.enter_context(mock.patch.object(of, name, item))
+
+        if context is not None:
+            change(context, "fakify_first_call", True)
+        record = _recorder(compile_fx.record_original_output_strides, module)
+        change(compile_fx, "record_original_output_strides", record)
+        change(ir, "get_fill_order", _sorter(ir.get_fill_order))
+        return compile_fx.compile_fx_inner(module, example_inputs, **kwargs)
+
+
+def _recorder(plain: Callable[[Any], None], module: GraphModule) -> Callable[[Any], None]:
+    results: Any = module.graph.output_node().args[0]
+    results = results if isinstance(results, (list, tuple)) else [results]
+    tensors = [value(result) if hasattr(result, "meta") else None for result in results]
+    strides = [each.stride() if isinstance(each, Tensor) else None for each in tensors]
+
+    def record(of: GraphModule) -> None:
+        plain(of)
+        if of is module:
+            of.graph.output_node().meta["original_output_strides"] = strides
+
+    return record
+
+
+def _sorter(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def get_fill_order(strides: Sequence[Any], shape_env: Any = None) -> Any:
+        from torch._inductor.virtualized import V
+
+        return plain(strides, shape_env or V.graph.sizevars.shape_env)
+
+    return get_fill_order
