@@ -14,6 +14,7 @@ ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)
 def pytest_addoption(parser):
     parser.addoption("--problems", type=int, default=60, help="random problems for each kernel")
     parser.addoption("--seed", type=int, default=0, help="of random problems")
+    parser.addoption("--backend", default="torch_dnnl", help="of test_image_models.py")
 
 
 def pytest_collection_modifyitems(items):

@@ -1,0 +1,124 @@
+"""torch.compile(backend="torch_dnnl") over models of other libraries that take images.
+
+One compiled function meets images of three sizes, alone and two at a time, as torch makes them and
+as decoders do, and gives what the model itself gives. Of a library that is not installed there are
+no tests. `pytest tests/whole_models/test_image_models.py --backend inductor` does the same with a
+backend of torch, and tells what is no fault of torch_dnnl.
+"""
+
+from importlib.util import find_spec
+
+import models_of_diffusers
+import models_of_timm
+import models_of_transformers
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo import config
+from torch._inductor import config as inductor
+
+TABLES = (models_of_transformers, models_of_diffusers, models_of_timm)
+MODELS = {
+    name: model
+    for table in TABLES
+    for name, model in table.MODELS.items()
+    if find_spec(model.library)
+}
+__test__ = bool(MODELS)  # without a library, pytest would call tests without models skipped
+
+# The layout, the number of images, and their sizes in multiples of the model's.
+CALLS = [
+    ("planes", 1, (3, 5)),
+    ("planes", 1, (5, 7)),
+    ("planes", 2, (7, 5)),
+    ("decoded", 1, (3, 5)),
+    ("decoded", 1, (7, 5)),
+    ("decoded", 2, (5, 7)),
+]
+CPU = torch.profiler.ProfilerActivity.CPU  # where operators are called
+# Kernels of Inductor without vectors and optimization are compiled in half the time.
+OPTIONS = {"cpp.simdlen": 1, "aot_inductor.debug_compile": True, "fx_graph_cache": False}
+# Relative to the norm, as in test_models.py; of a gradient at least to a hundredth of the norm of
+# all of them, as some are zero but for rounding.
+BOUND, GRADIENT_BOUND = 1e-4, 1e-2
+
+
+def images(layout: str, batch: int, channels: int, rows: int, columns: int) -> Tensor:
+    """`decoded`: the channels of a pixel side by side. One image has a stride like no other."""
+    if layout == "planes":
+        return torch.rand(batch, channels, rows, columns)
+    if batch == 1:
+        return torch.rand(rows, columns, channels).permute(2, 0, 1)[None]
+    return torch.rand(batch, rows, columns, channels).permute(0, 3, 1, 2)
+
+
+def outcome(model, module, function, x, mode):
+    """The results by name; of training the gradients too, of parameters alone."""
+    module.zero_grad(set_to_none=True)
+    with torch.set_grad_enabled(mode == "training"):
+        results = model.run(function, x)
+    found = {f"result {i}": result.detach() for i, result in enumerate(results)}
+    if mode == "training":
+        # Of a sum of squares the gradient would vanish behind the last norm.
+        weights = [torch.arange(y.numel()).view(y.shape).cos() for y in results]
+        sum((y * w).mean() for y, w in zip(results, weights)).backward()
+        found |= {name: parameter.grad for name, parameter in module.named_parameters()}
+    return found
+
+
+def differences(actual, expected):
+    gradients = [x for name, x in expected.items() if "result" not in name and x is not None]
+    norm = torch.stack([x.norm() for x in gradients]).norm() if gradients else 0
+    for name, x in expected.items():
+        y = actual[name]
+        if x is None or y is None:
+            if x is not y:
+                yield f"{name}: expected {'no' if x is None else 'a'} gradient"
+            continue
+        if (x.shape, x.dtype) != (y.shape, y.dtype):
+            yield f"{name}: expected {x.shape} {x.dtype}, got {y.shape} {y.dtype}"
+            continue
+        is_result = name.startswith("result ")
+        least = 0 if is_result else norm / 100
+        error = ((y - x).norm() / max(x.norm(), least)).item()
+        if not error <= (BOUND if is_result else GRADIENT_BOUND):
+            yield f"{name}: off by {error:.2g} of its norm"
+
+
+def failures(model, mode, backend):
+    """What goes wrong in each of the calls of one compiled function, and who was called."""
+    module = model.make()
+    function = torch.compile(module, backend=backend)
+    found, called = [], set()
+    for layout, batch, size in CALLS:
+        rows, columns = (n * model.multiple for n in size)
+        x = images(layout, batch, model.channels, rows, columns)
+        expected = outcome(model, module, module, x, mode)
+        try:
+            wrong = list(differences(outcome(model, module, function, x, mode), expected))
+            if not called:
+                with torch.profiler.profile(activities=[CPU]) as profile:
+                    outcome(model, module, function, x, mode)
+                called = {event.key for event in profile.key_averages()}
+        except Exception as error:  # of the compiler, or of a kernel
+            wrong = [f"{type(error).__name__}: {error}"]
+        if wrong:
+            call = f"{layout} {batch}x{model.channels}x{rows}x{columns}"
+            found.append(f"{call}: {wrong[0]}" + (f" and {len(wrong) - 1} more" * (len(wrong) > 1)))
+    return found, called
+
+
+# Training is with the statistics of inference: those of a batch of one or two small images turn
+# errors of float32 into percents.
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["inference", "training"])
+@pytest.mark.parametrize("name", MODELS)
+def test_image_model(name, mode, request):
+    backend = request.config.getoption("backend")
+    torch._dynamo.reset()
+    # Past the limit of compilations the model itself would run.
+    with config.patch(fail_on_recompile_limit_hit=True), inductor.patch(OPTIONS):
+        found, called = failures(MODELS[name], mode, backend)
+    assert found == []
+    if backend == "torch_dnnl":
+        assert any(operator.startswith("torch_dnnl::") for operator in called)
