@@ -102,3 +102,62 @@ def test_package(cls, dynamic, tmp_path):
             assert len(results) == len(expected)
             for result, wanted in zip(results, expected, strict=True):
                 torch.testing.assert_close(result, wanted)
+
+
+class EveryLayout(nn.Module):
+    """Flattened results: another stride than that of a fake tensor gives other values."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = torch_dnnl.nn.Conv2d(3, 8, 3, padding=1)
+        self.gray = torch_dnnl.nn.Conv2d(1, 8, 3)
+        self.up = torch_dnnl.nn.ConvTranspose2d(8, 4, 2, stride=2)
+        self.register_buffer("codes", torch.randint(-99, 99, (4, 3, 3, 3)).to(torch.int8))
+
+    def forward(self, x):
+        layout = {"data_format": "NCX", "weights_format": "OIX"}
+        conv = self.conv(x)
+        pixel = x.mean((2, 3), keepdim=True)
+        codes = D.reorder(x, dtype=torch.uint8, dst_scale=0.05)
+        fused = D.convolution(
+            x,
+            self.conv.weight,
+            pads_begin=1,
+            pads_end=1,
+            activation="silu",
+            residual=conv,
+            **layout,
+        )
+        results = [
+            *(conv, fused, self.up(conv), self.gray(x[:, :1]), self.gray(x.mean(1, keepdim=True))),
+            *(D.interpolate(x, scale_factor=2), D.interpolate(pixel, (4, 5), mode="bilinear")),
+            *(D.resample(x, (7, 5), mode="cubic"), D.interpolate(conv[:1], (3, 4), mode="area")),
+            D.quantized_convolution(codes, self.codes, pads_begin=1, dtype=torch.float32, **layout),
+            *(D.reorder(conv, dtype=torch.bfloat16), D.fake_reorder(x, dtype=torch.int8)),
+        ]
+        return [result.flatten(2) * 2 for result in results]
+
+
+LAYOUTS = {
+    "planes": lambda n, h, w: torch.randn(n, 3, h, w),
+    "channels_last": lambda n, h, w: torch.randn(n, h, w, 3).permute(0, 3, 1, 2),
+    "decoded": lambda n, h, w: torch.randn(h, w, 3).permute(2, 0, 1)[None],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts(layout, tmp_path):
+    """Without the checks of strides, which would hide a wrong one."""
+    torch.manual_seed(0)
+    module, x = EveryLayout().eval(), LAYOUTS[layout](1, 12, 10)
+    sizes = ({2: Dim.AUTO, 3: Dim.AUTO},)
+    with torch.no_grad(), torch._inductor.config.patch(size_asserts=False):
+        program = export(module, (x,), dynamic_shapes=sizes)
+        path = torch._inductor.aoti_compile_and_package(
+            program, package_path=str(tmp_path / "model.pt2")
+        )
+        loaded = torch._inductor.aoti_load_package(path)
+        for size in ((12, 10), (9, 17)):
+            image = LAYOUTS[layout](1, *size)
+            for result, wanted in zip(loaded(image), module(image), strict=True):
+                torch.testing.assert_close(result, wanted)

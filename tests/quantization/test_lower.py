@@ -134,6 +134,26 @@ class Shuffled(nn.Module):
         return self.last(x.view(n, 2, c // 2, h * w).transpose(1, 2).reshape(n, c, h, w))
 
 
+@pytest.mark.parametrize("activation", [nn.ReLU6, nn.SiLU])
+@pytest.mark.parametrize("device, dtype", [("meta", torch.float32), ("cpu", torch.bfloat16)])
+def test_default_device_and_type(device, dtype, activation):
+    """torch's defaults are not those of the tensors that `lower` makes."""
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), activation(), nn.Conv2d(8, 8, 1))
+    reference = quantize(network, image("2d"), EveryConvolution())
+    expected = lower(reference)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device(device):
+            lowered = lower(reference)
+    finally:
+        torch.set_default_dtype(before)
+    assert lowered.code == expected.code
+    pairs = zip(lowered.buffers(), expected.buffers(), strict=True)
+    assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
+    assert torch.equal(lowered(image("2d")), expected(image("2d")))
+
+
 def test_images_become_channels_last():
     x = image("shuffled")
     reference = quantize(Shuffled(), x, EveryConvolution(torch.uint8))

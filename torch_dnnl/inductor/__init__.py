@@ -28,7 +28,8 @@ __all__ = ["backend"]
 
 
 class _Pass(CustomGraphPass):
-    """Passes over a graph. Inductor's cache of compiled graphs tells them by the files here."""
+    """Passes over a graph. Inductor's cache of compiled graphs tells them by the files here, and by
+    the library that says how results lie in memory."""
 
     def __init__(self, *passes: Callable[[Graph], None]) -> None:
         self._passes = passes
@@ -38,7 +39,8 @@ class _Pass(CustomGraphPass):
             run(graph)
 
     def uuid(self) -> bytes:
-        files = sorted(map(str, Path(__file__).parent.glob("*.py")))
+        folder = Path(__file__).parent
+        files = sorted(map(str, [*folder.glob("*.py"), *folder.parent.glob("_C*.so")]))
         return get_hash_for_files(tuple(files), torch_dnnl.__version__)
 
 

@@ -15,8 +15,6 @@ from torch import Tensor
 from torch._guards import TracingContext
 from torch.fx import GraphModule
 
-from torch_dnnl.inductor.graphs import value
-
 _lock = RLock()  # another thread would restore what this one has changed
 
 
@@ -48,13 +46,17 @@ def compile_graph(module: GraphModule, example_inputs: Sequence[Any], **kwargs: 
 def _recorder(plain: Callable[[Any], None], module: GraphModule) -> Callable[[Any], None]:
     results: Any = module.graph.output_node().args[0]
     results = results if isinstance(results, (list, tuple)) else [results]
-    tensors = [value(result) if hasattr(result, "meta") else None for result in results]
-    strides = [each.stride() if isinstance(each, Tensor) else None for each in tensors]
+    tensors = [getattr(result, "meta", {}).get("val") for result in results]
 
     def record(of: GraphModule) -> None:
         plain(of)
         if of is module:
-            of.graph.output_node().meta["original_output_strides"] = strides
+            meta = of.graph.output_node().meta
+            found = zip(tensors, meta["original_output_strides"], strict=True)
+            meta["original_output_strides"] = [
+                tensor.stride() if isinstance(tensor, Tensor) else strides
+                for tensor, strides in found
+            ]
 
     return record
 

@@ -36,6 +36,8 @@ def replace_interpolations(graph: Graph) -> None:
             continue
         is_joined = _is_joined(node) and not antialias
         is_wrong = mode == "nearest" and _ignores_factors(call.arguments, output.dim() - 2)
+        if not is_wrong and not _has_one_rule(output, mode):
+            continue
         if prefers_interpolation(input, output, mode, is_joined, is_wrong):
             node.target = _interpolate
     for target, n in _POOLS.items():
@@ -59,6 +61,16 @@ _JOINS = (torch.cat, torch.concat, torch.concatenate)
 def _is_joined(node: Node) -> bool:
     """Whether a result is used for nothing but to be concatenated with others."""
     return all(user.target in _JOINS for user in node.users)
+
+
+def _has_one_rule(output: Tensor, mode: str) -> bool:
+    """Whether the result is defined alike for all sizes that a graph is compiled for.
+
+    ATen has another kernel for small images, whose nearest pixels differ by rounding.
+    """
+    is_fixed = all(type(size) is int for size in output.shape)
+    is_rounded = mode == "nearest-exact" or (mode == "nearest" and output.dtype == torch.float64)
+    return is_fixed or not is_rounded
 
 
 def _ignores_factors(arguments: dict[str, Any], n: int) -> bool:
