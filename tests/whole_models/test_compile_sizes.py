@@ -131,7 +131,6 @@ NETWORKS = {
     ],
     "stem and depthwise": lambda: [
         *(nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1, groups=16), nn.GELU()),
-        nn.Conv2d(16, 8, 1),
     ],
     "5x5": lambda: [nn.Conv2d(3, 16, 5, padding=2), nn.BatchNorm2d(16), nn.SiLU()],
     "groups": lambda: [
@@ -164,3 +163,23 @@ def test_training(name, layout):
             inputs = [*(other if each is train else model).parameters(), *[image] * of_input]
             gradients.append([y, *torch.autograd.grad(y.square().mean(), inputs)])
         assert_close(*gradients)
+
+
+@pytest.mark.parametrize("layout", IMAGES)
+def test_strides_of_results(layout):
+    """A view that the model's own result allows is possible."""
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.SiLU(), nn.Conv2d(16, 16, 3)).eval()
+
+    def function(x):
+        resized = F.interpolate(x, scale_factor=2, mode="bilinear")
+        return [model(x), model[0](resized), resized, F.adaptive_avg_pool2d(x, 5)]
+
+    run = torch.compile(function, backend="torch_dnnl")
+    with torch.no_grad():
+        for size in SIZES[:2]:
+            x = IMAGES[layout](*size)
+            expected = function(x)
+            results = run(x)
+            assert_close(results, expected)
+            assert [y.stride() for y in results] == [y.stride() for y in expected]
