@@ -119,7 +119,8 @@ def _in_torchs_format(input: Tensor) -> Tensor:
     torch_dnnl does not ask, and would give a result that lies in another way.
     """
     is_asked = input.dim() >= 4 and holds(input.shape[0] == 1) and holds(input.stride(1) == 1)
-    return input.contiguous(memory_format=suggest_memory_format(input)) if is_asked else input
+    is_planar = is_asked and suggest_memory_format(input) == torch.contiguous_format
+    return input.contiguous() if is_planar else input
 
 
 def _average_pool(input: Tensor, output_size: Any) -> Tensor:

@@ -15,8 +15,8 @@ inline bool holds_or_false(const c10::SymBool& condition) {
   return TORCH_GUARD_OR_FALSE(condition);
 }
 
-// Whether a step is at least `extent`, the extent of the dimensions further in. Where unbacked
-// symbols leave that open, a step beyond the one further in is taken for it.
+// Whether a step reaches past `extent`, the memory of the dimensions further in. Where unbacked
+// symbols leave that open, a step larger than the next one inside is enough.
 inline bool
 is_beyond(const c10::SymInt& step, const c10::SymInt& extent, const c10::SymInt& inner_step) {
   const c10::SymBool condition = step.sym_ge(extent);
@@ -54,7 +54,7 @@ inline at::MemoryFormat memory_format(const at::Tensor& image) {
   const auto channels_last =
       rank == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d;
   const at::TensorImpl& impl = *image.unsafeGetTensorImpl();
-  // torch's answer, which it keeps for real tensors, is the same for most of them.
+  // For most real tensors torch has the same answer at hand.
   if (!impl.has_symbolic_sizes_strides()) {
     const auto format = image.suggest_memory_format();
     if (format == channels_last || image.size(0) != 1 || image.size(1) == 1)
