@@ -9,7 +9,6 @@ attributes are those of that convolution.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, get_args
 
 import torch
@@ -35,6 +34,7 @@ from torch_dnnl.functional._conv import (
 )
 from torch_dnnl.functional._errors import check_types, in_words_of_pads
 from torch_dnnl.functional._quick import quick
+from torch_dnnl.functional._transposed_sizes import plan, plan_of_numbers
 
 _quick_transpose = quick("convolution_transpose")
 _convolution_transpose = torch.ops.torch_dnnl.convolution_transpose.default
@@ -374,7 +374,7 @@ def _transpose(
             f"convolution_transpose: expected weights to be {n + 2}-D, got {weights.dim()}-D with "
             f"sizes {list(weights.shape)}"
         )
-    dst_size, ends, more = _plan(
+    dst_size, ends, more = plan(
         sizes, kernel, strides, dilations, begin, end, output_padding, is_same
     )
     nothing = [d for d, size in enumerate(dst_size) if _tracing.holds(size == 0)]
@@ -406,36 +406,6 @@ def _transpose(
     return dst  # type: ignore[no-any-return]
 
 
-def _plan(
-    sizes: Sequence[int],
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    begin: Sequence[int],
-    end: Sequence[int],
-    output_padding: Sequence[int],
-    is_same: bool,
-) -> tuple[list[int], list[int], list[int]]:
-    """The sizes of the result, the pads that give them, and the pixels that are added to src."""
-    dst_size, ends, more = [], [], []
-    for size, k, s, d, b, e, added in zip(
-        sizes, kernel, strides, dilations, begin, end, output_padding, strict=True
-    ):
-        covered = (k - 1) * d + 1
-        out = size * s + added if is_same else (size - 1) * s + covered - b - e + added
-        # The convolution of the result must give the sizes of src. With these pads it leaves out up
-        # to a stride; what is added beyond that is cut off less, and then belongs to pixels of 0.
-        beyond = added + (max(0, s - covered) if is_same else 0)
-        missing = 0
-        if beyond >= s:
-            missing = max(0, -((s - 1 + e - beyond) // s))
-            e = max(e + missing * s - beyond, 0)
-        dst_size.append(out)
-        ends.append(e)
-        more.append(missing)
-    return dst_size, ends, more
-
-
 def _conv_transpose_quickly(
     n: int,
     input: Tensor,
@@ -456,42 +426,20 @@ def _conv_transpose_quickly(
     ):
         return NotImplemented
     try:
-        plan = _plan_of_numbers(
+        planned = plan_of_numbers(
             n, input.shape, weight.shape, stride, padding, output_padding, dilation
         )
     except TypeError:  # such as a list, which is no key
         return NotImplemented
-    if plan is None:
+    if planned is None:
         return NotImplemented
-    ends, dst_size = plan
+    ends, dst_size = planned
     # fmt: off
     return _quick_transpose(
         input, weight, bias, stride, padding, ends, dilation, "none", groups, "NCX", "OIX", "auto",
         None, None, False, dst_size,
     )
     # fmt: on
-
-
-@lru_cache(maxsize=256)
-def _plan_of_numbers(
-    n: int, src: Sequence[int], weights: Sequence[int], *attributes: Any
-) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """The pads at the end and the sizes of the result, where torch takes the call as it is.
-
-    Keys do not tell 1.0 and True from 1; the caller does.
-    """
-    spread = [value if isinstance(value, tuple) else (value,) * n for value in attributes]
-    if any(len(value) != n or not all(type(i) is int for i in value) for value in spread):
-        return None
-    strides, pads, added, dilations = spread
-    if min(*strides, *dilations) < 1 or min(*pads, *added) < 0:
-        return None
-    if any(a >= s and a >= d for a, s, d in zip(added, strides, dilations, strict=True)):
-        return None
-    dst_size, ends, more = _plan(
-        src[2:], weights[2:], strides, dilations, pads, pads, added, is_same=False
-    )
-    return None if any(more) or 0 in dst_size else (tuple(ends), tuple(dst_size))
 
 
 def _check_transpose_types(function: str, **arguments: object) -> None:

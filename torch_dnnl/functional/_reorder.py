@@ -22,7 +22,7 @@ from torch_dnnl.formats import parse
 from torch_dnnl.functional._algorithm import reorder as reorder_choice
 from torch_dnnl.functional._errors import check_types, describe, in_words_of
 from torch_dnnl.functional._quick import quick
-from torch_dnnl.functional._tracing import holds, read_numbers
+from torch_dnnl.functional._tracing import holds, is_dense, read_numbers
 
 _quick_reorder = quick("reorder")
 _reorder = torch.ops.torch_dnnl.reorder.default
@@ -471,9 +471,9 @@ def _to_plain(
 
 def _layout_of(src: Tensor) -> str | None:
     """The tag of the layout that `torch.empty_like` gives a result; None: contiguous."""
-    if _is_contiguous(src):
-        return None
     order = list(reversed(range(src.dim())))  # the dimensions, innermost first
+    if is_dense(src, order):
+        return None
     for last in range(1, len(order)):
         place = last
         for other in reversed(range(last)):
@@ -487,12 +487,3 @@ def _layout_of(src: Tensor) -> str | None:
             elif holds(a < b):
                 break
     return "".join(string.ascii_lowercase[dim] for dim in reversed(order))
-
-
-def _is_contiguous(src: Tensor) -> bool:
-    expected: int = 1
-    for size, stride in zip(reversed(src.shape), reversed(src.stride()), strict=True):
-        if not (holds(size == 1) or holds(stride == expected)):
-            return False
-        expected *= size
-    return True

@@ -79,17 +79,6 @@ def _check_ints(sizes: Sequence[Any]) -> None:
             raise TypeError
 
 
-def _is_channels_last(input: Tensor) -> bool:
-    """is_contiguous(memory_format=...), which does not exist under vmap."""
-    order = (1, *range(input.dim() - 1, 1, -1), 0)
-    expected: int = 1
-    for d in order:
-        if input.shape[d] != 1 and input.stride(d) != expected:
-            return False
-        expected *= input.shape[d]
-    return True
-
-
 def _nearest_as_aten(
     input: Tensor, sizes: Sequence[int] | None, factors: Sequence[float], mode: str
 ) -> tuple[Sequence[float], _Attributes]:
@@ -107,7 +96,9 @@ def _nearest_as_aten(
     small = len(out) == 2 and _tracing.holds(out[0] + out[1] <= 128)
     if len(out) == 2 and not small and not _tracing.holds(out[0] + out[1] > 128):
         return factors, direct  # sizes that come from data: a program for every size, too
-    if not small and not (len(out) > 1 and input.shape[1] > 3 and _is_channels_last(input)):
+    channels_last = (1, *range(input.dim() - 1, 1, -1), 0)
+    is_last = len(out) > 1 and input.shape[1] > 3 and _tracing.is_dense(input, channels_last)
+    if not small and not is_last:
         return factors, attributes
     if factors and mode == "nearest":
         # This kernel ignores the factor of an axis that keeps or doubles its size.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -25,6 +25,19 @@ def holds(condition: bool) -> bool:
     from torch.fx.experimental.symbolic_shapes import guard_or_false
 
     return guard_or_false(condition)
+
+
+def is_dense(tensor: Tensor, order: Sequence[int]) -> bool:
+    """Whether a tensor is dense with its dimensions in this order, the innermost first.
+
+    `is_contiguous(memory_format=...)` does not exist under vmap.
+    """
+    expected: int = 1
+    for d in order:
+        if not (holds(tensor.shape[d] == 1) or holds(tensor.stride(d) == expected)):
+            return False
+        expected *= tensor.shape[d]
+    return True
 
 
 def read_numbers(*values: object) -> None:

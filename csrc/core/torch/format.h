@@ -26,8 +26,8 @@ is_beyond(const c10::SymInt& step, const c10::SymInt& extent, const c10::SymInt&
 
 // Whether channels lie innermost, then W, H, D and N: torch's rule for 4-D and 5-D tensors
 // (c10/core/MemoryFormat.h), except that the stride of a batch of one does not count. Compiled
-// graphs have any number there. An image of one channel and a batch of one keeps torch's rule,
-// which tells the formats apart by that stride.
+// graphs have any number there. For one channel or one pixel torch's rule holds: it tells the
+// formats apart by that stride.
 inline bool is_channels_last(c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides) {
   if (holds_or_false(strides[1].sym_eq(0)))
     return false;
@@ -35,12 +35,15 @@ inline bool is_channels_last(c10::SymIntArrayRef sizes, c10::SymIntArrayRef stri
     if (holds_or_false(size.sym_eq(0)))
       return false;
   c10::SymInt step = strides[1], extent = step * sizes[1];
+  bool is_pixel = true;
   for (size_t d = sizes.size() - 1; d >= 2; d--) {
     if (!is_beyond(strides[d], extent, step))
       return false;
     step = strides[d], extent = step * sizes[d];
+    is_pixel &= holds_or_false(sizes[d].sym_eq(1));
   }
-  if (holds_or_false(sizes[0].sym_eq(1)) && !holds_or_false(sizes[1].sym_eq(1)))
+  const bool is_ambiguous = is_pixel || holds_or_false(sizes[1].sym_eq(1));
+  if (holds_or_false(sizes[0].sym_eq(1)) && !is_ambiguous)
     return true;
   return is_beyond(strides[0], extent, step) && !holds_or_false(extent.sym_eq(strides[1]));
 }
