@@ -251,6 +251,17 @@ def test_transposed_convolution_of_no_pixels(n, batch):
         assert theirs.shape == result.shape
 
 
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_attributes_that_are_tensors(n):
+    """As torch has it, of no dimension, one for all axes or one for each."""
+    x, w = torch.randn(2, 3, *(6,) * n), torch.randn(3, 3, *(2,) * n)
+    for name in (f"conv{n}d", f"conv_transpose{n}d"):
+        for value in (torch.tensor(2), [torch.tensor(2)] * n):
+            for attribute in ("stride", "padding", "dilation"):
+                results = [getattr(of, name)(x, w, **{attribute: value}) for of in (D, F)]
+                torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
+
+
 def test_transposed_convolution_of_no_pixels_and_its_residual():
     src, weights = torch.randn(2, 2, 2, 3), torch.randn(5, 5, 1, 3)
     residual = torch.randn(2, 0, 0, 1, requires_grad=True)

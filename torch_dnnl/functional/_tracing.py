@@ -20,8 +20,8 @@ is_tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defin
 
 def holds(condition: bool) -> bool:
     """Whether a condition on sizes holds; False where it depends on sizes that come from data."""
-    if not is_dynamo_compiling() and isinstance(condition, bool):
-        return condition
+    if not is_dynamo_compiling() and not isinstance(condition, torch.SymBool):
+        return bool(condition)  # a size may be a tensor of one element
     from torch.fx.experimental.symbolic_shapes import guard_or_false
 
     return guard_or_false(condition)
