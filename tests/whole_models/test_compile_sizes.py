@@ -165,6 +165,21 @@ def test_training(name, layout):
         assert_close(*gradients)
 
 
+def test_sums_with_sizes():
+    """A size that is a symbol is no residual."""
+    torch._dynamo.reset()
+    conv = nn.Conv2d(3, 16, 3, padding=1)
+
+    def function(x):
+        return (conv(x) + x.shape[2]).relu() * x.shape[3] + conv(x)
+
+    run = torch.compile(function, backend="torch_dnnl", dynamic=True)
+    with torch.no_grad():
+        for size in ((2, 8, 9), (2, 11, 10)):
+            x = planar(*size)
+            torch.testing.assert_close(run(x), function(x), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("layout", IMAGES)
 def test_strides_of_results(layout):
     """A view that the model's own result allows is possible."""

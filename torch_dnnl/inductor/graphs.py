@@ -93,10 +93,12 @@ def is_floating(*tensors: Tensor | None) -> bool:
     }
 
 
-def are_alike(a: Tensor, b: Tensor) -> bool:
-    """Whether types and sizes are the same; of symbolic sizes, whether that is known already."""
+def are_alike(a: Any, b: Any) -> bool:
+    """Whether both are tensors of the same type and sizes; symbolic sizes have to be known so."""
     return (
-        a.dtype == b.dtype
+        isinstance(a, Tensor)
+        and isinstance(b, Tensor)
+        and a.dtype == b.dtype
         and a.dim() == b.dim()
         and all(statically_known_true(m == n) for m, n in zip(a.shape, b.shape, strict=True))
     )
