@@ -20,8 +20,8 @@ __all__ = ["convert", "revert"]
 
 _M = TypeVar("_M", bound=torch.nn.Module)
 
-# What a copy shares with the model. torch's copies of TorchScript's modules have other parameters,
-# and its functions have no copies. A copy of a proxy would be one of what the proxy stands for.
+# A copy of a model shares these objects with the model. torch copies a TorchScript module with new
+# parameters, and cannot copy a TorchScript function. To copy a weak proxy copies its target.
 _SHARED: Any = (torch.Tensor, torch.jit.ScriptModule, torch.jit.ScriptFunction, *weakref.ProxyTypes)
 _ATOMIC = (type, types.FunctionType, types.ModuleType)  # `copy.deepcopy` does not look into these
 

@@ -137,7 +137,7 @@ class Shuffled(nn.Module):
 @pytest.mark.parametrize("activation", [nn.ReLU6, nn.SiLU])
 @pytest.mark.parametrize("device, dtype", [("meta", torch.float32), ("cpu", torch.bfloat16)])
 def test_default_device_and_type(device, dtype, activation):
-    """torch's defaults are not those of the tensors that `lower` makes."""
+    """`lower` names the type and the device of every tensor that it makes."""
     network = nn.Sequential(nn.Conv2d(3, 8, 3), activation(), nn.Conv2d(8, 8, 1))
     reference = quantize(network, image("2d"), EveryConvolution())
     expected = lower(reference)

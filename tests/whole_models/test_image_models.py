@@ -1,9 +1,9 @@
 """torch.compile(backend="torch_dnnl") over models of other libraries that take images.
 
-One compiled function meets images of three sizes, alone and two at a time, as torch makes them and
-as decoders do, and gives what the model itself gives. Of a library that is not installed there are
-no tests. `pytest tests/whole_models/test_image_models.py --backend inductor` does the same with a
-backend of torch, and tells what is no fault of torch_dnnl.
+One compiled function takes images of three sizes, alone and two at a time, as torch makes them and
+as decoders do. Its results are those of the model. A library that is not installed has no tests.
+`pytest tests/whole_models/test_image_models.py --backend inductor` does the same with torch's own
+backend: what fails there too is no fault of torch_dnnl.
 """
 
 from importlib.util import find_spec
@@ -35,11 +35,11 @@ CALLS = [
     ("decoded", 1, (7, 5)),
     ("decoded", 2, (5, 7)),
 ]
-CPU = torch.profiler.ProfilerActivity.CPU  # where operators are called
+CPU = torch.profiler.ProfilerActivity.CPU  # operators are called on the CPU
 # Kernels of Inductor without vectors and optimization are compiled in half the time.
 OPTIONS = {"cpp.simdlen": 1, "aot_inductor.debug_compile": True, "fx_graph_cache": False}
-# Relative to the norm, as in test_models.py; of a gradient at least to a hundredth of the norm of
-# all of them, as some are zero but for rounding.
+# Bounds are relative to the norm, as in test_models.py. Some gradients are zero except for rounding.
+# Their errors are relative to a hundredth of the norm of all gradients.
 BOUND, GRADIENT_BOUND = 1e-4, 1e-2
 
 
@@ -59,7 +59,7 @@ def outcome(model, module, function, x, mode):
         results = model.run(function, x)
     found = {f"result {i}": result.detach() for i, result in enumerate(results)}
     if mode == "training":
-        # Of a sum of squares the gradient would vanish behind the last norm.
+        # The gradient of a sum of squares would vanish behind the last norm.
         weights = [torch.arange(y.numel()).view(y.shape).cos() for y in results]
         sum((y * w).mean() for y, w in zip(results, weights)).backward()
         found |= {name: parameter.grad for name, parameter in module.named_parameters()}
@@ -108,8 +108,8 @@ def failures(model, mode, backend):
     return found, called
 
 
-# Training is with the statistics of inference: those of a batch of one or two small images turn
-# errors of float32 into percents.
+# Training uses the stored statistics of norms. The statistics of one or two small images would turn
+# float32 errors into percents.
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["inference", "training"])
 @pytest.mark.parametrize("name", MODELS)

@@ -24,8 +24,8 @@ def plan(
     ):
         covered = (k - 1) * d + 1
         out = size * s + added if is_same else (size - 1) * s + covered - b - e + added
-        # The convolution of the result must give the sizes of src. With these pads it leaves out up
-        # to a stride; what is added beyond that is cut off less, and then belongs to pixels of 0.
+        # The convolution of the result must give the sizes of src. It ignores less than a stride of
+        # pixels at the end. Output padding beyond a stride reduces the pad, then adds pixels of 0.
         beyond = added + (max(0, s - covered) if is_same else 0)
         missing = 0
         if beyond >= s:

@@ -21,11 +21,11 @@ _lock = RLock()  # another thread would restore what this one has changed
 def compile_graph(module: GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
     """Inductor's `compile_fx_inner`.
 
-    - Strides of outputs are symbols where sizes are. Inductor reports numbers, those of the first
-      image, and the backward pass takes them for the strides of the saved tensors.
-    - Results have the strides that they have without a compiler. Inductor keeps the strides that it
-      finds in the graph, and those of torch_dnnl's operators may be others.
-    - Strides that are symbols can be sorted (https://github.com/pytorch/pytorch/issues/172204).
+    - Output strides stay symbols if sizes are symbols. By default Inductor reports the strides of
+      the first image as numbers, and the backward graph takes these for saved tensors of any image.
+    - Results have the strides of eager mode. By default Inductor keeps the strides of the last
+      operator, and an operator of torch_dnnl may choose other strides than torch's.
+    - Symbolic strides can be sorted (https://github.com/pytorch/pytorch/issues/172204).
     """
     from torch._inductor import compile_fx, ir
 
