@@ -38,7 +38,7 @@ CALLS = [
 CPU = torch.profiler.ProfilerActivity.CPU  # operators are called on the CPU
 # Kernels of Inductor without vectors and optimization are compiled in half the time.
 OPTIONS = {"cpp.simdlen": 1, "aot_inductor.debug_compile": True, "fx_graph_cache": False}
-# Bounds are relative to the norm, as in test_models.py. Some gradients are zero except for rounding.
+# Relative to the norm, as in test_models.py. Some gradients are zero except for rounding.
 # Their errors are relative to a hundredth of the norm of all gradients.
 BOUND, GRADIENT_BOUND = 1e-4, 1e-2
 
