@@ -45,7 +45,7 @@ EFFICIENTNET = {
     "strides": (1, 2, 2),
     "num_block_repeats": (1, 1, 2),
     "expand_ratios": (1, 4, 3),
-    "hidden_dim": 64,
+    "hidden_dim": 1280,
 }
 DETR = {
     "d_model": 32,
