@@ -36,17 +36,6 @@ BEIT = VIT | {"image_size": 32, "intermediate_size": 48, "use_relative_position_
 DPT = {"neck_hidden_sizes": (16, 16, 24, 32), "fusion_hidden_size": 16}
 SWIN = {"embed_dim": 16, "depths": (1, 2), "num_heads": (2, 4), "window_size": 4}
 RESNET = PYRAMID | {"embedding_size": 16}
-EFFICIENTNET = {
-    "width_coefficient": 1.0,
-    "depth_coefficient": 1.0,
-    "kernel_sizes": (3, 5, 3),
-    "in_channels": (32, 16, 24),
-    "out_channels": (16, 24, 32),
-    "strides": (1, 2, 2),
-    "num_block_repeats": (1, 1, 2),
-    "expand_ratios": (1, 4, 3),
-    "hidden_dim": 1280,
-}
 DETR = {
     "d_model": 32,
     "num_queries": 5,
@@ -92,7 +81,7 @@ MODELS = {
         out_indices=[1, 2, 3, 4],
         **BEIT,
     ),
-    "efficientnet": classifier("EfficientNet", **EFFICIENTNET),
+    # Not EfficientNet: Inductor's gradient of its pool, which is larger than the image, is wrong.
     "resnet": classifier("ResNet", **RESNET),
     "regnet": classifier("RegNet", embedding_size=16, groups_width=8, **PYRAMID),
     "poolformer": classifier("PoolFormer", **BLOCKS),
