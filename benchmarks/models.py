@@ -3,13 +3,14 @@
     pip install torchvision transformers diffusers
     python benchmarks/models.py --ways convert --dtype bfloat16
     python benchmarks/models.py --match resnet --layouts nchw --modes training --csv models.csv
-    python benchmarks/models.py --device cuda --batch 32 --ways accelerate,convert,fuse
+    python benchmarks/models.py --modes inference --ways convert,optimize
+    python benchmarks/models.py --device cuda --batch 32 --ways accelerate,convert
 
 The ways: `eager` is the model itself, `accelerate` calls it within `torch_dnnl.accelerate()`,
-`convert` and `fuse` are what `torch_dnnl.convert` returns, the latter with `fuse=True` and for
-inference alone. `inductor` is compiled by torch, for inference with its weights frozen, and
-`compiled` is the same with `backend="torch_dnnl"`. Its peer is `inductor`, that of the
-other ways is `eager`; peers are always timed.
+`convert` is converted by `torch_dnnl.convert`. `optimize` is what `torch_dnnl.optimize` returns,
+for inference alone. `inductor` is compiled by torch, for inference with its weights frozen, and
+`compiled` is the same with `backend="torch_dnnl"`. Its peer is `inductor`, that of the other ways
+is `eager`; peers are always timed.
 
 Each model is timed in a process of its own. The models have random weights; one whose library is
 not installed is left out, and named. A row has the median milliseconds of a call, all ways in turn
@@ -44,19 +45,24 @@ import torch_dnnl
 
 @dataclass
 class Way:
-    prepare: Callable[[nn.Module], Callable[..., object]]
+    prepare: Callable[["Run"], Callable[..., object]]
     peer: str = "eager"
     modes: tuple[str, ...] = ("inference", "training")
     within: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
 
 
 WAYS = {
-    "eager": Way(lambda module: module),
-    "accelerate": Way(lambda module: module, within=torch_dnnl.accelerate),
-    "convert": Way(torch_dnnl.convert),
-    "fuse": Way(lambda module: torch_dnnl.convert(module, fuse=True), modes=("inference",)),
-    "inductor": Way(torch.compile, "inductor"),
-    "compiled": Way(lambda module: torch.compile(module, backend="torch_dnnl"), "inductor"),
+    "eager": Way(lambda run: run.module),
+    "accelerate": Way(lambda run: run.module, within=torch_dnnl.accelerate),
+    "convert": Way(lambda run: torch_dnnl.convert(run.module, inplace=True)),
+    "optimize": Way(
+        lambda run: torch_dnnl.optimize(
+            run.module, (run.x,), example_kwargs=dict(run.model.arguments)
+        ),
+        modes=("inference",),
+    ),
+    "inductor": Way(lambda run: torch.compile(run.module), "inductor"),
+    "compiled": Way(lambda run: torch.compile(run.module, backend="torch_dnnl"), "inductor"),
 }
 
 
@@ -80,7 +86,7 @@ class Run:
         self.model, self.x, self.mode, self.way = model, x, mode, way
         self.module = set_mode(copy.deepcopy(exact).to(x), mode)
         self.module = in_layout(self.module, self.layout)
-        self.prepared = way.prepare(self.module)
+        self.prepared = way.prepare(self)
         self.parameters = list(self.module.parameters())
         self.optimizer = torch.optim.SGD(self.parameters, lr=1e-6)
 

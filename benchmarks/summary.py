@@ -64,7 +64,7 @@ def table() -> str:
 WAYS = {
     "accelerate": "accelerate()",
     "convert": "convert()",
-    "fuse": "convert(fuse=True)",
+    "optimize": "optimize()",
     "compiled": "compiled, beside Inductor",
 }
 
@@ -80,17 +80,26 @@ def models(mode: str) -> dict[str, dict[str, float]]:
     return found
 
 
+def measured_ways() -> dict[str, str]:
+    """The ways of which there are results, and their labels."""
+    found = {
+        way for mode in ("inference", "training") for row in models(mode).values() for way in row
+    }
+    return {way: label for way, label in WAYS.items() if way in found}
+
+
 def models_table() -> str:
     """Inference and, behind it, a training step."""
-    lines = [f"| | {' | '.join(WAYS.values())} |", "|---" * (1 + len(WAYS)) + "|"]
+    ways = measured_ways()
+    lines = [f"| | {' | '.join(ways.values())} |", "|---" * (1 + len(ways)) + "|"]
     inference, training = models("inference"), models("training")
     for name in inference:
-        of_both = [(inference[name].get(way), training.get(name, {}).get(way)) for way in WAYS]
+        of_both = [(inference[name].get(way), training.get(name, {}).get(way)) for way in ways]
         cells = [", ".join(f"{r:.2f}" for r in pair if r is not None) for pair in of_both]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     for label, worst in (("geometric mean", False), ("worst", True)):
         cells = []
-        for way in WAYS:
+        for way in ways:
             columns = [
                 [of_model[way] for of_model in of_mode.values() if way in of_model]
                 for of_mode in (inference, training)
@@ -116,14 +125,15 @@ def draw_models(path: Path) -> None:
     figure, axes = plt.subplots(
         len(modes), figsize=size, layout="constrained", sharex=True, squeeze=False
     )
-    names = list(models("inference"))
+    names, ways = list(models("inference")), measured_ways()
+    width = 0.75 / len(ways)
     for mode, axis in zip(modes, axes[:, 0], strict=True):
         found = models(mode)
-        for i, (way, label) in enumerate(WAYS.items()):
+        for i, (way, label) in enumerate(ways.items()):
             places = [x for x, name in enumerate(names) if way in found.get(name, {})]
             heights = [found[names[x]][way] - 1 for x in places]
-            shifted = [x + 0.2 * i - 0.3 for x in places]
-            axis.bar(shifted, heights, width=0.2, bottom=1, label=label if places else None)
+            shifted = [x + width * (i - (len(ways) - 1) / 2) for x in places]
+            axis.bar(shifted, heights, width=width, bottom=1, label=label if places else None)
         axis.axhline(1, color="black", linewidth=0.8)
         axis.set(title=f"{mode}: torch's time / ours", yscale="log")
         ticks = [0.8, 1, 1.25, 1.5, 2, 3]

@@ -9,7 +9,7 @@ import os
 import warnings
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -83,7 +83,7 @@ def _load_libraries() -> None:
 
 _load_libraries()
 
-from torch_dnnl import _after_import, _flops, formats, functional, nn, quantization  # noqa: E402, F401
+from torch_dnnl import _after_import, _flops, formats, functional, nn  # noqa: E402, F401
 from torch_dnnl._accelerate import accelerate  # noqa: E402
 from torch_dnnl.convert import convert, revert  # noqa: E402
 from torch_dnnl.functional import _algorithm  # noqa: E402
@@ -92,6 +92,22 @@ from torch_dnnl.functional._algorithm import (  # noqa: E402
     reorder_algorithm,
     resample_algorithm,
 )
+
+if TYPE_CHECKING:
+    from torch_dnnl import quantization
+    from torch_dnnl.graph.optimize import optimize
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what takes long to import when it is asked for: the rooms that read graphs."""
+    if name == "optimize":
+        item: Any = import_module("torch_dnnl.graph.optimize").optimize
+    elif name in ("inductor", "onnx", "quantization"):
+        item = import_module(f"torch_dnnl.{name}")
+    else:
+        raise AttributeError(f"module 'torch_dnnl' has no attribute {name!r}")
+    globals()[name] = item
+    return item
 
 
 def _register_distributed() -> None:
@@ -154,6 +170,7 @@ __all__ = [
     "formats",
     "functional",
     "nn",
+    "optimize",
     "quantization",
     "reorder_algorithm",
     "resample_algorithm",

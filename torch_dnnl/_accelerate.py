@@ -1,20 +1,20 @@
-"""`accelerate`: torch's convolutions and resizes run ours within a context, in any code.
+"""`accelerate`: a context in which torch's convolutions and resizes run torch_dnnl's, in any code.
 
 A TorchFunctionMode sees every call of torch's functions, however the caller got hold of them, and
-torch.compile traces it. Calls that we have an operator for go to ours, all others pass.
+torch.compile traces it. The mode replaces the calls for which torch_dnnl has an operator.
 """
 
 from __future__ import annotations
 
 import inspect
-import types
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.autograd import _make_grads, _tensor_or_tensors_to_tuple
 from torch.overrides import TorchFunctionMode
 from torch.utils._contextlib import context_decorator
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -155,25 +155,63 @@ _REPLACEMENTS: dict[Callable[..., Any], _Replacement] = {
     torch.nn.functional.interpolate: _interpolate,
 }
 
-# What a mode calls runs without the mode. The backward pass may run anything, such as a checkpoint
-# that computes its forward pass again, so it has to run within the mode.
-_WITHIN = frozenset({Tensor.backward, torch.autograd.backward, torch.autograd.grad})
+# A mode is off while it handles a call. The backward pass may compute a checkpoint's forward pass
+# again, so it has to run within the mode. There, torch's own functions would ask the mode again.
+# What follows is what these functions do after they have asked.
 
 
-def _has_subclass(tensors: Sequence[object]) -> bool:
-    return not _PLAIN.issuperset(map(type, tensors))
+def _run_engine(
+    outputs: Sequence[Any],
+    gradients: Any,
+    retain_graph: bool | None,
+    create_graph: bool,
+    inputs: Sequence[Any],
+    **options: bool,
+) -> tuple[Tensor, ...]:
+    gradients = _tensor_or_tensors_to_tuple(gradients, len(outputs))
+    gradients = _make_grads(outputs, gradients, is_grads_batched=False)
+    retain_graph = create_graph if retain_graph is None else retain_graph
+    run = torch.autograd.graph._engine_run_backward
+    return run(outputs, gradients, retain_graph, create_graph, inputs, **options)
 
 
-def _unasked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function of torch, which asks for subclasses of Tensor but not for modes."""
-    namespace = {
-        **function.__globals__,
-        "has_torch_function": _has_subclass,
-        "has_torch_function_unary": lambda tensor: _has_subclass((tensor,)),
-    }
-    copy = types.FunctionType(function.__code__, namespace, None, function.__defaults__)
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
+def _backward(
+    tensors: Sequence[Any],
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Sequence[Any] | None = None,
+) -> None:
+    args = (tensors, grad_tensors, retain_graph, create_graph, inputs or ())
+    _run_engine(*args, allow_unreachable=True, accumulate_grad=True)
+
+
+def _grad(
+    outputs: Sequence[Any],
+    inputs: Sequence[Any],
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool | None = None,
+    **_: object,
+) -> tuple[Tensor, ...]:
+    args = (outputs, grad_outputs, retain_graph, create_graph, inputs)
+    return _run_engine(*args, allow_unreachable=bool(allow_unused), accumulate_grad=False)
+
+
+_BACKWARD: dict[Callable[..., Any], Callable[..., Any]] = {
+    Tensor.backward: lambda tensor, gradient=None, **options: torch.autograd.backward(
+        tensor, gradient, **options
+    ),
+    torch.autograd.backward: _backward,
+    torch.autograd.grad: _grad,
+}
+
+
+def _needs_more(options: dict[str, Any]) -> bool:
+    """Whether `torch.autograd.grad` does more than to run the engine."""
+    names = ("is_grads_batched", "materialize_grads")
+    return any(options.get(name) for name in names) or not options.get("only_inputs", True)
 
 
 # What our functions raise. Others come from hooks of autograd, and may be signals to their owner.
@@ -189,47 +227,8 @@ def _is_refusal(error: BaseException) -> bool:
     return module.partition(".")[0] in ("torch", "torch_dnnl")
 
 
-class accelerate(TorchFunctionMode):
-    """A context in which torch's convolutions and resizes run ours. Also a decorator.
-
-    Within the context, calls of `torch.nn.functional.interpolate`, `upsample`, `conv1d` to
-    `conv3d`, `conv_transpose1d` to `conv_transpose3d` and torch's functions of the same names
-    compute what `torch_dnnl.functional` computes for the same arguments. It does not matter who
-    calls: a layer of `torch.nn`, a function that was imported before, a model that torch.compile
-    traces. Autograd, forward mode, torch.func, vmap, autocast, torch.compile and torch.export work
-    as they do without the context, and so does the backward pass outside the context. A checkpoint
-    computes its forward pass again by torch's functions there, and by torch_dnnl's within. A
-    selective checkpoint runs torch's functions, whose operators its policy names.
-
-    Calls that ours does not take run torch's function, with its results and its errors: complex,
-    integer, sparse, quantized and nested tensors, subclasses of Tensor, devices other than CPU and
-    CUDA, bad calls.
-
-    The context holds in this thread, as `torch.no_grad` does, and in the threads of the backward
-    passes that begin in it. A thread that is started within the context begins without it, so
-    decorate the function that runs there. Contexts may be nested. A decorated generator runs
-    within the context and what is between its steps without it. An `async` function cannot be
-    decorated: other tasks would run in its context.
-
-    It costs every call of torch's functions and methods on tensors a call of a Python function,
-    also of those that are not replaced: about a microsecond, or four for functions that are written
-    in Python, such as `torch.nn.functional.batch_norm`. `torch_dnnl.convert` and compiled graphs do
-    not have that cost. TorchScript's programs and C++ do not ask and run torch's own.
-
-    Raises:
-        TypeError: what is decorated is an `async` function.
-        RuntimeError: what is decorated is a class.
-
-    Example:
-        >>> layer = torch.nn.Conv2d(3, 8, 3)
-        >>> with accelerate():
-        ...     y = layer(torch.rand(1, 3, 9, 9))
-        >>> @accelerate()
-        ... def double(x):
-        ...     return torch.nn.functional.interpolate(x, scale_factor=2, mode="bilinear")
-
-    Definition: `torch.nn.functional`, for every call.
-    """
+class _Accelerate(TorchFunctionMode):
+    """What `accelerate()` returns."""
 
     def __torch_function__(
         self,
@@ -249,17 +248,91 @@ class accelerate(TorchFunctionMode):
                     raise
                 result = None
             return func(*args, **kwargs) if result is None else result
-        if func in _WITHIN and _PLAIN.issuperset(types) and not torch.compiler.is_compiling():
-            with self:
-                return _unasked(func)(*args, **kwargs)
-        return func(*args, **kwargs)
+        backward = _BACKWARD.get(func)
+        if backward is None or torch.compiler.is_compiling() or _needs_more(kwargs):
+            return func(*args, **kwargs)
+        if not _PLAIN.issuperset(types):
+            return func(*args, **kwargs)
+        with self:
+            return backward(*args, **kwargs)
 
-    def __call__(self, function: _Function) -> _Function:
+    def __call__(self, function: _Function, /) -> _Function:
         """`function`, each call of which is a context."""
-        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(
-                "accelerate: expected function to be no async function, in whose context other "
-                f"tasks would run, got {function}"
-            )
+        _check_function(function)
         decorate: Callable[..., _Function] = context_decorator
         return decorate(lambda: self, function)
+
+
+def _check_function(function: object) -> None:
+    got = None
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        got = f"the async function {function}, in whose context other tasks would run"
+    elif inspect.isclass(function):
+        got = f"the class {function.__qualname__}"
+    elif not callable(function):
+        got = type(function).__name__
+    if got is not None:
+        raise TypeError(f"accelerate: expected function to be a function, got {got}")
+
+
+_NONE: Any = object()
+
+
+@overload
+def accelerate() -> _Accelerate: ...
+
+
+@overload
+def accelerate(function: _Function, /) -> _Function: ...
+
+
+def accelerate(function: Any = _NONE, /) -> Any:
+    """A context in which torch's convolutions and resizes run torch_dnnl's. Also a decorator.
+
+    Within the context, calls of `torch.nn.functional.interpolate`, `upsample`, `conv1d` to
+    `conv3d`, `conv_transpose1d` to `conv_transpose3d` and torch's functions of the same names
+    compute what `torch_dnnl.functional` computes for the same arguments. It does not matter who
+    calls: a layer of `torch.nn`, a function that was imported before, a model that torch.compile
+    traces. Autograd, forward mode, torch.func, vmap, autocast, torch.compile and torch.export work
+    as they do without the context, and so does the backward pass outside the context. A checkpoint
+    computes its forward pass again by torch's functions there, and by torch_dnnl's within (by
+    torch's in `torch.autograd.grad` with `is_grads_batched` or `materialize_grads`). A selective
+    checkpoint runs torch's functions, whose operators its policy names.
+
+    Calls that torch_dnnl does not take run torch's function, with its results and its errors:
+    complex, integer, sparse, quantized and nested tensors, subclasses of Tensor, devices other than
+    CPU and CUDA, bad calls.
+
+    The context holds in this thread, as `torch.no_grad` does, and in the threads of the backward
+    passes that begin in it. A thread that is started within the context begins without it, so
+    decorate the function that runs there. Contexts may be nested. A decorated generator runs
+    within the context and what is between its steps without it. An `async` function cannot be
+    decorated: other tasks would run in its context.
+
+    It costs every call of torch's functions and methods on tensors a call of a Python function,
+    also of those that are not replaced: about a microsecond, or four for functions that are written
+    in Python, such as `torch.nn.functional.batch_norm`. `torch_dnnl.convert` and compiled graphs do
+    not have that cost. TorchScript's programs and C++ do not ask and run torch's own.
+
+    Args:
+        function: what is decorated, without brackets. `accelerate()`, with brackets, is the context
+            and decorates as well.
+
+    Returns:
+        The context, or the decorated function.
+
+    Raises:
+        TypeError: `function` is an `async` function, a class, or cannot be called.
+
+    Example:
+        >>> layer = torch.nn.Conv2d(3, 8, 3)
+        >>> with accelerate():
+        ...     y = layer(torch.rand(1, 3, 9, 9))
+        >>> @accelerate
+        ... def double(x):
+        ...     return torch.nn.functional.interpolate(x, scale_factor=2, mode="bilinear")
+
+    Definition: `torch.nn.functional`, for every call.
+    """
+    context = _Accelerate()
+    return context if function is _NONE else context(function)

@@ -1,124 +1,97 @@
-"""`convert`: a model of torch's layers with ours in their places. `revert`: the way back."""
+"""`convert`: a model with torch_dnnl's layers in place of torch's. `revert`: the way back.
+
+A layer changes by its class, so its parameters, buffers and hooks stay where they are. A layer of
+torch gets torch_dnnl's class. A layer of a subclass gets a subclass of both.
+"""
 
 from __future__ import annotations
 
 import copy
 import copyreg
-import gc
-import types
+import typing
 import weakref
-from typing import Any, TypeVar
+from abc import ABCMeta
+from typing import Any, TypeVar, cast
 
 import torch
-from torch.fx import GraphModule
+from torch import Tensor
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
-from torch_dnnl import _classes, fusion
+from torch_dnnl import functional, nn
 
 __all__ = ["convert", "revert"]
 
 _M = TypeVar("_M", bound=torch.nn.Module)
+_Class = type[torch.nn.Module]
 
-# A copy of a model shares these objects with the model. torch copies a TorchScript module with new
-# parameters, and cannot copy a TorchScript function. To copy a weak proxy copies its target.
-_SHARED: Any = (torch.Tensor, torch.jit.ScriptModule, torch.jit.ScriptFunction, *weakref.ProxyTypes)
-_ATOMIC = (type, types.FunctionType, types.ModuleType)  # `copy.deepcopy` does not look into these
+_REPLACEMENTS: dict[_Class, _Class] = {
+    torch.nn.Conv1d: nn.Conv1d,
+    torch.nn.Conv2d: nn.Conv2d,
+    torch.nn.Conv3d: nn.Conv3d,
+    torch.nn.ConvTranspose1d: nn.ConvTranspose1d,
+    torch.nn.ConvTranspose2d: nn.ConvTranspose2d,
+    torch.nn.ConvTranspose3d: nn.ConvTranspose3d,
+    torch.nn.Upsample: nn.Upsample,
+}
+_ORIGINALS = {ours: theirs for theirs, ours in _REPLACEMENTS.items()}
+_SAME = "timm.layers.conv2d_same.Conv2dSame"  # its padding is TensorFlow's
 
 
-def convert(module: _M, inplace: bool = False, verbose: bool = False, fuse: bool = False) -> _M:
-    """Replaces torch's convolution and upsampling layers in a model by ours.
+def convert(module: _M, inplace: bool = False, verbose: bool = False) -> _M:
+    """Replaces torch's convolution and upsampling layers in a model by torch_dnnl's.
 
     The layers are `torch.nn.Conv1d`, `Conv2d`, `Conv3d`, `ConvTranspose1d`, `ConvTranspose2d`,
     `ConvTranspose3d`, `Upsample`, `UpsamplingNearest2d` and `UpsamplingBilinear2d`, anywhere in the
-    model or as the model itself, and layers of subclasses that inherit torch's `forward` and
-    `_conv_forward`; these stay instances of their class. timm's `Conv2dSame` is one of them, and
-    parametrized layers are. The new layers have the parameters, buffers and hooks of the old
-    layers. So `state_dict` stays the same, and an optimizer that was made before the conversion
-    goes on working. These modules stay as they are: subclasses with a forward of their own
-    (quantization-aware, ...), layers whose `forward` or `_conv_forward` somebody replaced, lazy
-    layers that have seen no input, complex convolutions, and modules compiled by TorchScript.
+    model or as the model itself. Layers of subclasses that inherit torch's `forward` and
+    `_conv_forward` are replaced, too. So is timm's `Conv2dSame`, and so are parametrized layers.
+    Parameters, buffers, hooks and `state_dict` keep their names and values. `print(model)` shows
+    `torch_dnnl.` before the name of each replaced layer.
 
-    With `fuse=True`, for inference:
+    These layers stay as they are: subclasses with a forward of their own (quantization-aware, ...),
+    layers whose `forward` or `_conv_forward` somebody replaced, lazy layers that have seen no
+    input, layers with complex or integer parameters, and modules compiled by TorchScript.
 
-    - A batch norm is folded into the weights of the convolution before it. So are torchvision's
-      `FrozenBatchNorm2d`, and timm's `BatchNormAct2d` and `FrozenBatchNormAct2d`, of which the
-      activation stays.
-    - A residual and an activation (relu, relu6, silu, exact gelu, sigmoid, tanh, hardswish) after a
-      convolution are computed in its kernel, whether they are functions or modules, also of other
-      people's that do nothing else.
-
-    The model stays what it was: no parameter, buffer or submodule goes or changes, so `state_dict`
-    is the same, training goes on, and a layer that is called by itself has its own result. A
-    module's forward becomes its graph, in eval mode, where its source proves that the graph is all
-    that it does; there are several graphs where it tests up to three optional arguments. A forward
-    whose source does not prove it, and a `GraphModule`, call their parts as before. The forward of
-    the class takes over in training mode, where an attribute, a submodule or a method that the
-    graph was made of is another one, where a layer that the graph calls otherwise has hooks, for
-    arguments of subclasses of `Tensor`, and within `torch.compile`, `torch.export`, other tracing,
-    `torch.func` and other libraries' modes. The weights with their batch norms are kept beside the
-    parameters, which takes as much memory again, and are made anew when one of these is written to.
-    What is written past torch's count of versions (`tensor.data`, NumPy, DLPack, storages, other
-    processes, collectives, `F.batch_norm` in training, an optimizer with `fused=True` for the model
-    that was converted) is seen after `train()` or `eval()`. The class of a fused module, and of a
-    converted layer of a subclass, is a subclass of its class. `isinstance` does not tell, but code
-    that asks for the class itself sees it (`type(module) is`, `type(module).__dict__`,
-    `self.__class__.n += 1`, `pickle.dumps(type(module))`, `forward.__code__`). Functions that are
-    replaced in their Python modules are not noticed, and what a hook or a submodule changes while a
-    forward runs is noticed in the next call. Convolutions that do not depend on each other may be
-    called in another order. Gradients are of the parameters as they were in the forward pass, where
-    torch refuses some that were changed since. Where a submodule was replaced, `eval()` fuses
-    again. `torch.fx`, which makes the graphs, replaces `Module.__call__` meanwhile, so no other
-    thread may call modules during a conversion with `fuse=True` or while a fused model is copied or
-    unpickled. A fused model has the results of the model up to rounding, and gradients for its
-    inputs and parameters.
+    A replaced layer of a subclass gets a new class, which is a subclass of its class and has the
+    same name. The layer can be copied and pickled as before. Code that takes `type(layer)` for the
+    class itself, such as `type(layer) is Mine` or `super(self.__class__, self)`, is wrong about
+    this layer. A layer stays as it is if its class has a metaclass, an `__init_subclass__` or a
+    `__reduce__` of its own.
 
     Args:
         module: the model.
-        inplace: change the modules of `module` themselves. Otherwise `module` stays as it is, and
-            `copy.deepcopy` makes a copy. The copy shares all tensors and all modules compiled by
-            TorchScript with `module`. The copy has its own modules, containers and other objects.
-            Hooks and replaced forwards of the copy call these modules, also by bound methods and
-            `functools.partial`. A function is not copied: a closure keeps the modules of `module`.
-            A module with a `__deepcopy__` of its own may share less.
-        verbose: print each layer that was replaced or fused, and each layer that was left alone,
-            with the reason.
-        fuse: fold batch norms, and fuse residuals and activations, of a model in eval mode.
+        inplace: change the layers of `module` itself, over the same parameters: an optimizer that
+            was made before goes on. Otherwise the result is a copy as `copy.deepcopy` makes it,
+            with its own parameters and buffers, and `module` stays as it is. `copy.deepcopy` does
+            not copy functions, such as hooks with closures, and leaves out some hooks of a
+            `GraphModule`.
+        verbose: print each layer that was replaced, and each layer that was left alone, with the
+            reason.
 
     Returns:
         The converted model; `module` itself with `inplace=True`.
 
     Raises:
         TypeError: `module` is not a `torch.nn.Module`, or `copy.deepcopy` cannot copy a part of it,
-            such as a lock or an open file.
-        ValueError: `fuse=True` and `module` is in training mode.
+            such as a lock or the result of a computation with gradients.
 
     Example:
-        >>> model = convert(torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU()))
-        >>> type(model[0]).__module__
-        'torch_dnnl.nn.conv'
-    """
-    _check_module("convert", module)
-    if fuse and module.training:
-        raise ValueError(
-            "convert: expected module to be in eval mode for fuse=True (call module.eval() first), "
-            "got training mode"
+        >>> convert(torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU()))
+        Sequential(
+          (0): torch_dnnl.Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))
+          (1): ReLU()
         )
-    model = module if inplace else _copy("convert", module)
-    fusion.fuse_copies(model)
+    """
+    model = _to_change("convert", module, inplace)
     for name, layer in list(model.named_modules()):
-        old = _classes.layer_class(layer)
-        reason = _reason_to_leave(layer)
+        old = type_before_parametrizations(layer)
+        reason = _reason_to_leave(layer, old)
         if reason is None:
-            _classes.change(layer, _classes.replacement)
-        if verbose and (reason is None or _looks_convertible(layer)):
+            _change_class(layer, _replacement(old))
+        if verbose and reason != "":
             what = f"{name or '(the model)'}: {old.__module__}.{old.__qualname__}"
-            print(f"replaced   {what}" if reason is None else f"left alone {what}, {reason}")
-    if fuse:
-        fused = fusion.fuse(model)
-        names = {id(layer): name or "(the model)" for name, layer in model.named_modules()}
-        for layer, parts in fused if verbose else ():
-            print(f"fused      {names[id(layer)]}: {', '.join(parts)}")
+            print(f"left alone {what}, {reason}" if reason else f"replaced   {what}")
     return model
 
 
@@ -126,18 +99,18 @@ def revert(module: _M, inplace: bool = False) -> _M:
     """Replaces torch_dnnl's layers in a model by torch's: the inverse of `convert`.
 
     The layers keep their parameters, buffers and hooks, and a `forward` that somebody replaced.
-    Layers of subclasses get their class back, and fused modules theirs. torch_dnnl's other layers
-    (`Conv`, `Resample`, `Reorder`, the quantized ones, and subclasses) stay.
+    Layers of subclasses get their class back. torch_dnnl's other layers (`Conv`, `Resample`,
+    `Reorder`, the quantized ones, and subclasses) stay.
 
     Args:
         module: the model.
-        inplace: as of `convert`.
+        inplace: as in `convert`.
 
     Returns:
         The model with torch's layers; `module` itself with `inplace=True`.
 
     Raises:
-        TypeError: as of `convert`.
+        TypeError: as in `convert`.
         ValueError: a layer has a padding that torch lacks. Nothing is changed then.
 
     Example:
@@ -145,36 +118,146 @@ def revert(module: _M, inplace: bool = False) -> _M:
         >>> type(layer) is torch.nn.Conv2d
         True
     """
-    _check_module("revert", module)
-    for name, layer in module.named_modules():
-        what = name or "the model"
-        if _theirs(layer) is not None and _torch_padding(layer) is None:
+    model = _to_change("revert", module, inplace)
+    for name, layer in model.named_modules():
+        if _original(layer) is not None and _torch_padding(layer) is None:
             raise ValueError(
-                f"revert: expected module to have paddings that torch's layers have, {what} got "
-                f"{layer.padding!r} with stride {layer.stride}"
+                "revert: expected module to have paddings that torch's layers have, "
+                f"{name or 'the model'} got {layer.padding!r} with stride {layer.stride}"
             )
-    model = module if inplace else _copy("revert", module)
-    fusion.unfuse(model)
     for layer in list(model.modules()):
-        if _theirs(layer) is not None:
+        original = _original(layer)
+        if original is not None:
             padding = _torch_padding(layer)
             if isinstance(layer, _ConvNd) and padding != layer.padding:
                 layer.padding = padding
                 layer._reversed_padding_repeated_twice = _pads_of_torch(layer)
-            _classes.change(layer, _classes.original)
+            _change_class(layer, original)
     return model
 
 
-def _check_module(function: str, module: object) -> None:
+def _to_change(function: str, module: _M, inplace: bool) -> _M:
+    """The module itself, or a copy."""
     if not isinstance(module, torch.nn.Module):
         raise TypeError(
             f"{function}: expected module to be a torch.nn.Module, got {type(module).__name__}"
         )
+    if inplace:
+        return module
+    originals = set(map(id, module.modules()))
+    try:
+        result = copy.deepcopy(module)
+        for part in result.modules():
+            if id(part) in originals:  # a change of the copy would change the model
+                raise TypeError(f"the copy of {type(part).__name__} is the module itself")
+    except Exception as error:  # whatever the code of others raises
+        raise TypeError(
+            f"{function}: expected module to be one that copy.deepcopy can copy (inplace=True "
+            f"needs no copy), got {type(error).__name__}: {error}"
+        ) from error
+    for part in result.modules():
+        # A copy may have kept the call that `Module.compile` made, which runs the original.
+        vars(part).pop("_compiled_call_impl", None)
+    return result
 
 
-def _theirs(layer: torch.nn.Module) -> _classes.Class | None:
-    cls = _classes.layer_class(layer)
-    return _classes.original(cls) or vars(cls).get("_fused_class")
+def _torch_class(cls: type) -> _Class | None:
+    """The layer of torch that `cls` is or inherits from."""
+    return next((base for base in cls.__mro__ if base in _REPLACEMENTS), None)
+
+
+def _reason_to_leave(layer: torch.nn.Module, cls: _Class) -> str | None:
+    """Why a layer stays as it is: None if it is replaced, "" if nobody expects that."""
+    if isinstance(layer, torch.jit.ScriptModule):
+        is_layer = layer.original_name in {base.__name__ for base in _REPLACEMENTS}
+        return "compiled by TorchScript" if is_layer else ""
+    base = _torch_class(cls)
+    if base is None or issubclass(cls, tuple(_ORIGINALS)):
+        return ""
+    if isinstance(layer, LazyModuleMixin):
+        return "lazy, and has seen no input"
+    for method in ("forward", "_conv_forward"):
+        if method in vars(layer):
+            return f"its {method} was replaced"
+        is_torchs = getattr(cls, method, None) is getattr(base, method, None)
+        if not is_torchs and not (method == "forward" and _is_same_of_timm(cls)):
+            return f"a subclass of {base.__name__} with its own {method}"
+    # A parametrized layer computes its weight from these parameters.
+    for parameter in layer.parameters():
+        if not parameter.is_floating_point():
+            return f"it has a parameter of {parameter.dtype}"
+    for method in ("__init_subclass__", "__reduce__", "__reduce_ex__"):
+        if _definer(cls, method) not in (object, typing.Generic):
+            return f"its class has a {method} of its own"
+    if type(cls) not in (type, ABCMeta):
+        return f"its class has the metaclass {type(cls).__name__}"
+    return None
+
+
+def _definer(cls: type, method: str) -> type:
+    return next(base for base in cls.__mro__ if method in vars(base))
+
+
+def _is_same_of_timm(cls: type) -> bool:
+    definer = _definer(cls, "forward")
+    return f"{definer.__module__}.{definer.__qualname__}" == _SAME
+
+
+def _same_forward(self: torch.nn.Conv2d, input: Tensor) -> Tensor:
+    """TensorFlow's SAME, whatever `padding` is."""
+    options: Any = (self.stride, "same_upper", self.dilation, self.groups)
+    return functional.conv2d(input, self.weight, self.bias, *options)
+
+
+# The replacement of each subclass. It holds its key, which is its base, and goes with its layers.
+_made: weakref.WeakValueDictionary[_Class, _Class] = weakref.WeakValueDictionary()
+
+
+def _replacement(old: _Class) -> _Class:
+    """The class that a layer of class `old` gets."""
+    base = _torch_class(old)
+    assert base is not None
+    if old is base:
+        return _REPLACEMENTS[base]
+    made = _made.get(old)
+    if made is not None:
+        return made
+
+    def reduce_ex(self: torch.nn.Module, protocol: Any) -> Any:
+        """The name of the class finds `old`, so the pickle says how to make the class."""
+        function, args, *rest = cast(Any, super(new, self)).__reduce_ex__(max(int(protocol), 2))
+        if function is copyreg.__newobj__ and args[0] is new:  # type: ignore[attr-defined]
+            function, args = _unpickled, (old, *args[1:])
+        return function, args, *rest
+
+    names = ("__module__", "__qualname__", "__doc__")
+    members = {name: getattr(old, name) for name in names}
+    members |= {"_converted_from": old, "__reduce_ex__": reduce_ex}
+    if _is_same_of_timm(old):
+        members["forward"] = _same_forward
+    new: _Class = type(old.__name__, (old, _REPLACEMENTS[base]), members)
+    return _made.setdefault(old, new)
+
+
+def _unpickled(old: _Class, *args: Any) -> torch.nn.Module:
+    new = _replacement(old)
+    return new.__new__(new, *args)
+
+
+def _original(layer: torch.nn.Module) -> _Class | None:
+    """The class that `revert` gives a layer; None if it has no other."""
+    cls = type_before_parametrizations(layer)
+    return _ORIGINALS.get(cls) or vars(cls).get("_converted_from")
+
+
+def _change_class(layer: torch.nn.Module, new: _Class) -> None:
+    """Gives a layer another class. A class that torch made for the parametrizations of the layer is
+    made again over that class."""
+    if is_parametrized(layer):
+        old = type(layer)
+        own = {k: v for k, v in vars(old).items() if k not in ("__dict__", "__weakref__")}
+        new = type(old.__name__, (new,), own)
+    object.__setattr__(layer, "__class__", new)  # whatever its own `__setattr__` does
 
 
 def _torch_padding(layer: torch.nn.Module) -> Any:
@@ -183,8 +266,7 @@ def _torch_padding(layer: torch.nn.Module) -> Any:
         return ()
     padding: Any = layer.padding
     if padding in ("same_upper", "same_lower"):
-        reaches = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
-        is_even = padding == "same_upper" or all(reach % 2 == 0 for reach in reaches)
+        is_even = padding == "same_upper" or all(reach % 2 == 0 for reach in _reaches(layer))
         return "same" if is_even and all(stride == 1 for stride in layer.stride) else None
     if isinstance(padding, str) or not any(isinstance(pads, tuple) for pads in padding):
         return padding
@@ -195,101 +277,9 @@ def _pads_of_torch(layer: _ConvNd) -> list[int]:
     """What torch's layer pads with if `padding_mode` is not "zeros", the last dimension first."""
     padding: Any = layer.padding
     if padding == "same":
-        reaches = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
-        return [pad for reach in reversed(reaches) for pad in (reach // 2, reach - reach // 2)]
+        return [pad for reach in _reaches(layer)[::-1] for pad in (reach // 2, (reach + 1) // 2)]
     return [pad for pad in reversed(padding) for _ in range(2)]
 
 
-def _reason_to_leave(layer: torch.nn.Module) -> str | None:
-    if isinstance(layer, torch.jit.ScriptModule):
-        return "compiled by TorchScript"
-    old = _classes.layer_class(layer)
-    if isinstance(layer, LazyModuleMixin):
-        return "lazy, and has seen no input"
-    try:
-        new = _classes.replacement(old)
-    except TypeError as error:  # of a class that does not let itself be subclassed
-        return f"its class has no subclass: {error}"
-    if new is None:
-        base = _classes.torch_class(old)
-        return f"a subclass of {base.__name__} with its own forward" if base else "no layer of ours"
-    for method in ("forward", "_conv_forward"):
-        if method in vars(layer):
-            return f"its {method} was replaced"
-    # Of a parametrized layer the weight would be computed.
-    is_parametrized = _classes.has_parametrized_class(layer)
-    weights = [*layer.parameters()] if is_parametrized else [getattr(layer, "weight", None)]
-    for weight in weights:
-        if weight is not None and not weight.is_floating_point():
-            return f"its weight is {weight.dtype}"
-    return None
-
-
-def _looks_convertible(layer: torch.nn.Module) -> bool:
-    """Whether somebody may have expected to see this layer replaced."""
-    if _classes.is_ours(type(layer)):
-        return False
-    if isinstance(layer, torch.jit.ScriptModule):
-        return layer.original_name in {cls.__name__ for cls in _classes.torch_classes()}
-    if isinstance(layer, (_ConvNd, torch.nn.Upsample)):
-        return True
-    weight = layer._parameters.get("weight")
-    return "Conv" in type(layer).__name__ and weight is not None and weight.dim() > 2
-
-
-def _copy(function: str, model: _M) -> _M:
-    try:
-        return _deep_copy(model)
-    except Exception as error:  # whatever the code of others raises
-        raise TypeError(
-            f"{function}: expected module to be one that copy.deepcopy can copy (inplace=True "
-            f"needs no copy), got {type(error).__name__}: {error}"
-        ) from error
-
-
-def _deep_copy(model: _M) -> _M:
-    """The copy that `copy.deepcopy` makes of a model, over the tensors of the model."""
-    values = _reachable(model)
-    memo = {id(value): value for value in values if issubclass(type(value), _SHARED)}
-    modules: list[Any] = [value for value in values if issubclass(type(value), torch.nn.Module)]
-    modules = [module for module in modules if id(module) not in memo]
-    # torch.compile's module answers for the module within, and only that module would be copied.
-    wrappers = [
-        m for m in modules if getattr(getattr(m, "__deepcopy__", None), "__self__", m) is not m
-    ]
-    memo |= {id(module): object.__new__(type(module)) for module in wrappers}
-    for module in reversed(wrappers):
-        memo[id(module)].__setstate__(copy.deepcopy(module.__getstate__(), memo))
-    result = copy.deepcopy(model, memo)
-    for module in modules:
-        if id(module) in memo:
-            _complete(memo[id(module)], module, memo)
-    originals = set(map(id, modules))
-    for part in result.modules():
-        if id(part) in originals:  # a change of the copy would change the model
-            raise TypeError(f"{type(part).__name__}.__deepcopy__ returns the module itself")
-    return result
-
-
-def _reachable(model: torch.nn.Module) -> list[Any]:
-    """The objects that a deep copy comes to, and some more."""
-    found: dict[int, Any] = {}
-    waiting: list[Any] = [model]
-    while waiting:
-        value = waiting.pop()
-        if id(value) not in found and not issubclass(type(value), _ATOMIC):
-            found[id(value)] = value
-            if not issubclass(type(value), _SHARED):
-                waiting += gc.get_referents(value)
-    return list(found.values())
-
-
-def _complete(result: Any, module: torch.nn.Module, memo: dict[int, Any]) -> None:
-    """Adds to the copy of a module what torch leaves out."""
-    if isinstance(module, GraphModule):  # hooks, and attributes that its graph does not use
-        vars(result).update(copy.deepcopy(vars(module), memo))
-    for name in copyreg._slotnames(type(module)):  # type: ignore[attr-defined]
-        if hasattr(module, name):
-            object.__setattr__(result, name, copy.deepcopy(getattr(module, name), memo))
-    # The call that torch.compile has compiled calls the original.
-    vars(result).pop("_compiled_call_impl", None)
+def _reaches(layer: _ConvNd) -> list[int]:
+    return [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]

@@ -98,12 +98,12 @@ def test_training_step_of_a_network(way):
         assert_matches(a, b, 1e-4)  # through batch norm and four layers of float32
 
 
-def test_inference_of_a_fused_network():
+def test_inference_of_a_network():
     network = Network().eval()
     x = torch.randn(4, 3, 33, 35)
     expected = network(x)
-    fused = torch_dnnl.convert(network.cuda(), fuse=True)
-    assert_matches(fused(x.cuda()), expected, 1e-5)
+    converted = torch_dnnl.convert(network.cuda())
+    assert_matches(converted(x.cuda()), expected, 1e-5)
 
 
 def test_package_of_aot_inductor(tmp_path):

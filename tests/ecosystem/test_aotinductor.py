@@ -104,6 +104,18 @@ def test_package(cls, dynamic, tmp_path):
                 torch.testing.assert_close(result, wanted)
 
 
+def test_optimized_model(tmp_path):
+    torch.manual_seed(0)
+    layers = [layer for _ in range(4) for layer in (nn.Conv2d(8, 8, 3, padding=1), nn.SiLU())]
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), *layers).eval()
+    sizes = ({0: Dim.AUTO, 2: Dim.AUTO, 3: Dim.AUTO},)
+    with torch.no_grad():
+        optimized = torch_dnnl.optimize(model, (IMAGES,), dynamic_shapes=sizes)
+        loaded = torch._inductor.aoti_load_package(package(optimized, tmp_path / "m.pt2", True))
+        for x in (IMAGES, torch.randn(3, 3, 17, 14)):
+            torch.testing.assert_close(loaded(x), model(x))
+
+
 class EveryLayout(nn.Module):
     """Flattened results: another stride than that of a fake tensor gives other values."""
 

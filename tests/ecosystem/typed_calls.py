@@ -100,7 +100,7 @@ def layers(x: Tensor) -> None:
 
 
 def whole_models(model: torch.nn.Sequential, x: Tensor) -> None:
-    assert_type(torch_dnnl.convert(model, fuse=True), torch.nn.Sequential)
+    assert_type(torch_dnnl.convert(model, verbose=True), torch.nn.Sequential)
     assert_type(torch_dnnl.revert(model), torch.nn.Sequential)
     assert_type(quantization.lower(model), torch.fx.GraphModule)
     assert_type(formats.physical_shape("nChw16c", (1, 3, 5, 5)), tuple[int, ...])
@@ -111,9 +111,16 @@ def whole_models(model: torch.nn.Sequential, x: Tensor) -> None:
     def double(y: Tensor) -> Tensor:
         return torch.nn.functional.interpolate(y, scale_factor=2)
 
+    @torch_dnnl.accelerate
+    def half(y: Tensor) -> Tensor:
+        return torch.nn.functional.interpolate(y, scale_factor=0.5)
+
     assert_type(double(x), Tensor)
+    assert_type(half(x), Tensor)
     torch_dnnl.convert(D.conv2d)  # wrong
-    torch_dnnl.convert(model, fused=True)  # wrong
+    torch_dnnl.convert(model, fuse=True)  # wrong
     torch_dnnl.conv_algorithm(None)  # wrong
     formats.parse(3)  # wrong
     double(3)  # wrong
+    half(3)  # wrong
+    torch_dnnl.accelerate(None)  # wrong

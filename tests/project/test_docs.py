@@ -228,6 +228,8 @@ def test_overheads_are_timed_on_any_cpu(dtype, rows):
 
 MODULES = (D, torch_dnnl.nn, torch_dnnl.quantization)
 PUBLIC = [f"{module.__name__}.{name}" for module in MODULES for name in module.__all__]
+MODELS = ("accelerate", "convert", "optimize", "revert")  # functions of whole models
+PUBLIC += [f"torch_dnnl:{name}" for name in MODELS]
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -235,6 +237,7 @@ def test_docstring_examples_run(name):
     """Every public docstring has an example, and it prints what it says."""
     text = pkgutil.resolve_name(name).__doc__ or ""
     public = {n: getattr(module, n) for module in MODULES for n in module.__all__}
+    public |= {name: getattr(torch_dnnl, name) for name in MODELS}
     examples = doctest.DocTestParser().get_doctest(text, {"torch": torch, **public}, name, None, 0)
     assert examples.examples, f"{name} has no example"
     assert doctest.DocTestRunner().run(examples).failed == 0

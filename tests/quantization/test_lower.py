@@ -6,6 +6,7 @@ import pytest
 import torch
 from pt2e import EveryConvolution, quantize, quantize_in_training, x86
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 import torch_dnnl
@@ -335,7 +336,7 @@ def test_float_residual():
 
 
 def test_changed_residual_stays():
-    """What is added to in place is no residual: others may see the sum."""
+    """What is added to in place is no residual: a view sees the sum."""
 
     class Sum(nn.Module):
         def __init__(self):
@@ -344,9 +345,9 @@ def test_changed_residual_stays():
 
         def forward(self, x):
             y = x.exp()
-            z = self.conv(x)
-            y += z
-            return y
+            view = y[:, :1]
+            y += self.conv(x)
+            return y + view
 
     x = image("sum")
     reference = quantize(Sum(), x, EveryConvolution(additions=False))
@@ -451,8 +452,9 @@ def affine_graph(per_channel):
         root.register_buffer(name, tensor)
         return graph.get_attr(name)
 
+    mode = FakeTensorMode()  # as torch.export describes tensors
     x = graph.placeholder("x")
-    x.meta["val"] = torch.empty(4, 3, 9, 9, device="meta")
+    x.meta["val"] = mode.from_tensor(torch.empty(4, 3, 9, 9))
     scale, zero = constant("scale", torch.tensor(0.03)), constant("zero", torch.tensor(100))
     of_values = ((4, 3, 9, 9), scale, zero, torch.uint8, 0, 255)
     codes = graph.call_function(torch.ops.torchao.quantize_affine, (x, *of_values))
@@ -463,7 +465,7 @@ def affine_graph(per_channel):
     of_weights = ((1 if per_channel else 8, 3, 3, 3), scales, zeros, torch.int8)
     weights = graph.call_function(torch.ops.torchao.dequantize_affine, (weight, *of_weights))
     conv = graph.call_function(torch.ops.aten.conv2d.default, (values, weights))
-    conv.meta["val"] = torch.empty(4, 8, 7, 7, device="meta")
+    conv.meta["val"] = mode.from_tensor(torch.empty(4, 8, 7, 7))
     graph.output(conv)
     return torch.fx.GraphModule(root, graph)
 
@@ -484,3 +486,15 @@ def test_needs_a_graph():
     ):
         lower(nn.Conv2d(1, 1, 1))
     assert torch_dnnl.quantization.lower is lower
+
+
+def test_optimize_lowers():
+    """torch_dnnl.optimize does what lower does, with one graph of fewer operators."""
+    x = image("x")
+    reference = quantize(Residual(), x, x86())
+    lowered, optimized = lower(reference), torch_dnnl.optimize(reference, (x,))
+    assert len(calls(optimized, "quantized_convolution")) == len(
+        calls(lowered, "quantized_convolution")
+    )
+    assert not calls(optimized, "quantize_")
+    assert torch.equal(optimized(x), lowered(x))

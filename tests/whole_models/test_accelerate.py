@@ -262,7 +262,7 @@ def test_compile(where):
     function = {
         "within": network,
         "inside": run_inside,
-        "decorator": accelerate()(lambda x: network(x)),
+        "decorator": accelerate(lambda x: network(x)),
     }[where]
     compiled = torch.compile(function, backend=backend, fullgraph=True)
     for _ in range(2):
@@ -397,18 +397,18 @@ def test_nests_and_ends():
     assert not is_accelerated()
 
 
-def test_decorators():
-    @accelerate()
+@pytest.mark.parametrize("decorate", [accelerate, accelerate()], ids=["plain", "with brackets"])
+def test_decorators(decorate):
     def outer(depth):
         """Its text."""
         return is_accelerated() and (depth == 0 or outer(depth - 1))
 
-    @accelerate()
     def steps():
         yield is_accelerated()
         yield is_accelerated()
 
-    assert outer(2)
+    outer, steps = decorate(outer), decorate(steps)
+    assert outer(2) and not is_accelerated()
     assert outer.__doc__ == "Its text."
     generator = steps()
     assert next(generator)
@@ -418,13 +418,28 @@ def test_decorators():
     assert not is_accelerated()
 
 
+async def inner():
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("decorate", [accelerate, accelerate()], ids=["plain", "with brackets"])
+@pytest.mark.parametrize(
+    ("function", "got"),
+    [
+        (inner, "the async function <function inner at .* other tasks would run"),
+        (torch.nn.Conv2d, "the class Conv2d"),
+        (None, "NoneType"),
+        ("cpu", "str"),
+    ],
+)
+def test_what_cannot_be_decorated(decorate, function, got):
+    with pytest.raises(
+        TypeError, match=f"^accelerate: expected function to be a function, got {got}$"
+    ):
+        decorate(function)
+
+
 def test_async_functions():
-    async def inner():
-        await asyncio.sleep(0)
-
-    with pytest.raises(TypeError, match="accelerate: expected function to be no async function"):
-        accelerate()(inner)
-
     async def outer():
         with accelerate():
             here = is_accelerated()

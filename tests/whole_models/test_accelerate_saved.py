@@ -1,4 +1,4 @@
-"""accelerate(): what is saved for the backward pass, where others look at it."""
+"""accelerate(): the calls of the backward pass, and what is saved for it."""
 
 import pytest
 import torch
@@ -79,3 +79,67 @@ def test_hooks_of_saved_tensors_raise_once():
     with hooks, torch_dnnl.accelerate(), pytest.raises(RuntimeError, match="call 1"):
         F.conv2d(x, w)
     assert len(calls) == 1
+
+
+def sums(x, w):
+    return torch.relu(F.conv2d(x, w)).square()
+
+
+UNUSED = torch.ones(1, requires_grad=True)
+# Calls of the backward pass, with their results and errors.
+BACKWARD = {
+    "grad": lambda x, w: torch.autograd.grad(sums(x, w).sum(), (x, w)),
+    "grad of a dict": lambda x, w: torch.autograd.grad(sums(x, w).sum(), {"x": x})["x"],
+    "grad_outputs": lambda x, w: torch.autograd.grad(sums(x, w), x, torch.ones(2, 4, 7, 7)),
+    "allow_unused": lambda x, w: torch.autograd.grad(
+        sums(x, w).sum(), (x, UNUSED), allow_unused=True
+    ),
+    "unused": lambda x, w: torch.autograd.grad(sums(x, w).sum(), (x, UNUSED)),
+    "materialize_grads": lambda x, w: torch.autograd.grad(
+        sums(x, w).sum(), (x, UNUSED), materialize_grads=True
+    ),
+    "is_grads_batched": lambda x, w: torch.autograd.grad(
+        sums(x, w), x, torch.ones(3, 2, 4, 7, 7), is_grads_batched=True
+    ),
+    "create_graph": lambda x, w: torch.autograd.grad(
+        torch.autograd.grad(sums(x, w).sum(), x, create_graph=True)[0].sum(), w
+    ),
+    "an edge": lambda x, w: torch.autograd.grad(
+        torch.autograd.graph.get_gradient_edge(sums(x, w).sum()), x
+    ),
+    "no number": lambda x, w: torch.autograd.grad(sums(x, w), x),
+    "backward": lambda x, w: sums(x, w).sum().backward(),
+    "gradient": lambda x, w: sums(x, w).backward(torch.ones(2, 4, 7, 7)),
+    "gradient of another shape": lambda x, w: sums(x, w).backward(torch.ones(3)),
+    "inputs": lambda x, w: sums(x, w).sum().backward(inputs=[w]),
+    "no inputs": lambda x, w: sums(x, w).sum().backward(inputs=[]),
+    "several": lambda x, w: torch.autograd.backward(
+        [sums(x, w).sum(), sums(x, w)], [None, torch.ones(2, 4, 7, 7)], inputs=x
+    ),
+    "without gradients": lambda x, w: torch.ones(1).backward(),
+    "retain_graph": lambda x, w: (lambda y: (y.backward(retain_graph=True), y.backward()))(
+        sums(x, w).sum()
+    ),
+    "twice": lambda x, w: (lambda y: (y.backward(), y.backward()))(sums(x, w).sum()),
+    "hessian": lambda x, w: torch.autograd.functional.hessian(
+        lambda v: sums(v, w[:, :, :2, :2]).sum(), x[:1, :, :3, :3].detach()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BACKWARD)
+def test_calls_of_the_backward_pass(name):
+    results = []
+    for context in (torch_dnnl.accelerate(), torch.enable_grad()):
+        x, w = IMAGE.clone().requires_grad_(), WEIGHT.clone().requires_grad_()
+        with context:
+            try:
+                result = BACKWARD[name](x, w)
+            except RuntimeError as error:
+                results.append(str(error))
+            else:
+                results.append((result, x.grad, w.grad))
+    if isinstance(results[1], str):
+        assert results[0] == results[1]
+    else:
+        torch.testing.assert_close(*results, rtol=1e-4, atol=1e-3)

@@ -18,6 +18,7 @@ from torch._inductor import config
 
 import torch_dnnl
 import torch_dnnl.inductor
+from torch_dnnl.graph.nodes import arguments_of
 from torch_dnnl.inductor import preferences
 
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 3e-2}
@@ -37,9 +38,8 @@ class Graphs(list):
     def fused(self):
         """The arguments of each call of convolution_fused."""
         target = torch.ops.torch_dnnl.convolution_fused.default
-        names = [argument.name for argument in target._schema.arguments]
-        calls = [node for graph in self for node in graph.nodes if node.target is target]
-        return [dict(zip(names, call.args)) | call.kwargs for call in calls]
+        nodes = [node for graph in self for node in graph.nodes]
+        return [arguments_of(node) for node in nodes if node.target is target]
 
     @property
     def activations(self):
@@ -348,8 +348,7 @@ def test_transposed(dynamic):
     assert found["torch_dnnl::convolution_backward_weights"] == 2
     target = torch.ops.torch_dnnl.convolution_transpose.default
     rows, block = (node for graph in graphs for node in graph.nodes if node.target is target)
-    names = [argument.name for argument in target._schema.arguments]
-    rows, block = (dict(zip(names, node.args)) | node.kwargs for node in (rows, block))
+    rows, block = map(arguments_of, (rows, block))
     assert (rows["activation"], rows["keep_preactivation"], rows["residual"]) == (
         "silu",
         True,

@@ -6,13 +6,12 @@ import types
 
 import pytest
 import torch
-from test_convert_copies import COPY, prepared
 from torch import nn
 from torch.nn.utils import parametrizations
+from torch.nn.utils.parametrize import type_before_parametrizations
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_dnnl
-from torch_dnnl import _classes
 
 X = torch.randn(1, 2, 5, 5)
 
@@ -105,28 +104,29 @@ def check(result, model, expected, name):
     assert (hook is own) == (result is model) and (hook is own or own.seen == [])
 
 
-@pytest.mark.parametrize("how", COPY)
+@pytest.mark.parametrize("how", ["convert", "revert"])
 @pytest.mark.parametrize("replace", REPLACE)
 @pytest.mark.parametrize("name", ["0", "0.second", ""])
 def test_parents(name, replace, how):
     """A replaced forward runs over the copy and its new layers, as in a copy by `copy.deepcopy`."""
-    model = prepared(nn.Sequential(Parent(), nn.Conv2d(2, 1, 1)), how)
+    model = nn.Sequential(Parent(), nn.Conv2d(2, 1, 1)).eval()
+    if how == "revert":
+        torch_dnnl.convert(model, inplace=True)
     replace(model.get_submodule(name), model)
     expected = model(X)
     model.get_submodule(name)._hf_hook.seen.clear()
-    result = COPY[how](model)
+    result = getattr(torch_dnnl, how)(model)
     for copied in (copy.deepcopy(model), result):
         check(copied, model, expected, name)
     assert libraries(result) == {"aten" if how == "revert" else "torch_dnnl"}
 
 
-@pytest.mark.parametrize("fuse", [False, True])
 @pytest.mark.parametrize("replace", REPLACE)
-def test_parents_inplace(replace, fuse):
+def test_parents_inplace(replace):
     model = nn.Sequential(Parent(), nn.Conv2d(2, 1, 1)).eval()
     replace(model[0], model)
     expected = model(X)
-    assert torch_dnnl.convert(model, inplace=True, fuse=fuse) is model
+    assert torch_dnnl.convert(model, inplace=True) is model
     check(model, model, expected, "0")
     assert libraries(model) == {"torch_dnnl"}
     check(torch_dnnl.revert(model, inplace=True), model, expected, "0")
@@ -162,14 +162,13 @@ CASES = [(make, replace) for make in LAYERS for replace in REPLACE] + [
 
 
 @pytest.mark.parametrize("inplace", [False, True])
-@pytest.mark.parametrize("fuse", [False, True])
 @pytest.mark.parametrize(("make", "replace"), CASES)
-def test_layers_are_left_alone(make, replace, fuse, inplace, capsys):
+def test_layers_are_left_alone(make, replace, inplace, capsys):
     model = nn.Sequential(LAYERS[make](2, 2, 3), nn.ReLU()).eval()
     replace(model[0], model)
     expected, old = model(X), type(model[0])
     model[0]._hf_hook.seen.clear()
-    result = torch_dnnl.convert(model, inplace=inplace, verbose=True, fuse=fuse)
+    result = torch_dnnl.convert(model, inplace=inplace, verbose=True)
     method = "_conv_forward" if replace is with_conv_forward else "forward"
     line = capsys.readouterr().out
     assert line.startswith("left alone 0: ") and line.endswith(f", its {method} was replaced\n")
@@ -179,19 +178,18 @@ def test_layers_are_left_alone(make, replace, fuse, inplace, capsys):
 
 
 @pytest.mark.parametrize("inplace", [False, True])
-@pytest.mark.parametrize("fuse", [False, True])
 @pytest.mark.parametrize(("make", "replace"), CASES)
-def test_layers_are_reverted(make, replace, fuse, inplace):
+def test_layers_are_reverted(make, replace, inplace):
     """A layer gets its class back. The method that somebody replaced stays, and may call a method
     of the class that the layer had."""
     model = nn.Sequential(LAYERS[make](2, 2, 3), nn.ReLU()).eval()
-    old = _classes.layer_class(model[0])
-    torch_dnnl.convert(model, inplace=True, fuse=fuse)
+    old = type_before_parametrizations(model[0])
+    torch_dnnl.convert(model, inplace=True)
     replace(model[0], model)
     expected = model(X)
     model[0]._hf_hook.seen.clear()
     result = torch_dnnl.revert(model, inplace=inplace)
-    assert _classes.layer_class(result[0]) is old
+    assert type_before_parametrizations(result[0]) is old
     check(result, model, expected, "0")
 
 

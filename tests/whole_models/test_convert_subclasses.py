@@ -1,9 +1,11 @@
 """convert: subclasses of the layers, parametrized layers and the way back."""
 
 import copy
+import gc
 import io
 import pickle
 import typing
+from abc import ABCMeta
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from test_convert import Network
 from torch.nn.utils import parametrizations, parametrize
 
 import torch_dnnl
+from torch_dnnl.convert import _made
 
 
 class Plus(torch.nn.Conv2d):
@@ -55,7 +58,7 @@ def test_subclasses_keep_their_class(layer, ours, shape, inplace):
     converted = torch_dnnl.convert(layer, inplace=inplace)
     assert isinstance(converted, old) and isinstance(converted, ours)
     assert type(converted).__name__ == old.__name__
-    assert list(converted.parameters()) == list(layer.parameters())
+    assert str(converted).startswith(f"torch_dnnl.{old.__name__}(")
     torch.testing.assert_close(converted(x), expected, rtol=1e-4, atol=1e-5)
     assert type(torch_dnnl.convert(torch_dnnl.revert(converted))) is type(converted)
 
@@ -79,36 +82,102 @@ def test_subclasses_can_be_constructed():
     torch.testing.assert_close(converted.doubled(), converted.weight * 2)
 
 
-class Strict(torch.nn.Conv1d):
-    def __init_subclass__(cls, *, key):
+class Told(torch.nn.Conv2d):
+    classes: typing.ClassVar = []
+
+    def __init_subclass__(cls):
         super().__init_subclass__()
+        cls.classes.append(cls)
 
 
-class Forwarded(torch.nn.Conv1d):
+class OfTold(Told):
+    pass
+
+
+class Registry(type):
+    def __init__(cls, name, bases, members):
+        super().__init__(name, bases, members)
+        Told.classes.append(cls)
+
+
+class Registered(torch.nn.Conv2d, metaclass=Registry):
+    pass
+
+
+class Forwarded(torch.nn.Conv2d):
     def _conv_forward(self, input, weight, bias):
         return super()._conv_forward(input, weight * 2, bias)
 
 
-def test_subclasses_that_do_more_are_left_alone(capsys):
-    model = torch.nn.Sequential(Strict(2, 2, 1), Forwarded(2, 2, 1))
-    converted, x = torch_dnnl.convert(model, verbose=True), torch.randn(1, 2, 5)
-    assert [type(layer) for layer in converted] == [Strict, Forwarded]
-    assert "no subclass" in capsys.readouterr().out
-    torch.testing.assert_close(converted(x), model(x))
+class Reduced(torch.nn.Conv2d):
+    def __reduce__(self):
+        return self.__class__, (2, 2, 1), vars(self)
 
 
-def test_verbose_leaves_out_containers(capsys):
-    class ConvBlock(torch.nn.Sequential):
-        pass
+LEFT_ALONE = {
+    OfTold: "its class has a __init_subclass__ of its own",
+    Registered: "its class has the metaclass Registry",
+    Forwarded: "a subclass of Conv2d with its own _conv_forward",
+    Reduced: "its class has a __reduce__ of its own",
+}
 
-    class SoftConv(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.ones(1, 1, 1, 1))
 
-    torch_dnnl.convert(ConvBlock(torch.nn.Conv2d(1, 1, 1), SoftConv()), verbose=True)
-    replaced, left = capsys.readouterr().out.splitlines()
-    assert replaced.startswith("replaced   0:") and left.startswith("left alone 1:")
+@pytest.mark.parametrize("cls", LEFT_ALONE)
+def test_subclasses_that_are_left_alone(cls, capsys):
+    model, known = torch.nn.Sequential(cls(2, 2, 1)), list(Told.classes)
+    converted, x = torch_dnnl.convert(model, verbose=True), torch.randn(1, 2, 5, 5)
+    assert type(converted[0]) is cls and Told.classes == known
+    assert LEFT_ALONE[cls] in capsys.readouterr().out
+    torch.testing.assert_close(pickle.loads(pickle.dumps(converted))(x), model(x))
+
+
+class Abstract(torch.nn.Conv2d, metaclass=ABCMeta):
+    pass
+
+
+class Parameter(torch.nn.Conv2d, typing.Generic[typing.TypeVar("T")]):
+    pass
+
+
+class Closed(torch.nn.Conv2d):
+    """Its attributes do not change, and two of them have names of torch_dnnl's."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._pads = self._function = 3
+        self.is_done = True
+
+    def __setattr__(self, name, value):
+        if vars(self).get("is_done"):
+            raise AttributeError(name)
+        super().__setattr__(name, value)
+
+
+class Empty(torch.nn.Conv2d):
+    """It is false."""
+
+    def __len__(self):
+        return 0
+
+
+@pytest.mark.parametrize("cls", [Abstract, Parameter, Closed, Empty])
+def test_unusual_subclasses_are_replaced(cls):
+    layer = cls(2, 2, 3, padding=1, padding_mode="circular")
+    model, x = torch.nn.Sequential(layer), torch.randn(1, 2, 5, 5)
+    converted = torch_dnnl.convert(model)
+    assert isinstance(converted[0], torch_dnnl.nn.Conv2d)
+    torch.testing.assert_close(converted(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_classes_go_with_their_layers():
+    made = _made.copy
+    gc.collect()
+    before = dict(made())
+    converted = torch_dnnl.convert(type("Local", (Plus,), {})(2))
+    assert [cls.__name__ for cls in made() if cls not in before] == ["Local"]
+    del converted
+    gc.collect()
+    assert dict(made()) == before
 
 
 class Negative(torch.nn.Module):
@@ -149,6 +218,7 @@ def test_parametrized_layers(make, kind, inplace):
     assert parametrize.is_parametrized(converted) == (kind == "weight_and_bias")
     torch.testing.assert_close(converted(x), expected, rtol=1e-4, atol=1e-5)
     if not inplace:  # the original still has its own
+        assert type(layer).__bases__ == (old,) and parametrize.is_parametrized(layer)
         torch.testing.assert_close(layer(x), expected)
 
 
@@ -197,7 +267,8 @@ def test_revert(inplace):
     reverted = torch_dnnl.revert(converted, inplace=inplace)
     assert (reverted is converted) == inplace
     assert [type(layer) for layer in reverted.modules()] == types
-    assert list(reverted.parameters()) == list(model.parameters())
+    shared = [a is b for a, b in zip(reverted.parameters(), model.parameters(), strict=True)]
+    assert shared == [inplace] * len(shared)
     assert reverted.head is reverted.heads["a"]
     torch.testing.assert_close(reverted(x), expected, rtol=0, atol=0)
     if not inplace:

@@ -15,13 +15,14 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 from torch.fx import Graph, GraphModule
 
 import torch_dnnl
+from torch_dnnl.graph.epilogues import fuse_epilogues
 from torch_dnnl.inductor.compiling import compile_graph
 from torch_dnnl.inductor.convolutions import (
+    fold,
     relax_layouts,
     replace_convolutions,
     restore_convolutions,
 )
-from torch_dnnl.inductor.epilogues import fold_channels, fuse_epilogues
 from torch_dnnl.inductor.resampling import replace_interpolations
 
 __all__ = ["backend"]
@@ -39,15 +40,17 @@ class _Pass(CustomGraphPass):
             run(graph)
 
     def uuid(self) -> bytes:
-        folder = Path(__file__).parent
-        files = sorted(map(str, [*folder.glob("*.py"), *folder.parent.glob("_C*.so")]))
+        package = Path(torch_dnnl.__file__).parent
+        rooms = [package / "inductor", package / "graph"]
+        sources = [file for room in rooms for file in room.glob("*.py")]
+        files = sorted(map(str, [*sources, *package.glob("_C*.so")]))
         return get_hash_for_files(tuple(files), torch_dnnl.__version__)
 
 
 _PASSES = {
     "pre_grad_custom_pass": _Pass(replace_interpolations),
     "joint_custom_pre_pass": _Pass(
-        *(replace_convolutions, fold_channels, fuse_epilogues),
+        *(replace_convolutions, fold, fuse_epilogues),
         *(restore_convolutions, relax_layouts),
     ),
 }

@@ -1,24 +1,28 @@
-"""Convolutions of aten, and their gradients, as operators of ours; and back."""
+"""Convolutions of aten, and their gradients, as operators of torch_dnnl; and back."""
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch._inductor import config
+from torch._inductor.decomposition import select_decomp_table
 from torch.fx import Graph, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import map_arg
 
-from torch_dnnl._quantized_graph import arguments_of
-from torch_dnnl.inductor.graphs import (
+from torch_dnnl.graph.channels import fold_channels
+from torch_dnnl.graph.layers import aten_arguments, attributes_of, is_possible, replace_convolution
+from torch_dnnl.graph.nodes import (
     CONSTRAINT,
+    arguments_of,
     aten,
     call,
+    call_with,
     expected_numel,
-    in_order,
-    is_floating,
     ours,
-    per_dimension,
     replace,
     spatial_sizes,
     value,
@@ -26,7 +30,7 @@ from torch_dnnl.inductor.graphs import (
 from torch_dnnl.inductor.preferences import Convolution
 
 # In the data of a node that stands for a call of aten: what the choice depends on there, and the
-# arguments of that call after its tensors.
+# arguments of that call.
 _ORIGIN = "torch_dnnl_origin"
 
 
@@ -36,24 +40,57 @@ def is_frozen() -> bool:
 
 
 def replace_convolutions(graph: Graph) -> None:
-    """Puts ours where the table of preferences may have it, if an epilogue is found."""
+    """Puts torch_dnnl's where the table of preferences may have it, if an epilogue is found."""
     for node in graph.find_nodes(op="call_function", target=aten.convolution.default):
-        _replace_result(graph, node)
+        _replace_result(node)
     for node in graph.find_nodes(op="call_function", target=aten.convolution_backward.default):
-        _replace_gradients(graph, node)
+        _replace_gradients(node)
+
+
+def fold(graph: Graph) -> None:
+    """Arithmetic by channel, where new weights cost less than a pass over the result. With freezing
+    the new weights are made only once."""
+    fold_channels(graph, _computed_in_each_call)
+
+
+def _computed_in_each_call(
+    layer: Node, function: Callable[..., Any], nodes: Sequence[Node]
+) -> tuple[Node, Node | None] | None:
+    """The calls that compute new weights and a new bias, at the graph's point of insertion."""
+    if layer.target is aten.linear.default or not (is_frozen() or _are_weights_small(layer)):
+        return None
+    fakes = [value(node) for node in nodes]
+    with fakes[0].fake_mode:
+        table = select_decomp_table()
+        traced = make_fx(lambda *tensors: function(*tensors), decomposition_table=table)(*fakes)
+    made: dict[Any, Any] = dict(zip(traced.graph.find_nodes(op="placeholder"), nodes, strict=True))
+    for node in traced.graph.nodes:
+        if node.op == "call_function":
+            args, kwargs = map_arg((node.args, node.kwargs), made.__getitem__)
+            made[node] = call(layer, node.target, *args, val=value(node), **kwargs)
+    results: Any = traced.graph.output_node().args[0]
+    weights, bias = results
+    return made[weights], None if bias is None else made[bias]
+
+
+def _are_weights_small(layer: Node) -> bool:
+    result = value(layer)
+    sizes = (result if isinstance(result, torch.Tensor) else result[0]).shape
+    return 4 * expected_numel(value(layer.args[1]).shape) <= expected_numel(sizes)
 
 
 def restore_convolutions(graph: Graph) -> None:
-    """Puts torch's back where ours has found no epilogue and is not the faster without one."""
+    """Puts torch's back where torch_dnnl's has no epilogue and is not the faster without one."""
     for node in list(graph.nodes):
-        described, attributes = node.meta.pop(_ORIGIN, (None, ()))
+        described, arguments = node.meta.pop(_ORIGIN, (None, {}))
         if described is None or node.target is not ours.convolution.default:
             continue
         if _prefers(described, False, not _is_followed_by_arithmetic(node)):
             continue
+        now = arguments_of(node)
+        arguments |= {"input": now["src"], "weight": now["weights"], "bias": now["bias"]}
         with graph.inserting_before(node):
-            args = (*node.args[:3], *attributes)
-            new = call(graph, node, aten.convolution.default, *args, val=value(node))
+            new = call_with(node, aten.convolution.default, arguments, val=value(node))
         replace(node, new)
 
 
@@ -67,14 +104,6 @@ def _is_followed_by_arithmetic(node: Node) -> bool:
     return any(torch.Tag.pointwise in getattr(user.target, "tags", ()) for user in node.users)
 
 
-def _attributes(arguments: dict[str, Any]) -> tuple[Any, ...]:
-    """Of our operators, from `strides` on, for a call of aten's."""
-    n = value(arguments["input"]).dim() - 2
-    names = ("stride", "padding", "dilation")
-    strides, pads, dilations = (per_dimension(arguments[name], n) for name in names)
-    return (strides, pads, pads, dilations, "none", arguments["groups"], "NCX", "OIX")
-
-
 def _described(arguments: dict[str, Any]) -> Convolution:
     strides, dilations = tuple(arguments["stride"]), tuple(arguments["dilation"])
     src, weights = value(arguments["input"]), value(arguments["weight"])
@@ -83,96 +112,49 @@ def _described(arguments: dict[str, Any]) -> Convolution:
     return Convolution(weights, strides, dilations, groups, transposed, pixels)
 
 
-def _is_possible(arguments: dict[str, Any], *tensors: Any) -> bool:
-    values = [value(tensor) for tensor in tensors]
-    if not is_floating(*values) or values[0].dim() not in (3, 4, 5):
-        return False
-    src = arguments["input"]
-    if src.target is aten.unsqueeze.default and not value(src.args[0]).is_contiguous():
-        return False  # one image without a batch, of which torch's result is contiguous
-    if not arguments["transposed"]:
-        return True
-    # More than that is added to the result only with dilations, and then src needs more pixels.
-    added, strides = (
-        per_dimension(arguments[name], values[0].dim() - 2) for name in ("output_padding", "stride")
-    )
-    return all(a < s for a, s in zip(added, strides, strict=True))
-
-
-def _replace_result(graph: Graph, node: Node) -> None:
-    arguments = arguments_of(node)
-    tensors = [arguments[name] for name in ("input", "weight", "bias")]
-    if not _is_possible(arguments, *tensors):
+def _replace_result(node: Node) -> None:
+    arguments = aten_arguments(node)
+    if not is_possible(arguments, *(arguments[name] for name in ("input", "weight", "bias"))):
         return
     described = _described(arguments)
-    if not _prefers(described, True, True):
-        return
-    attributes = _attributes(arguments)
-    with graph.inserting_before(node):
-        if described.transposed:
-            more = {"dst_size": _transposed_sizes(graph, node, arguments)}
-            target = ours.convolution_transpose.default
-            pair = call(graph, node, target, *tensors, *attributes, **more)
-            new = call(graph, node, operator.getitem, pair, 0, val=value(node))
-        else:
-            target = ours.convolution.default
-            new = call(graph, node, target, *tensors, *attributes, val=value(node))
-            new.meta[_ORIGIN] = (described, in_order(aten.convolution.default, arguments)[3:])
-    replace(node, new)
+    if _prefers(described, True, True):
+        new = replace_convolution(node, arguments)
+        if not described.transposed:
+            new.meta[_ORIGIN] = (described, arguments)
 
 
-def _transposed_sizes(graph: Graph, node: Node, arguments: dict[str, Any]) -> list[Any]:
-    """The spatial sizes of a transposed convolution's result, as arguments of a call."""
-    src = arguments["input"]
-    n = value(src).dim() - 2
-    kernel = value(arguments["weight"]).shape[2:]
-    names = ("stride", "padding", "dilation", "output_padding")
-    lists = [per_dimension(arguments[name], n) for name in names]
-    sizes = spatial_sizes(graph, node, src)
-    results = []
-    for size, result, k, s, p, d, added in zip(
-        sizes, value(node).shape[2:], kernel, *lists, strict=True
-    ):
-        if isinstance(size, Node):
-            scaled = call(graph, node, operator.mul, size, s, val=value(size) * s)
-            more = (k - 1) * d + 1 - s - 2 * p + added
-            result = call(graph, node, operator.add, scaled, more, val=value(scaled) + more)
-        results.append(result)
-    return results
-
-
-def _replace_gradients(graph: Graph, node: Node) -> None:
-    """Those of the three gradients that are asked for and for which ours is the faster."""
-    arguments = arguments_of(node)
+def _replace_gradients(node: Node) -> None:
+    """Those of the three gradients that are asked for and for which torch_dnnl's is the faster."""
+    graph = node.graph
+    arguments = aten_arguments(node)
     grad, src, weights = (arguments[name] for name in ("grad_output", "input", "weight"))
-    if not _is_possible(arguments, grad, src, weights):
+    if not is_possible(arguments, grad, src, weights):
         return
     wanted, described = list(arguments["output_mask"]), _described(arguments)
     of_data = wanted[0] and described.choice.data
     of_weights = wanted[1] and described.choice.weights
     if not of_data and not of_weights:
         return
-    attributes = _attributes(arguments)
+    attributes = attributes_of(arguments)
     new: list[Node | None] = [None, None, None]
 
-    def gradient(index: int, target: Any, *args: Any) -> None:
-        new[index] = call(graph, node, target, *args, val=value(node)[index])
+    def gradient(index: int, target: Any, *args: Any, **kwargs: Any) -> None:
+        new[index] = call(node, target, *args, **kwargs, val=value(node)[index])
 
     with graph.inserting_before(node):
         if of_data and described.transposed:
-            gradient(0, ours.convolution.default, grad, weights, None, *attributes)
+            gradient(0, ours.convolution.default, grad, weights, **attributes)
         elif of_data:
-            sizes = spatial_sizes(graph, node, src)
-            target = ours.convolution_backward_data.default
-            gradient(0, target, grad, weights, sizes, *attributes)
+            sizes = spatial_sizes(node, src)
+            gradient(0, ours.convolution_backward_data.default, grad, weights, sizes, **attributes)
         if of_weights:
             # A transposed convolution takes what the convolution gives.
             pair = (src, grad) if described.transposed else (grad, src)
-            sizes = spatial_sizes(graph, node, weights)
-            gradient(1, ours.convolution_backward_weights.default, *pair, sizes, *attributes)
+            sizes = spatial_sizes(node, weights)
+            target = ours.convolution_backward_weights.default
+            gradient(1, target, *pair, sizes, **attributes)
         if wanted[2]:
-            axes = [0, *range(2, value(grad).dim())]
-            gradient(2, aten.sum.dim_IntList, grad, axes)
+            gradient(2, aten.sum.dim_IntList, grad, [0, *range(2, value(grad).dim())])
     for user in list(node.users):
         index: Any = user.args[1]
         found = new[index] if user.target is operator.getitem else None
@@ -186,7 +168,8 @@ def _replace_gradients(graph: Graph, node: Node) -> None:
 
 
 def relax_layouts(graph: Graph) -> None:
-    """Lets Inductor choose how the tensors of our operators lie: they take any strides.
+    """Lets Inductor choose how tensors lie that the operators of torch_dnnl take: they take any
+    strides.
 
     A call that the model itself made has the strides that it would meet without Inductor; a tensor
     that Inductor lays out otherwise would be copied.

@@ -1,10 +1,15 @@
-"""How the modules of the package print: the arguments that differ from their defaults."""
+"""How the modules of the package print: their names, and arguments that are no defaults."""
 
 from __future__ import annotations
 
 import inspect
 
 from torch import Tensor, nn
+
+
+def library_name(module: nn.Module) -> str:
+    """`Module._get_name` of the layers that are named as torch's: tells them apart in print."""
+    return f"torch_dnnl.{type(module).__name__}"
 
 
 def argument_repr(module: nn.Module, cls: type[nn.Module], skip: tuple[str, ...] = ()) -> str:

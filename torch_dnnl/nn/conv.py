@@ -14,7 +14,7 @@ from torch_dnnl import functional
 from torch_dnnl._literals import Activation, AutoPad, DataFormat, PaddingMode, WeightsFormat
 from torch_dnnl.functional._conv import AUTO_PAD, Padding, Size, same_padding
 from torch_dnnl.functional._errors import check_types, in_words_of, is_int
-from torch_dnnl.nn._repr import argument_repr
+from torch_dnnl.nn._repr import argument_repr, library_name
 
 
 class _PaddedConv(_ConvNd):
@@ -25,6 +25,7 @@ class _PaddedConv(_ConvNd):
     """
 
     _torch_dnnl_function: Callable[..., Tensor]
+    _get_name = library_name
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.modules.conv import _ConvTransposeNd
 
 from torch_dnnl import functional
+from torch_dnnl.nn._repr import library_name
 
 _FUNCTIONS: tuple[Callable[..., Tensor], ...] = (
     functional.conv_transpose1d,
@@ -23,6 +24,8 @@ class _TransposedConv(_ConvTransposeNd):
 
     This class comes before torch's class among their bases.
     """
+
+    _get_name = library_name
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         output_padding = self._output_padding(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torch_dnnl import functional
 from torch_dnnl._literals import Coordinates, DataFormat, Mode, NearestMode, TorchMode
-from torch_dnnl.nn._repr import argument_repr
+from torch_dnnl.nn._repr import argument_repr, library_name
 
 
 class Upsample(torch.nn.Upsample):
@@ -29,6 +29,7 @@ class Upsample(torch.nn.Upsample):
     """
 
     mode: TorchMode
+    _get_name = library_name
 
     def __init__(
         self,

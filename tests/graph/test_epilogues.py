@@ -1,0 +1,171 @@
+"""optimize: residuals and activations in the kernels of convolutions."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from checks import AUTO, calls, check, convolutions
+from torch import nn
+
+ACTIVATIONS = {
+    "relu": [F.relu, nn.ReLU(inplace=True), lambda x: x.clamp(min=0), lambda x: x.clamp_(min=0.0)],
+    "relu6": [
+        F.relu6,
+        nn.ReLU6(inplace=True),
+        nn.Hardtanh(0, 6),
+        lambda x: torch.clamp(x, 0.0, 6.0),
+        lambda x: x.relu().clamp(max=6),
+    ],
+    "silu": [
+        F.silu,
+        nn.SiLU(inplace=True),
+        lambda x: x * torch.sigmoid(x),
+        lambda x: x.sigmoid() * x,
+    ],
+    "gelu": [F.gelu, lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))],
+    "sigmoid": [torch.sigmoid, nn.Sigmoid()],
+    "tanh": [torch.tanh, lambda x: x.tanh_()],
+    "hardswish": [
+        F.hardswish,
+        lambda x: x * F.relu6(x + 3.0) / 6.0,
+        lambda x: x * F.relu6(x + 3, inplace=True).div_(6),
+        lambda x: x * F.hardsigmoid(x),
+    ],
+}
+CASES = [(name, i) for name, functions in ACTIVATIONS.items() for i in range(len(functions))]
+
+
+class Block(nn.Module):
+    def __init__(self, function, dtype):
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3, padding=1).to(dtype)
+        self.function = function
+
+    def forward(self, x):
+        return self.function(self.conv(x * 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name, index", CASES)
+def test_activations(name, index, dtype):
+    block = Block(ACTIVATIONS[name][index], dtype)
+    optimized = check(block, torch.randn(2, 4, 7, 9).mul(3).to(dtype))
+    assert [call["activation"] for call in convolutions(optimized)] == [name]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.gelu(x, approximate="tanh"),
+        lambda x: F.leaky_relu(x, 0.1),
+        lambda x: x.clamp(-1, 6),
+        lambda x: x * torch.sigmoid(x + 1),
+        lambda x: (x + 1) * torch.sigmoid(x),
+        lambda x: x * F.relu6(x + 2) / 6,
+    ],
+)
+def test_other_activations_stay(function):
+    optimized = check(Block(function, torch.float32), torch.randn(2, 4, 7, 9))
+    assert {call["activation"] for call in convolutions(optimized)} <= {None, "sigmoid"}
+
+
+class Sum(nn.Module):
+    def __init__(self, add):
+        super().__init__()
+        self.one, self.two = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 1)
+        self.norm, self.add = nn.BatchNorm2d(4), add
+
+    def forward(self, x):
+        y = self.one(x)
+        return F.relu(self.add(self.norm(self.two(y)), y))
+
+
+def added_in_place(a, b):
+    a += b
+    return a
+
+
+@pytest.mark.parametrize("add", [lambda a, b: a + b, lambda a, b: b + a, torch.add, added_in_place])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_residuals(add, dynamic):
+    options = {"dynamic_shapes": ({0: AUTO, 2: AUTO, 3: AUTO},)} if dynamic else {}
+    optimized = check(Sum(add), torch.rand(2, 4, 9, 11), **options)
+    first, second = convolutions(optimized)
+    assert first["residual"] is None and second["residual"] is not None
+    assert second["activation"] == "relu" and not calls(optimized)["add"]
+
+
+@pytest.mark.parametrize("sizes", [(2, 4, 1, 1), (1, 4, 9, 11), (4, 9, 11), (2, 1, 9, 11)])
+def test_residuals_that_broadcast(sizes):
+    class Embedded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(4, 4, 3, padding=1)
+
+        def forward(self, x, y):
+            return F.silu(self.conv(x) + y)
+
+    check(Embedded(), torch.rand(2, 4, 9, 11), torch.rand(sizes))
+
+
+def test_residual_of_another_type():
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(4, 4, 3, padding=1).half()
+
+        def forward(self, x):
+            return self.conv(x).float() + x.float()
+
+    check(Mixed(), torch.rand(2, 4, 9, 11).half())
+
+
+def test_scaled_sum_stays():
+    check(Sum(lambda a, b: torch.add(a, b, alpha=2)), torch.rand(2, 4, 9, 11))
+
+
+def test_sum_with_itself():
+    check(Sum(lambda a, b: a + a), torch.rand(2, 4, 9, 11))
+
+
+def test_result_that_others_use_too():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(4, 4, 3, padding=1)
+
+        def forward(self, x):
+            y = self.conv(x) + x
+            return F.relu(y), y, y * 2
+
+    (call,) = convolutions(check(Both(), torch.rand(2, 4, 9, 11)))
+    assert call["activation"] in (None, "relu")
+
+
+def test_in_place_on_a_view():
+    """The activation writes to a part of the result, and the whole is used."""
+
+    class View(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(4, 4, 3, padding=1)
+
+        def forward(self, x):
+            y = self.conv(x)
+            y[:, :2].relu_()
+            return y
+
+    check(View(), torch.rand(2, 4, 9, 11))
+
+
+def test_result_that_aliases_the_input():
+    class Alias(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(4, 4, 3, padding=1)
+
+        def forward(self, x):
+            return self.conv(x), x, x.flatten(1)
+
+    check(Alias(), torch.rand(2, 4, 9, 11))

@@ -1,0 +1,118 @@
+"""optimize: one memory format for a graph."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from checks import calls, check, check_values, randomized
+from torch import nn
+
+from torch_dnnl.graph.optimize import optimize
+
+BODY = [layer for _ in range(4) for layer in (nn.Conv2d(16, 16, 3, padding=1), nn.ReLU())]
+
+
+def network(*last, channels=16):
+    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), *BODY, *last)
+
+
+def images():
+    return torch.rand(2, 3, 17, 19)
+
+
+def test_enters_once():
+    """Results lie in memory as those of the model: check() compares strides."""
+    optimized = check(network(nn.Conv2d(16, 3, 1)), images())
+    assert calls(optimized) == {"convolution": 6, "contiguous": 2}
+
+
+def test_costs_more_than_it_saves():
+    assert not calls(check(nn.Conv2d(3, 3, 3), images()))["contiguous"]
+
+
+@pytest.mark.parametrize(
+    "last", [nn.Flatten(), nn.Flatten(2), nn.PixelShuffle(2), nn.AdaptiveAvgPool2d(1)]
+)
+def test_views_and_results(last):
+    assert calls(check(network(last), images()))["contiguous"]
+
+
+class Custom(nn.Module):
+    """Views and operators that ask for a layout."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.body, self.kind = network(), kind
+
+    def forward(self, x):
+        y = self.body(x)
+        if self.kind == "as_strided":
+            return y.as_strided((4, 5), (7, 3))
+        if self.kind == "complex":
+            pairs = F.pad(y, (0, 1)).view(*y.shape[:3], -1, 2)
+            return torch.view_as_real(torch.view_as_complex(pairs) * 2j)
+        return y.view(-1), y
+
+
+@pytest.mark.parametrize("kind", ["as_strided", "complex", "view"])
+def test_layouts_that_are_asked_for(kind):
+    assert calls(check(Custom(kind), images()))["contiguous"] == 2
+
+
+class Rewritten(nn.Module):
+    """What follows a network, or arithmetic that becomes a convolution."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.body, self.function = network(), function
+
+    def forward(self, x):
+        return self.function(self.body(x), (x.mT * 2 + 1).mT)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda y, z: (y.permute(0, 2, 3, 1), z.permute(0, 3, 1, 2)),
+        lambda y, z: (y[:, :2], *z.chunk(3, 1)),
+        lambda y, z: (y.flatten(2).transpose(1, 2), z.mT),
+        lambda y, z: (y.unbind(1)[3], z[:, :, ::2]),
+        lambda y, z: (y.view(torch.int16).view(y.dtype), z.view(torch.int16).view(z.dtype)),
+        lambda y, z: torch.as_strided_copy(y, (4, 5), (7, 3)),
+        lambda y, z: z.as_strided((4, 5), (5, 1)),
+        lambda y, z: torch.cond(
+            y.sum() > 0, lambda t: t.view(2, -1) * 2, lambda t: t.view(2, -1) * 3, (y,)
+        ),
+        lambda y, z: (y, z, z.sum(1)),
+    ],
+)
+def test_strides_of_results(function):
+    check(Rewritten(function), images())
+
+
+def test_input_that_is_a_result_or_changes():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = network()
+
+        def forward(self, x, y):
+            y.add_(1)
+            return x, self.body(x), self.body(y)
+
+    model = randomized(Both())
+    x, y = images(), images()
+    optimized = optimize(model, (x, y))
+    z = y.clone()
+    with torch.no_grad():
+        results, expected = optimized(x, y), model(x, z)
+    assert results[0] is x and torch.equal(y, z)
+    for a, b in zip(results, expected):
+        torch.testing.assert_close(a, b)
+        assert a.stride() == b.stride()
+
+
+def test_channels_last_model():
+    """A model whose results are channels_last keeps them so."""
+    model = randomized(network(nn.Conv2d(16, 8, 1))).to(memory_format=torch.channels_last)
+    x = images().to(memory_format=torch.channels_last)
+    check_values(optimize(model, (x,)), model, x)

@@ -1,0 +1,87 @@
+"""optimize: linear layers, which are convolutions of one tap where that is the faster."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from checks import calls, check, check_values, convolutions, randomized
+from torch import nn
+
+from torch_dnnl.graph.optimize import optimize
+
+
+class Block(nn.Module):
+    def __init__(self, function, bias=True):
+        super().__init__()
+        self.linear, self.function = nn.Linear(6, 6, bias=bias), function
+
+    def forward(self, x):
+        return self.function(self.linear(x), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "sizes", [(40, 6), (2, 20, 6), (2, 5, 8, 6), (2, 3, 4, 5, 6), (2, 1, 1, 5, 8, 6)]
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_epilogues(sizes, bias, dtype):
+    block = Block(lambda y, x: F.gelu(y + x), bias)
+    found = convolutions(check(block.to(dtype), torch.randn(sizes).to(dtype)))
+    assert len(found) == (len(sizes) < 6)
+    assert all(call["activation"] == "gelu" and call["residual"] is not None for call in found)
+
+
+def test_few_rows_and_no_epilogue_stay():
+    for sizes, function in (((3, 6), lambda y, x: F.gelu(y)), ((99, 6), lambda y, x: y.softmax(1))):
+        assert calls(check(Block(function), torch.randn(sizes)))["linear"] == 1
+
+
+class Scaled(nn.Module):
+    """ConvNeXt's: channels last between two permutes, scaled and added."""
+
+    def __init__(self, is_before):
+        super().__init__()
+        self.linear, self.is_before = nn.Linear(6, 6), is_before
+        self.scale = nn.Parameter(torch.rand(6) if is_before else torch.rand(6, 1, 1))
+
+    def forward(self, x):
+        y = self.linear(x.permute(0, 2, 3, 1))
+        y = (
+            (y * self.scale).permute(0, 3, 1, 2)
+            if self.is_before
+            else y.permute(0, 3, 1, 2) * self.scale
+        )
+        return x + y
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_scale_and_residual_through_a_permute(is_before):
+    optimized = check(Scaled(is_before), torch.randn(2, 6, 5, 8))
+    assert not calls(optimized)["mul"] and not calls(optimized)["add"]
+
+
+class Odd(nn.Module):
+    def __init__(self, weight, bias):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(weight), bias if bias is None else nn.Parameter(bias)
+
+    def forward(self, x):
+        return F.linear(x, self.weight, self.bias) * 2 + 1
+
+
+@pytest.mark.parametrize("bias", [None, (1,), (), (40, 6), (1, 6), (40, 1)])
+def test_biases_that_broadcast(bias):
+    check(Odd(torch.randn(6, 6), None if bias is None else torch.randn(bias)), torch.randn(40, 6))
+
+
+def test_vectors_and_empty_weights():
+    check(Odd(torch.randn(6), None), torch.randn(5, 6))
+    check(Odd(torch.randn(6), None), torch.randn(2, 5, 6))
+    optimize(Odd(torch.randn(0, 6), None), (torch.randn(40, 6),))
+
+
+def test_rows_that_may_be_none():
+    module = randomized(Block(lambda y, x: F.gelu(y)))
+    rows = torch.export.Dim("rows", min=0, max=100)
+    optimized = optimize(module, (torch.randn(50, 6),), dynamic_shapes=({0: rows},))
+    for n in (0, 1, 100):
+        check_values(optimized, module, torch.randn(n, 6))

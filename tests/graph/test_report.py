@@ -1,0 +1,45 @@
+"""optimize(verbose=True): a line for each layer, with what became of it."""
+
+import torch
+import torch.nn.functional as F
+from checks import randomized
+from torch import nn
+
+import torch_dnnl
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.block = nn.Conv2d(8, 8, 3, padding=1)
+        self.unbatched = nn.Conv2d(8, 8, 1)
+        self.norm = nn.BatchNorm2d(16)
+        self.group = nn.GroupNorm(2, 16)
+        self.wide, self.head = nn.Linear(16, 24), nn.Linear(16, 4)
+
+    def forward(self, x):
+        y = self.stem(x)
+        z = F.silu(self.block(y) + y)
+        z = torch.cat([z, self.block(y)], 1)
+        z = self.group(F.relu(self.norm(z)))
+        z = F.interpolate(z, scale_factor=2)
+        tokens = F.gelu(self.wide(z.flatten(2).transpose(1, 2)))
+        return tokens, self.head(z.mean((2, 3))), self.unbatched(y[0])
+
+
+def test_every_layer(capsys):
+    torch_dnnl.optimize(randomized(Network()), (torch.rand(2, 3, 8, 10),), verbose=True)
+    assert capsys.readouterr().out.splitlines() == [
+        "convolution stem.0: torch_dnnl::convolution with relu",
+        "norm stem.1: part of the weights of another layer, or of a constant",
+        "convolution block: torch_dnnl::convolution with a residual and silu",
+        "convolution block (conv2d_2): torch_dnnl::convolution",
+        "norm norm: torch_dnnl::convolution with relu",
+        "norm group: aten::group_norm, as torch_dnnl has none",
+        "resize resample: torch_dnnl::resample",
+        "linear wide: torch_dnnl::convolution with gelu",
+        "linear head: aten::linear, which is as fast",
+        "convolution unbatched: aten::conv2d, as it has no batch, or an output padding as large as "
+        "the stride",
+    ]

@@ -1,0 +1,80 @@
+"""torch_dnnl.optimize over models of other libraries that take images: values beside float64.
+
+Images are planes or as decoders give them. Batches and sizes are dynamic where the export of a
+model allows that. A library that is not installed has no tests.
+"""
+
+import copy
+from contextlib import suppress
+from importlib.util import find_spec
+
+import models_of_diffusers
+import models_of_timm
+import models_of_torchvision
+import models_of_transformers
+import pytest
+import torch
+from test_image_models import double_precision, images
+from torch.export import Dim
+
+from torch_dnnl.graph.calls import convolution
+from torch_dnnl.graph.optimize import optimize
+
+TABLES = (models_of_torchvision, models_of_transformers, models_of_diffusers, models_of_timm)
+MODELS = {
+    name: model
+    for table in TABLES
+    for name, model in table.MODELS.items()
+    if find_spec(model.library)
+}
+__test__ = bool(MODELS)  # without a library, pytest would call tests without models skipped
+
+# Relative to the norm. Below these errors, either of eager and optimized may be the larger.
+NOISE = {torch.float32: 3e-6, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+FACTOR = 2  # errors of results in multiples of eager's
+SIZES = ((3, 5), (5, 4))  # in multiples of the model's
+
+
+def captured(model, module, x):
+    """The optimized module, and whether it takes other batches and sizes."""
+    kwargs = model.arguments(len(x)) if model.arguments else {}
+    auto = {0: Dim.AUTO, 2: Dim.AUTO, 3: Dim.AUTO}
+    if not kwargs:
+        with suppress(Exception):  # the export of some models fixes sizes
+            return optimize(module, (x,), dynamic_shapes=(auto,)), True
+    return optimize(module, (x,), example_kwargs=kwargs), False
+
+
+def run(model, module, x):
+    with torch.no_grad():
+        return [result for result in model.run(module, x) if isinstance(result, torch.Tensor)]
+
+
+def distance(results, exact):
+    return max(
+        ((y.double() - x).norm() / x.norm()).item() for y, x in zip(results, exact, strict=True)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", NOISE, ids=["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", MODELS)
+def test_optimized_model(name, dtype):
+    model = MODELS[name]
+    module = model.make().to(dtype)
+    double = copy.deepcopy(module).double()
+    sizes = [[n * model.multiple for n in size] for size in SIZES]
+    optimized, is_dynamic = captured(
+        model, module, images("planes", 2, model.channels, *sizes[0]).to(dtype)
+    )
+    assert any(node.target is convolution for node in optimized.graph.nodes)
+    for layout in ("planes", "decoded"):
+        for batch, size in [(2, sizes[0])] + [(3, sizes[1])] * is_dynamic:
+            x = images(layout, batch, model.channels, *size).to(dtype)
+            with double_precision():
+                exact = run(model, double, x.double())
+            eager, results = run(model, module, x), run(model, optimized, x)
+            for y, z in zip(results, eager, strict=True):
+                assert (y.shape, y.dtype) == (z.shape, z.dtype)
+            limit = max(NOISE[dtype], FACTOR * distance(eager, exact))
+            assert distance(results, exact) <= limit, (layout, batch, size)

@@ -1,0 +1,137 @@
+"""The activations that the kernels compute, and what they look like in graphs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.fx import Graph, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from torch_dnnl.graph.nodes import arguments_of, aten, name_of, value
+
+# The first function defines an activation. The others are ways in which models spell it.
+DEFINITIONS: dict[str, tuple[Callable[[Tensor], Tensor], ...]] = {
+    "relu": (F.relu, lambda x: x.clamp(min=0)),
+    "relu6": (
+        F.relu6,
+        lambda x: x.clamp(0, 6),
+        lambda x: F.relu(x).clamp(max=6),
+        lambda x: x.clamp(min=0).clamp(max=6),
+    ),
+    "silu": (F.silu, lambda x: x * x.sigmoid()),
+    "gelu": (
+        F.gelu,
+        lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2))),
+        lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))),
+    ),
+    "sigmoid": (torch.sigmoid,),
+    "tanh": (torch.tanh,),
+    "hardswish": (
+        F.hardswish,
+        lambda x: x * F.hardsigmoid(x),
+        lambda x: x * (x + 3).clamp(0, 6) / 6,
+        lambda x: x * ((x + 3).clamp(0, 6) / 6),
+        lambda x: x * F.relu6(x + 3) / 6,
+        lambda x: x * (F.relu6(x + 3) / 6),
+    ),
+}
+# `quantized_convolution` has the others; a clamp becomes part of its rounding.
+QUANTIZED = frozenset(DEFINITIONS) - {"relu6"}
+
+_SYMMETRIC = (aten.mul.Tensor, aten.add.Tensor)
+
+
+@cache
+def _patterns(dtype: torch.dtype) -> dict[Any, list[tuple[str, Graph]]]:
+    """The graphs of each activation for this type, by the operator that they end with: as
+    torch.export has them, and as Inductor's decompositions make them."""
+    from torch._inductor.decomposition import select_decomp_table  # takes a second to import
+
+    example = torch.empty(2, 2, 2, dtype=dtype, device="cpu")
+    found: dict[Any, list[tuple[str, Graph]]] = {}
+
+    def enter(name: str, function: Callable[[Tensor], Tensor], table: dict[Any, Any]) -> None:
+        graph = make_fx(lambda x: function(x), decomposition_table=table)(example).graph
+        end: Any = graph.output_node().args[0]
+        found.setdefault(end.target, []).append((name, graph))
+
+    with torch._C._DisableAutocast():
+        for name, functions in DEFINITIONS.items():
+            for function in functions:
+                enter(name, function, {})
+                enter(name, function, select_decomp_table())
+    return found
+
+
+class Activation(NamedTuple):
+    name: str
+    input: Node
+    size: int  # how many nodes compute it
+
+
+def activation_of(node: Node) -> Activation | None:
+    """The activation that a node is the result of."""
+    tensor = value(node)
+    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+        return None
+    for name, pattern in _patterns(tensor.dtype).get(node.target, ()):
+        leaf = _leaf(pattern.output_node().args[0], node, None)
+        if leaf is not None:
+            return Activation(name, leaf, len(pattern.nodes))
+    return None
+
+
+def _leaf(pattern: Any, found: Node, leaf: Node | None) -> Node | None:
+    """The node that stands where the pattern has its input, if the calls are the same. `leaf` is
+    the node that has to stand there, if that is known."""
+    if pattern.op == "placeholder":
+        return found if leaf in (None, found) else None
+    if pattern.target != found.target:
+        return None
+    wanted, given = arguments_of(pattern), arguments_of(found)
+    pairs = [(wanted[name], given[name]) for name in wanted]
+    orders = [pairs]
+    if pattern.target in _SYMMETRIC:
+        (a, x), (b, y), *rest = pairs
+        orders.append([(a, y), (b, x), *rest])
+    for order in orders:
+        result = leaf
+        for a, x in order:
+            if isinstance(a, Node) and isinstance(x, Node):
+                result = _leaf(a, x, result)
+                if result is None:
+                    break
+            elif not _are_equal(a, x):
+                result = None
+                break
+        if result is not None:
+            return result
+    return None
+
+
+def _are_equal(a: Any, b: Any) -> bool:
+    numbers = (int, float)  # the bounds of a clamp may be either
+    is_alike = type(a) is type(b) or {type(a), type(b)} <= set(numbers)
+    return is_alike and bool(a == b)
+
+
+def bounds_of(node: Node) -> tuple[float, float] | None:
+    """Between which an operator keeps the values."""
+    name = name_of(node).removeprefix("aten::").removesuffix("_")
+    if name == "relu6":
+        return 0.0, 6.0
+    names = {"hardtanh": ("min_val", "max_val"), "clamp": ("min", "max")}.get(name)
+    if names is None:
+        return None
+    call = arguments_of(node)
+    low, high = (call[name] for name in names)
+    low, high = -math.inf if low is None else low, math.inf if high is None else high
+    if isinstance(low, Node) or isinstance(high, Node) or not low <= high:
+        return None
+    return float(low), float(high)

@@ -1,0 +1,62 @@
+"""What a graph of `optimize` calls: the operators, by the quick way where that is possible."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.compiler import is_dynamo_compiling
+from torch.fx import Graph
+
+from torch_dnnl.functional._quick import quick
+from torch_dnnl.graph.nodes import arguments_of, ours, replace
+
+_convolution = ours.convolution_fused.default
+_FORMAT = [each.name for each in _convolution._schema.arguments].index("data_format")
+_quick_convolution = quick("convolution_fused")
+
+
+def convolution(*args: Any) -> Any:
+    """The first result of `torch_dnnl::convolution_fused`, for all of its arguments.
+
+    Without pixels too, where each pixel of the result is made of one: linear layers and norms take
+    an image without pixels.
+    """
+    try:
+        result = NotImplemented if is_dynamo_compiling() else _quick_convolution(*args)
+        return _convolution(*args)[0] if result is NotImplemented else result
+    except ValueError:
+        src, weights = args[0], args[1]
+        if src.numel() or weights.shape[2:].numel() != 1:
+            raise
+        sizes = list(src.shape)
+        sizes[-1 if args[_FORMAT] == "NXC" else 1] = weights.shape[0]
+        return src.new_empty(sizes)
+
+
+class Tracer(torch.fx.Tracer):
+    """Reads the code of a graph again when a module is unpickled."""
+
+    def __init__(self) -> None:
+        super().__init__(autowrap_functions=(convolution,))
+
+
+def quicken(graph: Graph) -> None:
+    """Has the graph call convolutions by the quick way."""
+    for node in list(graph.nodes):
+        if node.target not in (ours.convolution.default, _convolution):
+            continue
+        arguments = {"residual": None, "activation": None, "keep_preactivation": False}
+        arguments |= arguments_of(node)
+        if arguments["keep_preactivation"]:  # there are two results
+            continue
+        args = tuple(arguments[each.name] for each in _convolution._schema.arguments)
+        with graph.inserting_before(node):
+            new = graph.call_function(convolution, args)
+        new.meta = dict(node.meta)
+        if node.target is _convolution:
+            for user in list(node.users):
+                replace(user, new)
+            graph.erase_node(node)
+        else:
+            replace(node, new)

@@ -1,0 +1,132 @@
+"""A residual and an activation after a convolution as part of its kernel."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch.fx import Graph, Node
+
+from torch_dnnl.graph.activations import QUANTIZED, activation_of
+from torch_dnnl.graph.layers import FUSED, HAS_PAIR, open_layer
+from torch_dnnl.graph.nodes import (
+    are_alike,
+    arguments_of,
+    aten,
+    call,
+    call_with,
+    erase_unused,
+    is_mutated,
+    only_user,
+    ours,
+    value,
+)
+
+_permute, _squeeze = aten.permute.default, aten.squeeze.dim
+_quantized = ours.quantized_convolution.default
+_Options = Callable[[Node, Node], dict[str, Any]]
+
+# An activation may come before these as well as after them.
+_VIEWS = (
+    *(aten.view.default, aten.reshape.default, aten.permute.default, aten.transpose.int),
+    *(aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default, aten.flatten.using_ints),
+)
+
+
+def fuse_epilogues(graph: Graph, residual_of: _Options | None = None) -> None:
+    """Residuals first: an activation is applied to the sum. Of several activations of a result the
+    one of most operators is first: a SiLU has a sigmoid within, and its gradient has another.
+
+    `residual_of` gives the arguments of a convolution for a residual: of the float tensor, or of
+    the integers behind it.
+    """
+    for node in graph.find_nodes(op="call_function", target=aten.add.Tensor):
+        _fuse_residual(node, residual_of or _plain_residual)
+    calls = [node for node in graph.nodes if node.op == "call_function"]
+    found = [(activation, node) for node in calls if (activation := activation_of(node))]
+    for _, node in sorted(found, key=lambda each: -each[0].size):
+        if node.users:
+            _fuse_activation(node)
+
+
+def _plain_residual(layer: Node, residual: Node) -> dict[str, Any]:
+    return {"residual": residual}
+
+
+def _fuse_residual(node: Node, residual_of: _Options) -> None:
+    operands: Any = node.args
+    if node.kwargs or not all(isinstance(operand, Node) for operand in operands):
+        return
+    if not all(are_alike(value(operand), value(node)) for operand in operands):
+        return
+    # The later of two convolutions takes the result of the other one.
+    pairs: Any = sorted(zip(operands, operands[::-1], strict=True), reverse=True)
+    for result, residual in pairs:
+        if result is residual or only_user(result) is not node or is_mutated(residual):
+            continue
+        views: list[Any] = []
+        while result.target in (_permute, _squeeze) and len(result.args[0].users) == 1:
+            views.insert(0, result)
+            result = result.args[0]
+        layer = open_layer(result)
+        is_free = layer is not None and arguments_of(layer).get("residual") is None
+        if layer is None or not is_free or len(layer.users) != 1:
+            continue
+        with node.graph.inserting_before(node):
+            for view in reversed(views):
+                if view.target is _squeeze:
+                    residual = call(node, aten.unsqueeze.default, residual, view.args[1])
+                    continue
+                dims = [d % len(view.args[1]) for d in view.args[1]]
+                inverse = [dims.index(d) for d in range(len(dims))]
+                residual = call(node, _permute, residual, inverse)
+            fuse(node, layer, residual_of(layer, residual), result, views)
+        return
+
+
+def _fuse_activation(node: Node) -> None:
+    found = activation_of(node)
+    if found is None:
+        return
+    name, before = found.name, found.input
+    views: list[Node] = []
+    while before.target in _VIEWS:
+        views.insert(0, before)
+        before = before.args[0]  # type: ignore[assignment]
+    layer = open_layer(before)
+    if layer is None:
+        return
+    if layer.target is _quantized and (name not in QUANTIZED or only_user(before) is None or views):
+        return
+    with node.graph.inserting_before(before):
+        fused = fuse(node, layer, {"activation": name}, before, views)
+        if before.users:
+            fused.update_kwarg("keep_preactivation", True)
+            fused.meta["val"] = (fused.meta["val"][0], value(before))
+            kept = call(before, operator.getitem, fused, 1, val=value(before))
+            before.replace_all_uses_with(kept)
+            erase_unused(before)
+
+
+def fuse(
+    node: Node, layer: Node, more: dict[str, Any], before: Node, views: Sequence[Node] = ()
+) -> Node:
+    """Puts a convolution with more arguments in the place of what `node` makes of its result.
+
+    The result is `before`, which `node` may see through views.
+    """
+    target: Any = FUSED[layer.target]
+    arguments = {"residual": None, "activation": None, "keep_preactivation": False}
+    arguments = arguments | arguments_of(layer) | more
+    new = call_with(layer, target, arguments)
+    result = new
+    if target in HAS_PAIR:
+        result = call(before, operator.getitem, new, 0, val=value(before))
+    with node.graph.inserting_before(node):
+        for view in views:
+            kind: Any = view.target
+            result = call(view, kind, result, *view.args[1:], val=value(view))
+    node.replace_all_uses_with(result)
+    erase_unused(node)
+    return new

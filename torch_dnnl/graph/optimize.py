@@ -1,0 +1,258 @@
+"""`torch_dnnl.optimize`: a model for inference, whose graph is rewritten once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.fx import Graph, GraphModule, Node
+
+from torch_dnnl.graph.calls import Tracer, quicken
+from torch_dnnl.graph.channels import fold_channels, fold_into_next
+from torch_dnnl.graph.constants import Constants, escapes
+from torch_dnnl.graph.epilogues import fuse_epilogues
+from torch_dnnl.graph.guards import NAME, Guards
+from torch_dnnl.graph.layers import replace_convolutions, replace_linears, restore_linears
+from torch_dnnl.graph.layouts import allow_any_layout, layouts_of, use_channels_last
+from torch_dnnl.graph.nodes import aten, erase_unused, value
+from torch_dnnl.graph.quantized import has_quantized, lower_quantized
+from torch_dnnl.graph.report import Report
+from torch_dnnl.graph.resizes import decompositions
+
+__all__ = ["optimize"]
+
+
+def optimize(
+    model: torch.nn.Module,
+    example_inputs: Any,
+    *,
+    example_kwargs: dict[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    verbose: bool = False,
+) -> torch.nn.Module:
+    """Returns a model for inference whose graph was rewritten once.
+
+    `torch.export` captures the model in eval mode. Its contract and its errors hold: a graph of
+    operators, for the inputs that `dynamic_shapes` allows. Then:
+
+    - Batch norms in eval mode, and other sums and products with a number for each channel, go into
+      the weights and the bias of the convolution or linear layer before them, or of the convolution
+      behind them. Where neither is possible, they and the activation behind them are one pass over
+      the image.
+    - A residual and an activation (relu, relu6, silu, exact gelu, sigmoid, tanh, hardswish, also
+      spelled out) are computed in the kernel of the convolution before them. Linear layers of many
+      rows are convolutions with one tap, where that is the faster.
+    - `torch.nn.functional.interpolate` is torch_dnnl's, and so are average pools whose areas
+      overlap.
+    - Images are channels_last inside, where that saves more than their conversion costs. Results
+      lie in memory as those of the model for the examples.
+    - What depends on parameters alone is computed once.
+    - Of a model that torchao's `convert_pt2e` returns, convolutions are quantized ones, as
+      `torch_dnnl.quantization.lower` has it.
+
+    Args:
+        model: stays as it is, in its mode. Float64, float32, bfloat16 and float16.
+        example_inputs: the model's positional arguments, as a tuple; a single tensor stands for a
+            tuple of one.
+        example_kwargs: the model's keyword arguments.
+        dynamic_shapes: as of `torch.export.export`. Without it the result takes tensors of the
+            sizes of the examples alone.
+        verbose: print what became of each convolution, linear layer, norm and resize, or why it
+            stayed.
+
+    Returns:
+        A `torch.fx.GraphModule` with weights of its own. It has the model's results up to rounding,
+        for all inputs that the export allows, and gradients for its inputs (through what the model
+        computes within `torch.no_grad` too). Many threads may call it. It can be copied, pickled,
+        exported, compiled and packaged.
+
+    Raises:
+        TypeError: `model` is not a `torch.nn.Module`, `example_inputs` is not a tuple.
+        Exception: torch.export's, where it cannot capture the model.
+        AssertionError: the result is called with inputs that the export does not allow.
+
+    Example:
+        >>> model = torch.nn.Sequential(
+        ...     torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU()
+        ... )
+        >>> fast = optimize(model, (torch.rand(1, 3, 9, 9),), verbose=True)
+        convolution 0: torch_dnnl::convolution with relu
+        norm 1: part of the weights of another layer, or of a constant
+        >>> fast(torch.rand(1, 3, 9, 9)).shape
+        torch.Size([1, 8, 7, 7])
+
+    Definition: the model, in eval mode.
+    """
+    with torch.inference_mode(False):
+        return _optimized(model, example_inputs, example_kwargs or {}, dynamic_shapes, verbose)
+
+
+def _optimized(
+    model: torch.nn.Module, args: Any, kwargs: dict[str, Any], dynamic_shapes: Any, verbose: bool
+) -> torch.nn.Module:
+    program = _captured(model, args, kwargs, dynamic_shapes)
+    module: Any = program.run_decompositions(_decompositions()).module()
+    report = Report(module.graph)
+    _rewrite(module)
+    if verbose:
+        print(report.text(module.graph))
+    return _separate(module)
+
+
+def _captured(
+    model: torch.nn.Module, args: Any, kwargs: dict[str, Any], dynamic_shapes: Any
+) -> ExportedProgram:
+    """The program of a model in eval mode. The model stays in its own mode."""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"optimize: expected model to be a torch.nn.Module, got {type(model).__name__}"
+        )
+    if isinstance(args, Tensor):
+        args = (args,)
+    if not isinstance(args, (tuple, list)):
+        raise TypeError(
+            "optimize: expected example_inputs to be a tuple of the model's arguments, got "
+            f"{type(args).__name__}"
+        )
+    modes = [(module, module.training) for module in model.modules()]
+
+    def export(strict: bool) -> ExportedProgram:
+        options: dict[str, Any] = {"dynamic_shapes": dynamic_shapes, "strict": strict}
+        return torch.export.export(model, tuple(args), kwargs, **options)
+
+    try:
+        _set_training(model, False)
+        try:
+            return export(strict=False)
+        except Exception as error:
+            try:
+                return export(strict=True)
+            except Exception:
+                raise _explained(error) from None
+    finally:
+        if model.training != modes[0][1]:
+            _set_training(model, modes[0][1])
+        for module, training in modes:
+            module.training = training
+
+
+def _set_training(model: torch.nn.Module, training: bool) -> None:
+    """As train() and eval(), which modules that torch.export made refuse."""
+    with suppress(NotImplementedError):
+        model.train(training)
+        return
+    for module in model.modules():
+        module.training = training
+
+
+def _explained(error: Exception) -> Exception:
+    note = (
+        "torch_dnnl.optimize: torch.export cannot capture this model for these inputs. "
+        "torch_dnnl.convert takes any model."
+    )
+    if hasattr(error, "add_note"):  # since Python 3.11
+        error.add_note(note)
+    return error
+
+
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    return decompositions() | {aten.relu6.default: lambda x: aten.clamp.default(x, 0, 6)}
+
+
+def _rewrite(module: GraphModule) -> None:
+    graph = module.graph
+    layouts = layouts_of(graph)
+    if has_quantized(graph):
+        lower_quantized(module)
+    _remove_identities(graph)
+    replace_convolutions(graph)
+    constants = Constants(module)
+
+    def describe(node: Node, tensor: Tensor) -> None:
+        mode = next((f.fake_mode for n in graph.nodes if hasattr(f := value(n), "fake_mode")), None)
+        if mode is not None:
+            node.meta["val"] = mode.from_tensor(tensor, static_shapes=True)
+
+    def make(
+        like: Node, function: Callable[..., Any], nodes: Sequence[Node]
+    ) -> tuple[Node, Node | None] | None:
+        """New weights and a new bias as constants."""
+        tensors = [constants.value(node) for node in nodes]
+        if any(tensor is None for tensor in tensors):
+            return None
+        with torch.no_grad():
+            weights, bias = function(*tensors)
+        if not all(tensor is None or _are_numbers(tensor) for tensor in (weights, bias)):
+            return None
+        made = constants.add(f"{like.name}_weight", weights)
+        describe(made, weights)
+        if bias is None:
+            return made, None
+        added = constants.add(f"{like.name}_bias", bias)
+        describe(added, bias)
+        return made, added
+
+    fold_channels(graph, make, torch.float64)
+    fold_into_next(graph, make)
+    replace_linears(graph)
+    fuse_epilogues(graph)
+    restore_linears(graph)
+    constants.fold(describe)
+    allow_any_layout(graph)
+    use_channels_last(graph, layouts)
+    quicken(graph)
+    graph.eliminate_dead_code(lambda node: node.op == "call_module" or node.is_impure())
+    graph.lint()
+
+
+def _remove_identities(graph: Graph) -> None:
+    """Copies and arithmetic that change nothing; dropout in eval mode is a copy. What the caller
+    gets stays a tensor of its own."""
+    numbers = {aten.mul.Tensor: 1, aten.div.Tensor: 1, aten.add.Tensor: 0, aten.sub.Tensor: 0}
+    for node in list(graph.nodes):
+        source: Any = node.args[0] if node.args else None
+        is_copy = node.target is aten.clone.default and len(node.args) == 1
+        is_neutral = node.target in numbers and node.args[1] == numbers[node.target]
+        if not (is_copy or is_neutral) or node.kwargs or not isinstance(source, Node):
+            continue
+        before, after = value(source), value(node)
+        if before is None or after is None or escapes(node):
+            continue
+        if before.dtype == after.dtype and before.stride() == after.stride():
+            node.replace_all_uses_with(source)
+            erase_unused(node)
+
+
+def _are_numbers(tensor: Tensor) -> bool:
+    """Whether all are finite, and no row or column of weights is so small that digits are lost."""
+    if not bool(tensor.isfinite().all()):
+        return False
+    if tensor.dim() < 2:
+        return True
+    least = 8 * torch.finfo(tensor.dtype).tiny
+    columns = tensor.transpose(0, 1)
+    largest = torch.cat([t.abs().flatten(1).amax(1) for t in (tensor, columns)])
+    return bool(((largest == 0) | (largest >= least)).all())
+
+
+def _separate(module: GraphModule) -> GraphModule:
+    """A module with the tensors that the graph still uses, and memory of its own."""
+    result = GraphModule(module, module.graph)
+    memo: dict[int, Any] = {}  # tensors that share memory go on to share it
+    for part in result.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None:
+                tensor = copy.deepcopy(parameter.detach(), memo)
+                part._parameters[name] = torch.nn.Parameter(tensor, requires_grad=False)
+        for name, buffer in part._buffers.items():
+            part._buffers[name] = None if buffer is None else copy.deepcopy(buffer.detach(), memo)
+    if hasattr(result, NAME):
+        setattr(result, NAME, Guards(getattr(result, NAME)))
+    result.graph._tracer_cls = Tracer
+    result._tracer_cls = Tracer
+    return result
