@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from torch_dnnl._literals import TorchMode
 from torch_dnnl.functional import interpolate
+from torch_dnnl.functional._algorithm import has_kernels
 from torch_dnnl.functional._conv import _conv, conv_quickly
 from torch_dnnl.functional._conv_transpose import _conv_transpose
 
@@ -28,16 +29,14 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Replacement = Callable[..., Tensor | None]
 
 # Any other class of tensors may have its own idea of a convolution, so it keeps torch's functions.
-# Fake and functional tensors stand for plain ones while a program is exported. Whatever else is not
-# ours our functions refuse; what torch takes is sorted out before, as a graph that is traced cannot
-# contain a refusal.
+# Fake and functional tensors stand for plain ones while a program is exported. The checks here
+# leave torch every call that torch_dnnl refuses: a traced graph cannot hold a refusal.
 _PLAIN = frozenset(
     {Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor, FunctionalTensor, type(None)}
 )
 _WIDE = frozenset({torch.float64, torch.float32})
 _FLOATING = _WIDE | {torch.bfloat16, torch.float16}
 _saving_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks
-_HAS_CUDA = torch._C._dispatch_has_kernel_for_dispatch_key("torch_dnnl::resample", "CUDA")
 
 
 def _are_plain(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
@@ -50,8 +49,8 @@ def _are_plain(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 
 def _saves_others(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether somebody looks at what is saved for the backward pass, and torch saves more than ours
-    does: a checkpoint would not find it again outside the context."""
+    """Whether hooks see the tensors saved for the backward pass, and torch saves more of them than
+    torch_dnnl: outside the context a checkpoint would save other tensors."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled() or _saving_hooks(True) is None:
         return False
     is_any = input.requires_grad or weight.requires_grad or getattr(bias, "requires_grad", False)
@@ -76,7 +75,7 @@ def _convolution(n: int) -> _Replacement:
         dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor | None:
-        if not (input.is_cpu or (_HAS_CUDA and input.is_cuda)):
+        if not has_kernels(input):
             return None
         if _saves_others(input, weight, bias):
             return None
@@ -85,7 +84,7 @@ def _convolution(n: int) -> _Replacement:
             return dst  # type: ignore[no-any-return]
         if not _are_plain(input, weight, bias):
             return None
-        # torch has neither our other names of paddings nor pairs of them.
+        # torch has neither torch_dnnl's other names of paddings nor pairs of pads.
         if isinstance(padding, str):
             if padding not in ("same", "valid"):
                 return None
@@ -107,9 +106,9 @@ def _convolution_transpose(n: int) -> _Replacement:
         groups: int = 1,
         dilation: Any = 1,
     ) -> Tensor | None:
-        if not (
-            (input.is_cpu or (_HAS_CUDA and input.is_cuda)) and _are_plain(input, weight, bias)
-        ) or _saves_others(input, weight, bias):
+        if not (has_kernels(input) and _are_plain(input, weight, bias)) or _saves_others(
+            input, weight, bias
+        ):
             return None
         args = (stride, padding, output_padding, groups, dilation)
         return _conv_transpose(n, input, weight, bias, *args)
@@ -126,12 +125,12 @@ def _interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Tensor | None:
-    if type(input) not in _PLAIN or not (input.is_cpu or (_HAS_CUDA and input.is_cuda)):
+    if type(input) not in _PLAIN or not has_kernels(input):
         return None
     # Autocast has torch average volumes in float32.
     if mode == "area" and input.dim() == 5 and input.is_cpu and torch.is_autocast_enabled("cpu"):
         return None
-    # torch has fewer types and ranks than we have.
+    # torch has fewer types and ranks than torch_dnnl.
     if input.dtype == torch.uint8:
         if not (mode in ("bilinear", "bicubic") and input.dim() == 4 and input.is_cpu):
             return None
@@ -219,7 +218,7 @@ _REFUSALS = (RuntimeError, ValueError, TypeError, AttributeError, LookupError, A
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Whether an error came from code of ours or of torch, not from a hook of somebody's."""
+    """Whether the code of torch_dnnl or torch raised an error, and no hook of a user."""
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
@@ -237,12 +236,12 @@ class _Accelerate(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Runs ours in place of `func`, or `func`."""
+        """Runs torch_dnnl's function in place of `func` if there is one, else `func`."""
         kwargs = kwargs or {}
-        ours = _REPLACEMENTS.get(func)
-        if ours is not None and not _is_in_selective_checkpoint():
+        replacement = _REPLACEMENTS.get(func)
+        if replacement is not None and not _is_in_selective_checkpoint():
             try:
-                result = ours(*args, **kwargs)
+                result = replacement(*args, **kwargs)
             except _REFUSALS as error:  # torch has its own, or takes what we do not take
                 if not torch.compiler.is_compiling() and not _is_refusal(error):
                     raise

@@ -35,7 +35,7 @@ _REPLACEMENTS: dict[_Class, _Class] = {
     torch.nn.ConvTranspose3d: nn.ConvTranspose3d,
     torch.nn.Upsample: nn.Upsample,
 }
-_ORIGINALS = {ours: theirs for theirs, ours in _REPLACEMENTS.items()}
+_ORIGINALS = {new: old for old, new in _REPLACEMENTS.items()}
 _SAME = "timm.layers.conv2d_same.Conv2dSame"  # its padding is TensorFlow's
 
 
@@ -167,7 +167,8 @@ def _torch_class(cls: type) -> _Class | None:
 
 
 def _reason_to_leave(layer: torch.nn.Module, cls: _Class) -> str | None:
-    """Why a layer stays as it is: None if it is replaced, "" if nobody expects that."""
+    """The reason to leave a layer alone. None: `convert` replaces the layer. "": the layer is none
+    that a user expects to be replaced."""
     if isinstance(layer, torch.jit.ScriptModule):
         is_layer = layer.original_name in {base.__name__ for base in _REPLACEMENTS}
         return "compiled by TorchScript" if is_layer else ""
@@ -261,7 +262,7 @@ def _change_class(layer: torch.nn.Module, new: _Class) -> None:
 
 
 def _torch_padding(layer: torch.nn.Module) -> Any:
-    """What torch's layer calls the padding; None if it has none that is the same."""
+    """The padding of torch's layer that pads alike; None if there is none."""
     if not isinstance(layer, _ConvNd):
         return ()
     padding: Any = layer.padding

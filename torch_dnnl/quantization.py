@@ -1,4 +1,4 @@
-"""`lower`: a model of quantize and dequantize operators in integers, by our operators.
+"""`lower`: a model of quantize and dequantize operators, computed in integers by torch_dnnl.
 
 torchao's `convert_pt2e` returns a graph in float32, in which pairs of quantize and dequantize
 operators say where the values are those of integers. Here each convolution between such pairs
@@ -17,7 +17,7 @@ __all__ = ["lower"]
 
 
 def lower(model: torch.nn.Module) -> GraphModule:
-    """Replaces quantize and dequantize operators, and the convolutions between them, by ours.
+    """Replaces quantize and dequantize operators, and the convolutions between them.
 
     Each of these patterns becomes one `torch.ops.torch_dnnl.quantized_convolution`; in brackets,
     what may be missing:

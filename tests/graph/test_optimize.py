@@ -1,4 +1,4 @@
-"""optimize over small networks: values beside float64, in two layouts and three types."""
+"""optimize over small networks: values beside float64, in two layouts."""
 
 import copy
 
@@ -8,6 +8,7 @@ import networks_of_programs
 import pytest
 import torch
 from checks import FACTOR, NOISE, error, randomized
+from layouts import channels_last
 
 from torch_dnnl.graph.optimize import optimize
 
@@ -16,21 +17,11 @@ NETWORKS = {
     **networks_of_programs.NETWORKS,
     **networks_of_changes.NETWORKS,
 }
-TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def cast(inputs, dtype):
     return [
         x.to(dtype) if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in inputs
-    ]
-
-
-def channels_last(inputs):
-    return [
-        x.to(memory_format=torch.channels_last)
-        if isinstance(x, torch.Tensor) and x.dim() == 4
-        else x
-        for x in inputs
     ]
 
 
@@ -47,7 +38,8 @@ def test_values(name):
     optimized = optimize(module, tuple(inputs))
     double = copy.deepcopy(module).double()
     with torch.no_grad():
-        for x in (list(inputs), channels_last(inputs)):
+        images = [channels_last(x) if isinstance(x, torch.Tensor) else x for x in inputs]
+        for x in (list(inputs), images):
             try:
                 eager = called(module, x)
             except RuntimeError:  # its own views do not take this layout

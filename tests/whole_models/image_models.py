@@ -5,9 +5,11 @@ whose library is not installed cannot be made; `library` says which it is.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -34,6 +36,31 @@ class ImageModel:
         result = module(x, **more)
         result = getattr(result, self.result) if self.result else result
         return [result] if isinstance(result, Tensor) else list(result)
+
+
+def installed(*tables: Any) -> dict[str, ImageModel]:
+    """The models of modules such as `models_of_timm` whose libraries are installed."""
+    models = [each for table in tables for each in table.MODELS.items()]
+    return {name: model for name, model in models if find_spec(model.library)}
+
+
+def images(layout: str, batch: int, channels: int, rows: int, columns: int) -> Tensor:
+    """`decoded`: the channels of a pixel side by side. One image has a stride like no other."""
+    if layout == "planes":
+        return torch.rand(batch, channels, rows, columns)
+    if batch == 1:
+        return torch.rand(rows, columns, channels).permute(2, 0, 1)[None]
+    return torch.rand(batch, rows, columns, channels).permute(0, 3, 1, 2)
+
+
+@contextmanager
+def double_precision() -> Iterator[None]:
+    """Sets the type of tensors that a model makes without naming a type."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 @torch.no_grad()

@@ -8,25 +8,17 @@ backend: what fails there too is no fault of torch_dnnl.
 """
 
 import copy
-from contextlib import contextmanager
-from importlib.util import find_spec
 
 import models_of_diffusers
 import models_of_timm
 import models_of_transformers
 import pytest
 import torch
-from torch import Tensor
+from image_models import double_precision, images, installed
 from torch._dynamo import config
 from torch._inductor import config as inductor
 
-TABLES = (models_of_transformers, models_of_diffusers, models_of_timm)
-MODELS = {
-    name: model
-    for table in TABLES
-    for name, model in table.MODELS.items()
-    if find_spec(model.library)
-}
+MODELS = installed(models_of_transformers, models_of_diffusers, models_of_timm)
 __test__ = bool(MODELS)  # without a library, pytest would call tests without models skipped
 
 # The layout, the number of images, and their sizes in multiples of the model's.
@@ -46,15 +38,6 @@ OPTIONS = {"cpp.simdlen": 1, "aot_inductor.debug_compile": True, "fx_graph_cache
 BOUND, GRADIENT_BOUND = 1e-4, 1e-2
 
 
-def images(layout: str, batch: int, channels: int, rows: int, columns: int) -> Tensor:
-    """`decoded`: the channels of a pixel side by side. One image has a stride like no other."""
-    if layout == "planes":
-        return torch.rand(batch, channels, rows, columns)
-    if batch == 1:
-        return torch.rand(rows, columns, channels).permute(2, 0, 1)[None]
-    return torch.rand(batch, rows, columns, channels).permute(0, 3, 1, 2)
-
-
 def outcome(model, module, function, x, mode):
     """The results by name; of training the gradients too, of parameters alone."""
     module.zero_grad(set_to_none=True)
@@ -67,16 +50,6 @@ def outcome(model, module, function, x, mode):
         sum((y * w).mean() for y, w in zip(results, weights)).backward()
         found |= {name: parameter.grad for name, parameter in module.named_parameters()}
     return found
-
-
-@contextmanager
-def double_precision():
-    """For tensors that a model makes without naming a type."""
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(torch.float32)
 
 
 def differences(actual, expected):

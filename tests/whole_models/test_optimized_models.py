@@ -6,7 +6,6 @@ model allows that. A library that is not installed has no tests.
 
 import copy
 from contextlib import suppress
-from importlib.util import find_spec
 
 import models_of_diffusers
 import models_of_timm
@@ -14,19 +13,15 @@ import models_of_torchvision
 import models_of_transformers
 import pytest
 import torch
-from test_image_models import double_precision, images
+from image_models import double_precision, images, installed
 from torch.export import Dim
 
 from torch_dnnl.graph.calls import convolution
 from torch_dnnl.graph.optimize import optimize
 
-TABLES = (models_of_torchvision, models_of_transformers, models_of_diffusers, models_of_timm)
-MODELS = {
-    name: model
-    for table in TABLES
-    for name, model in table.MODELS.items()
-    if find_spec(model.library)
-}
+MODELS = installed(
+    models_of_torchvision, models_of_transformers, models_of_diffusers, models_of_timm
+)
 __test__ = bool(MODELS)  # without a library, pytest would call tests without models skipped
 
 # Relative to the norm. Below these errors, either of eager and optimized may be the larger.

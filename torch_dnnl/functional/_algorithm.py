@@ -7,12 +7,20 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
+from torch import Tensor
+
+_HAS_CUDA = torch._C._dispatch_has_kernel_for_dispatch_key("torch_dnnl::convolution", "CUDA")
 
 
 def kernels(family: str, device: str) -> list[str]:
     """The names of a device's kernels of a family of operators, in order of preference."""
     names = getattr(torch.ops.torch_dnnl, f"{family}_kernels_{device}", None)
     return list(names()) if names is not None else []
+
+
+def has_kernels(tensor: Tensor) -> bool:
+    """Whether there are kernels for the device of a tensor."""
+    return tensor.is_cpu or (_HAS_CUDA and tensor.is_cuda)
 
 
 def _options(algorithm: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The activations that the kernels compute, and what they look like in graphs."""
+"""The activations that the kernels compute, and their forms in graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a graph of `optimize` calls: the operators, by the quick way where that is possible."""
+"""The calls in a graph of `optimize`: convolutions without the overhead of torch.ops."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from torch.compiler import is_dynamo_compiling
 from torch.fx import Graph
 
 from torch_dnnl.functional._quick import quick
-from torch_dnnl.graph.nodes import arguments_of, ours, replace
+from torch_dnnl.graph.nodes import arguments_of, dnnl, replace
 
-_convolution = ours.convolution_fused.default
+_convolution = dnnl.convolution_fused.default
 _FORMAT = [each.name for each in _convolution._schema.arguments].index("data_format")
 _quick_convolution = quick("convolution_fused")
 
 
 def convolution(*args: Any) -> Any:
-    """The first result of `torch_dnnl::convolution_fused`, for all of its arguments.
+    """The first result of `torch_dnnl::convolution_fused`, given all of its arguments.
 
-    Without pixels too, where each pixel of the result is made of one: linear layers and norms take
-    an image without pixels.
+    A kernel with one tap also takes an image without pixels, as linear layers and norms do.
     """
     try:
         result = NotImplemented if is_dynamo_compiling() else _quick_convolution(*args)
@@ -42,9 +41,9 @@ class Tracer(torch.fx.Tracer):
 
 
 def quicken(graph: Graph) -> None:
-    """Has the graph call convolutions by the quick way."""
+    """Replaces convolutions by calls of `convolution`."""
     for node in list(graph.nodes):
-        if node.target not in (ours.convolution.default, _convolution):
+        if node.target not in (dnnl.convolution.default, _convolution):
             continue
         arguments = {"residual": None, "activation": None, "keep_preactivation": False}
         arguments |= arguments_of(node)

@@ -22,10 +22,10 @@ from torch_dnnl.graph.nodes import (
     aten,
     call,
     call_with,
+    dnnl,
     erase_unused,
     is_floating,
     only_user,
-    ours,
     replace,
     value,
 )
@@ -35,12 +35,12 @@ _permute = aten.permute.default
 _norm = aten._native_batch_norm_legit_no_training.default
 _ARITHMETIC = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)
 _SYMMETRIC = (aten.add.Tensor, aten.mul.Tensor)
-_LAYERS = (ours.convolution.default, ours.convolution_transpose.default, aten.linear.default)
+_LAYERS = (dnnl.convolution.default, dnnl.convolution_transpose.default, aten.linear.default)
 
 Vector = Tensor | float | None
-# Makes nodes for the two results of a function of the tensors of nodes, for new weights and a new
-# bias (which may be None). None: the tensors are not known, or the results are no numbers. The node
-# before them is what the new ones take the place of.
+# Gets the node to replace, a function of tensors, and the nodes of these tensors. Returns nodes for
+# the two results of the function: new weights, and a new bias or None. Returns None if the layer
+# must stay: the tensors are unknown, or the results lose digits.
 Maker = Callable[[Node, Callable[..., Any], Sequence[Node]], tuple[Node, Node | None] | None]
 
 
@@ -272,7 +272,7 @@ def _over_weights(layer: Node, weights: Tensor, scale: Any) -> Any:
     arguments = arguments_of(layer)
     is_xio = arguments.get("weights_format") == "XIO"
     ones = [1] * (weights.dim() - 2)
-    if layer.target is not ours.convolution_transpose.default:
+    if layer.target is not dnnl.convolution_transpose.default:
         return scale if is_xio else scale.reshape(-1, 1, *ones)
     # [I, O / groups, *K] or [*K, O / groups, I]: each group of inputs has outputs of its own.
     groups, inputs = arguments["groups"], weights.shape[-1 if is_xio else 0]
@@ -309,8 +309,11 @@ def fold_into_next(graph: Graph, make: Maker) -> None:
 def _exact(
     chain: Chain, affine: tuple[Vector, Vector], dtype: torch.dtype
 ) -> tuple[Vector, Vector]:
-    """The scale and the shift; NaN where their rounding would show. A sum after a product cancels
-    digits, which a difference before the product keeps. torch's norms are such sums in float32."""
+    """The scale and the shift; a shift of NaN where rounding would cost digits.
+
+    (x - mean) * scale keeps digits that x * scale - mean * scale cancels. In float32, torch's norms
+    compute the second form too.
+    """
     scale, shift = affine
     if shift is None or scale is None or dtype == torch.float64:
         return affine
@@ -325,7 +328,7 @@ _LARGEST_SHIFT = 4
 
 
 def _takes_image(conv: Node, image: Node) -> bool:
-    if conv.target is not ours.convolution.default:
+    if conv.target is not dnnl.convolution.default:
         return False
     arguments = arguments_of(conv)
     formats = (arguments["data_format"], arguments["weights_format"], arguments["algorithm"])
@@ -393,6 +396,6 @@ def _replace_by_convolution(start: Node, chain: Chain, make: Maker) -> None:
         options = {"groups": channels, "data_format": "NCX", "weights_format": "OIX"}
         arguments = {"src": start, "weights": made[0], "bias": made[1]} | options
         like: Any = chain[0].node.args[0] if chain[0].kind is _norm else chain[0].node
-        new = call_with(like, ours.convolution.default, arguments, val=value(chain.last))
+        new = call_with(like, dnnl.convolution.default, arguments, val=value(chain.last))
     chain.last.replace_all_uses_with(new)
     erase_unused(chain.last)

@@ -1,9 +1,8 @@
-"""What a graph computes from its parameters, buffers and numbers alone."""
+"""The tensors that a graph computes from parameters, buffers and numbers alone."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,9 +10,9 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from torch_dnnl.graph.nodes import is_mutated
+from torch_dnnl.graph.nodes import is_mutated, mode_of
 
-_LARGEST = 1 << 24  # elements of a constant that may be larger than what it is made of
+_LARGEST = 1 << 24  # elements of a constant that is larger than its inputs
 
 
 class Constants:
@@ -25,10 +24,11 @@ class Constants:
         mutated = [self._attribute(node) for node in attributes if is_mutated(node)]
         self._mutable = {t.untyped_storage()._cdata for t in mutated if isinstance(t, Tensor)}
         self._known: dict[Node, Any] = {}
+        self._mode = mode_of(module.graph)
 
     def value(self, item: Any) -> Any:
-        """The tensor or number that a node has in every call; None if there is none. Another object
-        than a node is its own value."""
+        """The tensor or number that a node has in every call; None if there is none. An object that
+        is no node is its own value."""
         if not isinstance(item, Node):
             return item
         waiting = [item]
@@ -49,11 +49,13 @@ class Constants:
             unique = f"{name}_{number}"
         self._module.register_buffer(unique, tensor)
         node = self._module.graph.get_attr(unique)
+        if self._mode is not None:
+            node.meta["val"] = self._mode.from_tensor(tensor, static_shapes=True)
         self._known[node] = tensor
         return node
 
-    def fold(self, describe: Callable[[Node, Tensor], None]) -> None:
-        """Keeps what the graph computes from constants. `describe` tells a new node its value."""
+    def fold(self) -> None:
+        """Keeps the results that the graph computes from constants."""
         for node in list(self._module.graph.nodes):
             if node.op != "call_function" or not node.users or escapes(node):
                 continue
@@ -61,15 +63,14 @@ class Constants:
             if not isinstance(tensor, Tensor):
                 continue
             if all(self.value(user) is not None for user in node.users):
-                continue  # what is made of it is a constant too
+                continue  # the users are constants too
             with self._module.graph.inserting_before(node):
                 new = self.add(node.name, tensor.clone(memory_format=torch.preserve_format))
-            describe(new, tensor)
             node.replace_all_uses_with(new)
         self._module.graph.eliminate_dead_code(is_impure)
 
     def _sources(self, node: Node) -> list[Node]:
-        """What has to be known before a node."""
+        """The inputs of a node whose values are unknown so far."""
         is_made = node.op == "call_function" and _is_function(node.target) and not is_mutated(node)
         return [s for s in node.all_input_nodes if s not in self._known] if is_made else []
 

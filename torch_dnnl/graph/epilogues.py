@@ -16,15 +16,15 @@ from torch_dnnl.graph.nodes import (
     aten,
     call,
     call_with,
+    dnnl,
     erase_unused,
     is_mutated,
     only_user,
-    ours,
     value,
 )
 
 _permute, _squeeze = aten.permute.default, aten.squeeze.dim
-_quantized = ours.quantized_convolution.default
+_quantized = dnnl.quantized_convolution.default
 _Options = Callable[[Node, Node], dict[str, Any]]
 
 # An activation may come before these as well as after them.
@@ -35,11 +35,15 @@ _VIEWS = (
 
 
 def fuse_epilogues(graph: Graph, residual_of: _Options | None = None) -> None:
-    """Residuals first: an activation is applied to the sum. Of several activations of a result the
-    one of most operators is first: a SiLU has a sigmoid within, and its gradient has another.
+    """Puts residuals, then activations, into the convolutions before them.
 
-    `residual_of` gives the arguments of a convolution for a residual: of the float tensor, or of
-    the integers behind it.
+    If a result has several activations, the activation of most operators comes first: a SiLU
+    contains a sigmoid, and its gradient contains another.
+
+    Args:
+        graph: is changed.
+        residual_of: gives the arguments of a convolution for a residual, which may be the integers
+            that the residual was dequantized from.
     """
     for node in graph.find_nodes(op="call_function", target=aten.add.Tensor):
         _fuse_residual(node, residual_of or _plain_residual)
@@ -112,9 +116,10 @@ def _fuse_activation(node: Node) -> None:
 def fuse(
     node: Node, layer: Node, more: dict[str, Any], before: Node, views: Sequence[Node] = ()
 ) -> Node:
-    """Puts a convolution with more arguments in the place of what `node` makes of its result.
+    """Replaces `node` by a convolution with more arguments.
 
-    The result is `before`, which `node` may see through views.
+    `before` is the result of the convolution `layer`. `node` is applied to `before`, or to `before`
+    after `views`.
     """
     target: Any = FUSED[layer.target]
     arguments = {"residual": None, "activation": None, "keep_preactivation": False}

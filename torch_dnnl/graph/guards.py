@@ -11,18 +11,19 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 
-NAME = "_guards_fn"  # of torch.export's module that checks inputs
+NAME = "_guards_fn"  # torch.export gives the module that checks inputs this name
 
 
 class Guards(torch.nn.Module):
-    """torch.export's checks of inputs, which cannot be pickled otherwise.
+    """torch.export's checks of inputs, in a form that can be pickled.
 
-    A pickle of them is for the version of Python that made it.
+    Only the version of Python that made the pickle can load it.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
-        cells: Any = module.forward.__closure__  # of what has Dynamo trace the function
+        # torch.export wraps the function for Dynamo, which would not trace it otherwise.
+        cells: Any = module.forward.__closure__
         contents = [cell.cell_contents for cell in cells]
         function: Any = next(item for item in contents if isinstance(item, FunctionType))
         self._is_impure = True  # the call has no users

@@ -1,5 +1,4 @@
-"""Convolutions and linear layers in graphs: aten's as operators of torch_dnnl, and what the other
-passes ask of them."""
+"""Convolutions and linear layers in graphs: operators of torch_dnnl in place of aten's."""
 
 from __future__ import annotations
 
@@ -10,16 +9,16 @@ from torch import Tensor
 from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from torch_dnnl.functional._algorithm import has_kernels
 from torch_dnnl.graph.nodes import (
     arguments_of,
     aten,
     call,
     call_with,
+    dnnl,
     erase_unused,
     expected_numel,
-    has_kernels,
     is_floating,
-    ours,
     per_dimension,
     replace,
     spatial_sizes,
@@ -37,14 +36,15 @@ ATEN = (
     *_TRANSPOSED,
     aten.convolution.default,
 )
-# The operator that also takes a residual and an activation, by the operator without them.
+# For each operator, the operator that also takes a residual and an activation.
 FUSED: dict[Any, Any] = {
-    ours.convolution.default: ours.convolution_fused.default,
-    ours.convolution_fused.default: ours.convolution_fused.default,
-    ours.convolution_transpose.default: ours.convolution_transpose.default,
-    ours.quantized_convolution.default: ours.quantized_convolution.default,
+    dnnl.convolution.default: dnnl.convolution_fused.default,
+    dnnl.convolution_fused.default: dnnl.convolution_fused.default,
+    dnnl.convolution_transpose.default: dnnl.convolution_transpose.default,
+    dnnl.quantized_convolution.default: dnnl.quantized_convolution.default,
 }
-HAS_PAIR = (ours.convolution_fused.default, ours.convolution_transpose.default)
+# Operators with two results: the second is the input of the activation.
+HAS_PAIR = (dnnl.convolution_fused.default, dnnl.convolution_transpose.default)
 
 
 def aten_arguments(node: Node) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def is_possible(arguments: dict[str, Any], *tensors: Any) -> bool:
 
 
 def attributes_of(arguments: dict[str, Any]) -> dict[str, Any]:
-    """What an operator of torch_dnnl takes from `strides` on, for a convolution of aten."""
+    """The arguments of torch_dnnl's operator, from `strides` on, for a convolution of aten."""
     n = value(arguments["input"]).dim() - 2
     strides, dilations = (per_dimension(arguments[name], n) for name in ("stride", "dilation"))
     padding = arguments["padding"]
@@ -99,16 +99,16 @@ def replace_convolution(node: Node, arguments: dict[str, Any]) -> Node:
     with node.graph.inserting_before(node):
         if arguments["transposed"]:
             new_arguments["dst_size"] = _transposed_sizes(node, arguments)
-            pair = call_with(node, ours.convolution_transpose.default, new_arguments)
+            pair = call_with(node, dnnl.convolution_transpose.default, new_arguments)
             new = call(node, operator.getitem, pair, 0, val=value(node))
         else:
-            new = call_with(node, ours.convolution.default, new_arguments, val=value(node))
+            new = call_with(node, dnnl.convolution.default, new_arguments, val=value(node))
     replace(node, new)
     return new
 
 
 def replace_convolutions(graph: Graph) -> None:
-    """Every convolution of aten that torch_dnnl has."""
+    """Replaces every convolution of aten that torch_dnnl has."""
     for node in list(graph.nodes):
         if node.target in ATEN:
             arguments = aten_arguments(node)
@@ -137,13 +137,13 @@ def _transposed_sizes(node: Node, arguments: dict[str, Any]) -> list[Any]:
 
 
 _IS_LINEAR = "torch_dnnl_linear"  # in the data of a convolution that was a linear layer
-# Rows that make up for bringing the weights into the order of the kernel, and weights for which the
-# kernel is the faster without an epilogue too (float32, Zen 4, two threads).
+# Fewer rows do not make up for packing the weights. With this many weights the kernel is faster
+# than torch's without an epilogue too (float32, Zen 4, two threads).
 _FEWEST_ROWS, _LARGE = 32, 1 << 19
 
 
 def is_linear(node: Node) -> bool:
-    """Whether a node is a layer as `torch.nn.Linear` has it: of a matrix, and [O] or no bias."""
+    """Whether a node has the weights of `torch.nn.Linear`: a matrix, and a bias of [O] or none."""
     if node.target is not aten.linear.default:
         return False
     rows, matrix, bias = (value(arguments_of(node)[name]) for name in ("input", "weight", "bias"))
@@ -155,7 +155,7 @@ def is_linear(node: Node) -> bool:
 
 
 def replace_linears(graph: Graph) -> None:
-    """Linear layers of many rows as convolutions of one tap, which end with an epilogue."""
+    """Replaces linear layers of many rows by convolutions with one tap, which take an epilogue."""
     for node in graph.find_nodes(op="call_function", target=aten.linear.default):
         if not is_linear(node):
             continue
@@ -174,15 +174,15 @@ def replace_linears(graph: Graph) -> None:
             weights = call(node, aten.reshape.default, matrix, [*value(matrix).shape, *[1] * n])
             options = {"data_format": "NXC", "weights_format": "OIX"}
             taken = {"src": src, "weights": weights, "bias": bias}
-            new = call_with(node, ours.convolution.default, taken | options)
+            new = call_with(node, dnnl.convolution.default, taken | options)
             new.meta[_IS_LINEAR] = dim
             result = call(node, aten.squeeze.dim, new, 0) if dim == 2 else new
         replace(node, result)
 
 
 def restore_linears(graph: Graph) -> None:
-    """Linear layers again, where no epilogue was found and the weights are small."""
-    for node in graph.find_nodes(op="call_function", target=ours.convolution.default):
+    """Restores linear layers where no epilogue was found and the weights are few."""
+    for node in graph.find_nodes(op="call_function", target=dnnl.convolution.default):
         arguments = arguments_of(node)
         dim = node.meta.pop(_IS_LINEAR, None)
         matrix = None if dim is None else arguments["weights"].args[0]
@@ -198,10 +198,10 @@ def restore_linears(graph: Graph) -> None:
 
 
 def open_layer(result: Node) -> Node | None:
-    """The convolution of torch_dnnl whose result a node is, if it may take an epilogue.
+    """The convolution of torch_dnnl that computes `result`, if an epilogue can still be added.
 
-    A convolution with an activation takes nothing more. A kernel that is named may not have the
-    epilogue.
+    A convolution with an activation takes nothing more. A call that names a kernel stays: the
+    kernel may lack the epilogue.
     """
     layer: Any = result
     if result.target is operator.getitem and result.args[1] == 0:

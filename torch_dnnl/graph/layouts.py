@@ -18,18 +18,19 @@ from torch_dnnl.graph.nodes import (
     aten,
     call,
     computed,
+    dnnl,
     expected_numel,
     name_of,
-    ours,
     value,
 )
 
 _CONVOLUTIONS = (
-    *(ours.convolution.default, ours.convolution_fused.default),
-    ours.convolution_transpose.default,
+    *(dnnl.convolution.default, dnnl.convolution_fused.default),
+    dnnl.convolution_transpose.default,
 )
-# In channels_last a convolution takes this share of a pass over its result less: 0.07 of the time
-# of ResNet-50, 0.13 of MobileNetV2's, 0.19 of VGG-11's (one image, 2 threads of a Zen 4, float32).
+# The share of a copy of its result that a convolution saves in channels_last. An estimate:
+# ResNet-50 takes 0.07 less time, MobileNetV2 0.13, VGG-11 0.19 (one image, float32, 2 threads of a
+# Zen 4).
 _SAVED = 0.25
 # Operators that take tensors in any layout, but for some.
 _ANY = ("aten::", "prims::", "torch_dnnl::", "quantized_decomposed::", "torchao::")
@@ -40,8 +41,10 @@ _Copies = list[tuple[Node, Node]]  # each with what it is a copy of
 
 
 def layouts_of(graph: Graph) -> Layouts:
-    """The values of a graph's results, and of the tensors of operators that may ask for a layout:
-    their strides are to stay. Each list belongs to the node that takes the tensors."""
+    """The tensors whose strides have to stay: results, and inputs of operators that need a layout.
+
+    The keys are the nodes that take the tensors.
+    """
     return {node: list(map(value, _inputs(node))) for node in graph.nodes if _asks(node)}
 
 
@@ -61,14 +64,16 @@ def _asks(node: Node) -> bool:
 
 
 def allow_any_layout(graph: Graph) -> None:
-    """Has views, which fit some layouts only, be reshapes."""
+    """Replaces views, which fit some layouts only, by reshapes."""
     for node in graph.find_nodes(op="call_function", target=aten.view.default):
         node.target = aten.reshape.default
 
 
 def use_channels_last(graph: Graph, layouts: Layouts) -> None:
-    """Has convolutions take images in channels_last where that saves more than it costs. `layouts`,
-    as of `layouts_of` before the graph was changed, stay."""
+    """Converts the images of convolutions to channels_last if that saves more than the copies cost.
+
+    `layouts` is what `layouts_of` returned before the graph was changed: these strides stay.
+    """
     saved = sum(_SAVED * _size(node) for node in graph.nodes if _has_images(node))
     copies = [*_convert_images(graph), *_restore(graph, layouts)]
     if saved <= sum(_size(source) for _, source in copies):
@@ -94,7 +99,7 @@ def _convert_images(graph: Graph) -> _Copies:
 
 
 def _restore(graph: Graph, layouts: Layouts) -> _Copies:
-    """Copies of tensors that lie in another way than they have to."""
+    """Copies tensors that have other strides than `layouts` says."""
     copies = []
     for user, wanted in layouts.items():
         if user._erased:

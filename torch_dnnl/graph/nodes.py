@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.node import map_arg
 
 aten = torch.ops.aten
-ours = torch.ops.torch_dnnl
-_HAS_CUDA = torch._C._dispatch_has_kernel_for_dispatch_key("torch_dnnl::convolution", "CUDA")
+dnnl = torch.ops.torch_dnnl
 
 # Inductor keeps here how the tensors of a call lay in memory. It copies tensors that lie in another
 # way. The operators of torch_dnnl take any strides.
@@ -101,6 +100,12 @@ def _kept(values: list[Any], item: Any) -> Any:
     return item
 
 
+def mode_of(graph: Graph) -> FakeTensorMode | None:
+    """The mode of the fake tensors in a graph; None if it has no values."""
+    fakes = (value(node) for node in graph.nodes)
+    return next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)
+
+
 def only_user(node: Node) -> Node | None:
     return next(iter(node.users)) if len(node.users) == 1 else None
 
@@ -169,11 +174,6 @@ def is_floating(*tensors: Tensor | None) -> bool:
     return len(types) == 1 and types <= {
         *(torch.float64, torch.float32, torch.bfloat16, torch.float16)
     }
-
-
-def has_kernels(tensor: Tensor) -> bool:
-    """Whether torch_dnnl computes on the device of a tensor."""
-    return tensor.is_cpu or (_HAS_CUDA and tensor.is_cuda)
 
 
 def are_alike(a: Any, b: Any) -> bool:

@@ -135,10 +135,9 @@ def _captured(
             except Exception:
                 raise _explained(error) from None
     finally:
-        if model.training != modes[0][1]:
-            _set_training(model, modes[0][1])
-        for module, training in modes:
-            module.training = training
+        for module, training in modes:  # a module comes before its parts
+            if module.training != training:
+                _set_training(module, training)
 
 
 def _set_training(model: torch.nn.Module, training: bool) -> None:
@@ -173,11 +172,6 @@ def _rewrite(module: GraphModule) -> None:
     replace_convolutions(graph)
     constants = Constants(module)
 
-    def describe(node: Node, tensor: Tensor) -> None:
-        mode = next((f.fake_mode for n in graph.nodes if hasattr(f := value(n), "fake_mode")), None)
-        if mode is not None:
-            node.meta["val"] = mode.from_tensor(tensor, static_shapes=True)
-
     def make(
         like: Node, function: Callable[..., Any], nodes: Sequence[Node]
     ) -> tuple[Node, Node | None] | None:
@@ -190,19 +184,14 @@ def _rewrite(module: GraphModule) -> None:
         if not all(tensor is None or _are_numbers(tensor) for tensor in (weights, bias)):
             return None
         made = constants.add(f"{like.name}_weight", weights)
-        describe(made, weights)
-        if bias is None:
-            return made, None
-        added = constants.add(f"{like.name}_bias", bias)
-        describe(added, bias)
-        return made, added
+        return made, None if bias is None else constants.add(f"{like.name}_bias", bias)
 
     fold_channels(graph, make, torch.float64)
     fold_into_next(graph, make)
     replace_linears(graph)
     fuse_epilogues(graph)
     restore_linears(graph)
-    constants.fold(describe)
+    constants.fold()
     allow_any_layout(graph)
     use_channels_last(graph, layouts)
     quicken(graph)

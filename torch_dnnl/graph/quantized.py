@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node
 
 from torch_dnnl.functional._reorder import reorder
@@ -29,18 +28,19 @@ from torch_dnnl.graph.nodes import (
     call,
     call_with,
     computed,
+    dnnl,
     is_mutated,
     make_functional,
+    mode_of,
     name_of,
     only_user,
-    ours,
     replace,
     value,
 )
 from torch_dnnl.nn.quantized import channels_last
 
-_convolution = ours.quantized_convolution.default
-_reorder = ours.reorder.default
+_convolution = dnnl.quantized_convolution.default
+_reorder = dnnl.reorder.default
 _INTEGERS = (torch.uint8, torch.int8, torch.int32)
 _BYTES = (torch.uint8, torch.int8)
 _FLOAT32 = 6  # as a schema's default
@@ -105,9 +105,7 @@ def lower_quantized(module: GraphModule) -> None:
 
 def _complete(module: GraphModule) -> None:
     """Adds the values of nodes that have none, as quantize and dequantize come without them."""
-    values = (value(node) for node in module.graph.nodes)
-    modes = (fake.fake_mode for fake in values if isinstance(fake, FakeTensor))
-    mode: Any = next(modes, None)
+    mode: Any = mode_of(module.graph)
     for node in module.graph.nodes if mode is not None else ():
         if "val" in node.meta:
             continue
@@ -144,7 +142,7 @@ class _Lowering:
 
     def run(self) -> None:
         for node in list(self._graph.nodes):
-            if node.target in (*ATEN, ours.convolution.default):
+            if node.target in (*ATEN, dnnl.convolution.default):
                 self._lower_convolution(node)
         fuse_epilogues(self._graph, self._residual)
         for node in self._graph.find_nodes(op="call_function", target=_convolution):
@@ -193,7 +191,7 @@ class _Lowering:
         if bias is None or constant is None or bias.op == "get_attr":
             return bias
         with self._graph.inserting_before(bias):
-            return self._add(f"{bias.name}_value", constant, bias)
+            return self._constants.add(f"{bias.name}_value", constant)
 
     def _prepared_weights(self, conv: Node, weight: Node) -> tuple[Node, float | Node] | None:
         """int8 weights and their scale, made once for all that share them."""
@@ -217,17 +215,10 @@ class _Lowering:
         first = next(iter(self._graph.nodes))
         with self._graph.inserting_before(first):
             weights = channels_last(integers.to(torch.int8))
-            node = self._add(f"{conv.name}_weight", weights, conv)
+            node = self._constants.add(f"{conv.name}_weight", weights)
             if isinstance(scale, Tensor):
-                scale = self._add(f"{conv.name}_weight_scale", scale.float().flatten(), conv)
+                scale = self._constants.add(f"{conv.name}_weight_scale", scale.float().flatten())
         return node, scale
-
-    def _add(self, name: str, tensor: Tensor, like: Node) -> Node:
-        node = self._constants.add(name, tensor)
-        mode = getattr(value(like), "fake_mode", None)
-        if mode is not None:
-            node.meta["val"] = mode.from_tensor(tensor, static_shapes=True)
-        return node
 
     def _residual(self, layer: Node, residual: Node) -> dict[str, Any]:
         affine = self._affine.get(residual)
@@ -278,7 +269,7 @@ class _Lowering:
             return node
         return call(node, aten.clamp.default, node, low, high, val=value(node))
 
-    # What remains.
+    # The other quantize and dequantize operators.
 
     def _lower_affine(self, node: Node, affine: Affine) -> None:
         """A quantize or dequantize becomes a reorder.
@@ -318,7 +309,7 @@ class _Lowering:
             return _operand(name, 0)
         if constant is not None:
             constant = constant.reciprocal() if is_inverse else constant
-            return {name: self._add(f"{number.name}_spread", constant.reshape(sizes), affine.node)}
+            return {name: self._constants.add(f"{number.name}_spread", constant.reshape(sizes))}
         if is_inverse:
             number = call(number, aten.reciprocal.default, number)
         return {name: call(number, aten.reshape.default, number, sizes)}

@@ -1,4 +1,4 @@
-"""What became of each layer of a graph."""
+"""A report of what `optimize` did to each layer of a graph."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from torch.fx import Graph, Node
 
 from torch_dnnl.graph.calls import convolution
 from torch_dnnl.graph.layers import ATEN
-from torch_dnnl.graph.nodes import arguments_of, aten, is_floating, name_of, only_user, ours, value
+from torch_dnnl.graph.nodes import arguments_of, aten, dnnl, is_floating, name_of, only_user, value
 from torch_dnnl.graph.resizes import POOLS
 
-_LAYER = "torch_dnnl_layer"  # in the data of a node and of what takes its place: the layer's label
+_LAYER = "torch_dnnl_layer"  # the key of the layer's label in the data of nodes
 _norm = aten._native_batch_norm_legit_no_training.default
 _KINDS: dict[Any, str] = {
     **dict.fromkeys(ATEN, "convolution"),
-    **dict.fromkeys((ours.convolution.default, ours.convolution_fused.default), "convolution"),
-    ours.convolution_transpose.default: "convolution",
-    ours.quantized_convolution.default: "convolution",
+    **dict.fromkeys((dnnl.convolution.default, dnnl.convolution_fused.default), "convolution"),
+    dnnl.convolution_transpose.default: "convolution",
+    dnnl.quantized_convolution.default: "convolution",
     convolution: "convolution",
     aten.linear.default: "linear",
     **dict.fromkeys((_norm, aten.group_norm.default, aten.layer_norm.default), "norm"),
     aten.instance_norm.default: "norm",
-    ours.resample.default: "resize",
+    dnnl.resample.default: "resize",
     **dict.fromkeys(POOLS, "resize"),
 }
 
@@ -61,7 +61,7 @@ def _described(node: Node) -> str:
     if not name.startswith("torch_dnnl::"):
         return f"{name}, {_reason(node)}"
     if node.target is convolution:
-        names = [argument.name for argument in ours.convolution_fused.default._schema.arguments]
+        names = [argument.name for argument in dnnl.convolution_fused.default._schema.arguments]
         arguments: dict[str, Any] = dict(zip(names, node.args, strict=True))
     else:
         arguments = arguments_of(node)

@@ -1,4 +1,4 @@
-"""Resizes of aten as torch_dnnl's, where torch.export writes a graph."""
+"""Resizes of aten decomposed into torch_dnnl's, for graphs of torch.export."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from torch_dnnl.functional import interpolate
-from torch_dnnl.graph.nodes import aten, has_kernels, is_floating
+from torch_dnnl.functional._algorithm import has_kernels
+from torch_dnnl.graph.nodes import aten, is_floating
 
 POOLS = (
     *(aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default),
@@ -17,7 +18,7 @@ POOLS = (
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """What takes the place of an operator, for `ExportedProgram.run_decompositions`."""
+    """The replacements of operators, for `ExportedProgram.run_decompositions`."""
     table: dict[Any, Callable[..., Any]] = {
         aten.upsample_bicubic2d.vec: _resize("bicubic"),
         aten._upsample_bilinear2d_aa.vec: _resize("bilinear", True),

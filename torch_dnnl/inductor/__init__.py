@@ -1,6 +1,6 @@
-"""`torch.compile(model, backend="torch_dnnl")`: Inductor, with our operators in its graphs.
+"""`torch.compile(model, backend="torch_dnnl")`: Inductor, with operators of torch_dnnl.
 
-torch finds the backend by the entry point that pyproject.toml declares, without an import of ours.
+torch finds the backend by the entry point in pyproject.toml, without an import of torch_dnnl.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def backend(
     """Compiles a graph of Dynamo's: what `torch.compile(model, backend="torch_dnnl")` calls.
 
     Inductor compiles it, with its modes and options. Convolutions and `F.interpolate`, forward and
-    backward, are our operators wherever ours were measured to be the faster.
+    backward, are torch_dnnl's operators wherever these were measured to be faster.
 
     Args:
         model: the graph.

@@ -21,16 +21,16 @@ from torch_dnnl.graph.nodes import (
     aten,
     call,
     call_with,
+    dnnl,
     expected_numel,
-    ours,
     replace,
     spatial_sizes,
     value,
 )
 from torch_dnnl.inductor.preferences import Convolution
 
-# In the data of a node that stands for a call of aten: what the choice depends on there, and the
-# arguments of that call.
+# The key of a node's data for the call of aten that the node replaced: a description for the
+# choice, and the arguments of the call.
 _ORIGIN = "torch_dnnl_origin"
 
 
@@ -40,7 +40,7 @@ def is_frozen() -> bool:
 
 
 def replace_convolutions(graph: Graph) -> None:
-    """Puts torch_dnnl's where the table of preferences may have it, if an epilogue is found."""
+    """Replaces convolutions that torch_dnnl computes faster, at least with an epilogue."""
     for node in graph.find_nodes(op="call_function", target=aten.convolution.default):
         _replace_result(node)
     for node in graph.find_nodes(op="call_function", target=aten.convolution_backward.default):
@@ -80,10 +80,10 @@ def _are_weights_small(layer: Node) -> bool:
 
 
 def restore_convolutions(graph: Graph) -> None:
-    """Puts torch's back where torch_dnnl's has no epilogue and is not the faster without one."""
+    """Restores convolutions without an epilogue that torch computes faster."""
     for node in list(graph.nodes):
         described, arguments = node.meta.pop(_ORIGIN, (None, {}))
-        if described is None or node.target is not ours.convolution.default:
+        if described is None or node.target is not dnnl.convolution.default:
             continue
         if _prefers(described, False, not _is_followed_by_arithmetic(node)):
             continue
@@ -124,7 +124,7 @@ def _replace_result(node: Node) -> None:
 
 
 def _replace_gradients(node: Node) -> None:
-    """Those of the three gradients that are asked for and for which torch_dnnl's is the faster."""
+    """Replaces the gradients that the call asks for and torch_dnnl computes faster."""
     graph = node.graph
     arguments = aten_arguments(node)
     grad, src, weights = (arguments[name] for name in ("grad_output", "input", "weight"))
@@ -143,15 +143,15 @@ def _replace_gradients(node: Node) -> None:
 
     with graph.inserting_before(node):
         if of_data and described.transposed:
-            gradient(0, ours.convolution.default, grad, weights, **attributes)
+            gradient(0, dnnl.convolution.default, grad, weights, **attributes)
         elif of_data:
             sizes = spatial_sizes(node, src)
-            gradient(0, ours.convolution_backward_data.default, grad, weights, sizes, **attributes)
+            gradient(0, dnnl.convolution_backward_data.default, grad, weights, sizes, **attributes)
         if of_weights:
             # A transposed convolution takes what the convolution gives.
             pair = (src, grad) if described.transposed else (grad, src)
             sizes = spatial_sizes(node, weights)
-            target = ours.convolution_backward_weights.default
+            target = dnnl.convolution_backward_weights.default
             gradient(1, target, *pair, sizes, **attributes)
         if wanted[2]:
             gradient(2, aten.sum.dim_IntList, grad, [0, *range(2, value(grad).dim())])
@@ -168,11 +168,10 @@ def _replace_gradients(node: Node) -> None:
 
 
 def relax_layouts(graph: Graph) -> None:
-    """Lets Inductor choose how tensors lie that the operators of torch_dnnl take: they take any
-    strides.
+    """Lets Inductor choose the strides of torch_dnnl's inputs, as its operators take any strides.
 
-    A call that the model itself made has the strides that it would meet without Inductor; a tensor
-    that Inductor lays out otherwise would be copied.
+    A call that the model itself made records the strides of eager mode. Inductor would copy a
+    tensor that has other strides.
     """
     for node in graph.nodes:
         if str(node.target).startswith(("torch_dnnl.convolution", "torch_dnnl.resample")):

@@ -1,4 +1,4 @@
-"""Where ours is the faster: the one place that says so, from measurements.
+"""Where torch_dnnl is faster than torch: the one place that says so, from measurements.
 
 They are those of `benchmarks/results`, and of a Zen 4 with one thread, in channels-last images,
 which Inductor makes of all images on CPUs. Nothing is measured on GPUs, where torch's stay.
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class Result(Enum):
-    """When the result of a convolution is ours."""
+    """When the result of a convolution is dnnl."""
 
     NEVER = 0
     FUSED = 1  # with an epilogue, which saves a pass over memory, and products not too many
@@ -24,7 +24,7 @@ class Result(Enum):
 
 
 class Choice(NamedTuple):
-    """Whether ours is preferred for the result and the two gradients.
+    """Whether torch_dnnl is preferred for the result and the two gradients.
 
     In a graph that is frozen for inference the weights of torch's are packed beforehand, and any
     arithmetic that follows is in its kernel.
@@ -116,13 +116,13 @@ class Convolution:
         return "two dimensions" if len(kernel) == 2 else "three dimensions"
 
     def prefers_result(self, has_epilogue: bool) -> bool:
-        """`has_epilogue`: ours ends with a residual or an activation."""
+        """`has_epilogue`: torch_dnnl's call ends with a residual or an activation."""
         if self.choice.result is Result.FUSED:
             return has_epilogue and math.prod(self.weights.shape[1:]) <= _MANY_PRODUCTS
         return self.choice.result is Result.ALWAYS
 
     def prefers_frozen(self, is_complete: bool) -> bool:
-        """`is_complete`: ours ends with all the arithmetic that torch's would end with."""
+        """`is_complete`: torch_dnnl's call ends with all the arithmetic of torch's."""
         return self.choice.frozen and (is_complete or self._kind != "depthwise")
 
 
@@ -140,7 +140,7 @@ def _has_products(dtype: torch.dtype) -> bool:
 def prefers_interpolation(
     input: Tensor, output: Tensor, mode: str, is_joined: bool, is_wrong: bool = False
 ) -> bool:
-    """Whether ours is the faster `F.interpolate`; Inductor has it as gathers, and scatters back.
+    """Whether torch_dnnl's `F.interpolate` is faster than Inductor's gathers and scatters.
 
     Inductor's are the faster only where it reads each pixel where it lies, in vectors: the nearest
     pixels of channels-last images, and areas of whole pixels; and linear interpolation of such

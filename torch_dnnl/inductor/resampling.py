@@ -26,7 +26,8 @@ _POOLS = {
 
 
 def replace_interpolations(graph: Graph) -> None:
-    """Puts ours where the table of preferences has it; autograd then makes the backward ours."""
+    """Calls torch_dnnl's resize where the table of preferences has it. Autograd then calls
+    torch_dnnl's backward."""
     for node in graph.find_nodes(op="call_function", target=functional.interpolate):
         call = _signature.bind(*node.args, **node.kwargs)
         call.apply_defaults()
