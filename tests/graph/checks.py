@@ -40,9 +40,8 @@ def error(results, exact) -> float:
 
 
 def strides(x):
-    """Those that say where an element lies: of a dense tensor, but not those of sizes of 1."""
-    reach = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-    if reach + 1 != x.numel():
+    """Those that say where an element lies: not those of sizes of 1."""
+    if not x.numel():
         return None
     return [stride for stride, size in zip(x.stride(), x.shape, strict=True) if size != 1]
 
@@ -54,7 +53,7 @@ def check_values(optimized, module, *inputs):
     eager, results = module(*inputs), optimized(*inputs)
     for x, y in zip(tree_leaves(eager), tree_leaves(results), strict=True):
         assert (y.shape, y.dtype) == (x.shape, x.dtype)
-        assert strides(x) in (None, strides(y))
+        assert strides(x) == strides(y)
     dtype = inputs[0].dtype
     assert error(results, exact) <= max(NOISE[dtype], FACTOR * error(eager, exact))
 

@@ -245,3 +245,64 @@ def test_results_share_no_memory_with_constants():
 def test_nothing_of_torch_dnnl():
     model = nn.Sequential(nn.Flatten(), nn.Softmax(1))
     check_values(torch_dnnl.optimize(model, (images(),)), model, images())
+
+
+def test_autocast_of_the_caller():
+    """The context in which optimize is called is none of the model's."""
+    model = network()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        optimized = optimize(model, (images(),))
+    check_values(optimized, model, images())
+
+
+def test_sizes_from_data():
+    class Masked(nn.Module):
+        def forward(self, x, mask):
+            y = x[:, mask]
+            torch._check(y.shape[1] >= 3)
+            return y[:, :3].clone() * 2
+
+    x, mask = torch.randn(8, 40), torch.arange(40) % 5 > 0
+    torch.testing.assert_close(optimize(Masked(), (x, mask))(x, mask), Masked()(x, mask))
+
+
+def test_buffers_that_share_memory():
+    """torch's decompositions fail where a model writes to one of them."""
+
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 3)
+            self.register_buffer("all", torch.ones(8))
+            self.register_buffer("part", self.all[:4])
+
+        def forward(self, x):
+            self.part.add_(1)
+            return self.conv(x) * self.all.view(8, 1, 1)
+
+    model = Shared().eval()
+    optimized, expected = optimize(model, (images(),)), copy.deepcopy(model)
+    for _ in range(2):
+        x = images()
+        torch.testing.assert_close(optimized(x), expected(x))
+
+
+def test_gradients_of_written_parts():
+    """aten.copy, which export makes of an assignment, has no derivative."""
+
+    class Written(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 3)
+
+        def forward(self, x):
+            y = self.conv(x)
+            y[:, :1] = y[:, 1:2] * 3
+            y.diagonal(0, 2, 3).copy_(y[:, :, 0])
+            return y
+
+    model, x = Written().eval(), torch.randn(2, 3, 8, 8, requires_grad=True)
+    optimized = optimize(model, (x.detach(),))
+    check_values(optimized, model, x.detach())
+    gradients = [torch.autograd.grad(each(x).square().sum(), x)[0] for each in (optimized, model)]
+    torch.testing.assert_close(*gradients)

@@ -83,6 +83,14 @@ class Rewritten(nn.Module):
             y.sum() > 0, lambda t: t.view(2, -1) * 2, lambda t: t.view(2, -1) * 3, (y,)
         ),
         lambda y, z: (y, z, z.sum(1)),
+        lambda y, z: (y[:, :, 1:-1, ::2], y[:, 3], y[:, :1].expand(-1, 4, -1, -1)),
+        lambda y, z: (y.diagonal(0, 2, 3), y.permute(0, 2, 3, 1)[..., :4], y.split(5, 1)[1]),
+        # Fake tensors say other strides than kernels give, or kernels take contiguous images alone.
+        lambda y, z: (y.roll(1, 2), F.channel_shuffle(y, 4), torch.fft.fftshift(y, dim=(2, 3))),
+        lambda y, z: (F.pad(y, (1,) * 6, mode="reflect"), F.max_pool3d(y, 2)),
+        lambda y, z: F.max_unpool2d(*F.max_pool2d(y, 3, 2, return_indices=True), 3, 2),
+        lambda y, z: y.roll(1, 2).as_strided((2, 16, 4, 4), (5168, 323, 19, 1)),
+        lambda y, z: torch.linalg.matrix_exp(y[..., :17] / 100),
     ],
 )
 def test_strides_of_results(function):
@@ -116,3 +124,10 @@ def test_channels_last_model():
     model = randomized(network(nn.Conv2d(16, 8, 1))).to(memory_format=torch.channels_last)
     x = images().to(memory_format=torch.channels_last)
     check_values(optimize(model, (x,)), model, x)
+
+
+@pytest.mark.parametrize("layer", [nn.Conv3d(4, 4, 3), nn.ConvTranspose3d(4, 4, 3)])
+def test_channels_last_volume(layer):
+    """torch.export says that such a result is contiguous."""
+    x = torch.randn(2, 4, 5, 6, 7).to(memory_format=torch.channels_last_3d)
+    assert not calls(check(layer, x))["contiguous"]

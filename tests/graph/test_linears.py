@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from checks import calls, check, check_values, convolutions, randomized
+from checks import AUTO, calls, check, check_values, convolutions, randomized
 from torch import nn
 
 from torch_dnnl.graph.optimize import optimize
@@ -85,3 +85,14 @@ def test_rows_that_may_be_none():
     optimized = optimize(module, (torch.randn(50, 6),), dynamic_shapes=({0: rows},))
     for n in (0, 1, 100):
         check_values(optimized, module, torch.randn(n, 6))
+
+
+def test_rows_that_may_be_none_in_two_results():
+    """Before and after the activation; gradients have no rows either."""
+    module = randomized(Block(lambda y, x: (y, F.gelu(y))))
+    optimized = optimize(module, (torch.randn(50, 6),), dynamic_shapes=({0: AUTO},))
+    for n in (0, 1, 100):
+        check_values(optimized, module, torch.randn(n, 6))
+    rows = torch.randn(0, 6, requires_grad=True)
+    optimized(rows)[1].sum().backward()
+    assert rows.grad.shape == (0, 6)

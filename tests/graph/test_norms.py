@@ -77,7 +77,7 @@ def test_before_a_convolution(padding):
             self.conv = nn.Conv2d(4, 6, 3, padding=padding, groups=2)
 
         def forward(self, x):
-            return self.conv(self.norm((x - 0.5) / 0.25))
+            return self.conv(self.norm(x / 0.25))
 
     optimized = check(Normalized(), torch.rand(2, 4, 9, 11))
     assert calls(optimized) == {"convolution": 1 + padding}
@@ -261,3 +261,47 @@ def test_float32_norm_of_half_types(dtype):
     x = torch.rand(2, 3, 9, 11, dtype=dtype)
     model = randomized(model)
     check_values(optimize(model, (x,)), model, x)
+
+
+@pytest.mark.parametrize("mean, variance", [(123.456, 1e-4), (100.0, 1.0), (0.7, 1e-4)])
+def test_norm_of_a_large_mean(mean, variance):
+    """x * scale + shift would lose the digits that x - mean keeps."""
+    norm = nn.BatchNorm2d(3).eval()
+    for part, number in (("running_mean", mean), ("running_var", variance), ("weight", 3.3)):
+        nn.init.constant_(getattr(norm, part), number)
+    x = mean + variance**0.5 * torch.randn(2, 3, 9, 9)
+    for model in (norm, nn.Sequential(norm, nn.Conv2d(3, 8, 3)).eval()):
+        check_values(optimize(model, (x,)), model, x)
+
+
+@pytest.mark.parametrize("numbers", [(1.0, 3.3, 1e-5), (300.0, 0.01, 0.01)])
+def test_difference_before_a_product(numbers):
+    mean, scale, deviation = numbers
+    model, x = Before(lambda x: (x - mean) * scale), mean + deviation * torch.randn(2, 4, 9, 9)
+    model = randomized(model)
+    check_values(optimize(model, (x,)), model, x)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_small_scale_of_one_group(transposed):
+    """The weights of another group do not hide that those of this group become subnormal."""
+    kind = nn.ConvTranspose2d if transposed else nn.Conv2d
+    conv = kind(8, 8, 1, groups=2, bias=False).half()
+    nn.init.uniform_(conv.weight, 0.2, 0.4)
+    scale = torch.ones(8, 1, 1, dtype=torch.float16)
+    scale[4] = 1e-6
+
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = conv
+            self.register_buffer("scale", scale)
+
+        def forward(self, x):
+            y = self.conv(x) * self.scale if transposed else self.conv(x * self.scale)
+            return y[:, 4:5]
+
+    x = torch.zeros(1, 8, 5, 5)
+    x[:, 4:] = 5e3 * torch.rand(5, 5)
+    model = Scaled().eval()
+    check_values(optimize(model, (x.half(),)), model, x.half())

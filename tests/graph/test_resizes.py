@@ -53,3 +53,10 @@ def test_bytes():
     module = Resize(size=(5, 4), mode="bilinear").eval()
     x = torch.randint(0, 256, (2, 3, 8, 9), dtype=torch.uint8)
     assert torch.equal(optimize(module, (x,))(x), module(x))
+
+
+@pytest.mark.parametrize("dynamic", [None, ({0: AUTO, 2: AUTO, 3: AUTO},)])
+def test_pool_without_pixels(dynamic):
+    x = torch.rand(2, 3, 11, 13)
+    optimized = optimize(nn.AdaptiveAvgPool2d((0, 3)).eval(), (x,), dynamic_shapes=dynamic)
+    assert optimized(x).shape == (2, 3, 0, 3)

@@ -19,7 +19,7 @@ _quick_convolution = quick("convolution_fused")
 def convolution(*args: Any) -> Any:
     """The first result of `torch_dnnl::convolution_fused`, given all of its arguments.
 
-    A kernel with one tap also takes an image without pixels, as linear layers and norms do.
+    A convolution with one tap also takes an image without pixels, as linear layers and norms do.
     """
     try:
         result = NotImplemented if is_dynamo_compiling() else _quick_convolution(*args)
@@ -28,9 +28,11 @@ def convolution(*args: Any) -> Any:
         src, weights = args[0], args[1]
         if src.numel() or weights.shape[2:].numel() != 1:
             raise
-        sizes = list(src.shape)
-        sizes[-1 if args[_FORMAT] == "NXC" else 1] = weights.shape[0]
-        return src.new_empty(sizes)
+        axis = -1 if args[_FORMAT] == "NXC" else 1
+        channels = src.sum(axis, keepdim=True)  # has a gradient
+        return channels.expand(
+            [n if d != axis % src.dim() else weights.shape[0] for d, n in enumerate(src.shape)]
+        )
 
 
 class Tracer(torch.fx.Tracer):

@@ -306,25 +306,33 @@ def fold_into_next(graph: Graph, make: Maker) -> None:
                 _replace_by_convolution(start, chain, make)
 
 
-def _exact(
-    chain: Chain, affine: tuple[Vector, Vector], dtype: torch.dtype
-) -> tuple[Vector, Vector]:
-    """The scale and the shift; a shift of NaN where rounding would cost digits.
+def _exact(chain: Chain, read: Callable[[Any], Any], dtype: torch.dtype) -> tuple[Vector, Vector]:
+    """The scale and the shift; a shift of NaN where x * scale + shift loses digits.
 
-    (x - mean) * scale keeps digits that x * scale - mean * scale cancels. In float32, torch's norms
-    compute the second form too.
+    (x - mean) * scale keeps digits that x * scale - mean * scale cancels. They are few if the mean
+    of a norm is near 0, in deviations.
     """
-    scale, shift = affine
-    if shift is None or scale is None or dtype == torch.float64:
-        return affine
-    has_sums = any(step.kind in (aten.add.Tensor, aten.sub.Tensor) for step in chain)
-    largest = torch.as_tensor(shift).abs().max()
-    if dtype.itemsize < 4 or (has_sums and largest > _LARGEST_SHIFT):
-        return scale, math.nan
-    return affine
+    scale, shift = chain.affine(read)
+    kinds = [step.kind for step in chain if step.kind not in (None, _permute)]
+    if scale is None or shift is None:
+        return scale, shift
+    after_sum = [kind for i, kind in enumerate(kinds) if any(k in _SUMS for k in kinds[:i])]
+    loses = dtype.itemsize < 4 or any(kind not in _SUMS for kind in after_sum)
+    return scale, math.nan if loses or _has_large_mean(chain, read) else shift
 
 
-_LARGEST_SHIFT = 4
+_SUMS = (aten.add.Tensor, aten.sub.Tensor)
+_LARGEST_MEAN = 4.0  # in deviations
+
+
+def _has_large_mean(chain: Chain, read: Callable[[Any], Any]) -> bool:
+    for step in chain:
+        if step.kind is _norm:
+            mean, variance = (read(step.operand[name]) for name in ("running_mean", "running_var"))
+            deviation = (variance + step.operand["eps"]).sqrt()
+            if bool((mean.abs() > _LARGEST_MEAN * deviation).any()):
+                return True
+    return False
 
 
 def _takes_image(conv: Node, image: Node) -> bool:
@@ -350,7 +358,7 @@ def _fold_before(start: Node, chain: Chain, conv: Node, make: Maker) -> bool:
 
     def folded(weights: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor | None]:
         read = _reader(nodes[1:], tensors, channels, torch.float64)
-        scale, shift = _exact(chain, chain.affine(read), dtype)
+        scale, shift = _exact(chain, read, dtype)
         bias = None if arguments["bias"] is None else tensors[0].double()
         each = weights.double().reshape(
             groups, -1, *weights.shape[1:]
@@ -383,7 +391,7 @@ def _replace_by_convolution(start: Node, chain: Chain, make: Maker) -> None:
 
     def folded(*tensors: Tensor) -> tuple[Tensor, Tensor | None]:
         read = _reader(nodes, tensors, channels, torch.float64)
-        scale, shift = _exact(chain, chain.affine(read), image.dtype)
+        scale, shift = _exact(chain, read, image.dtype)
         ones = torch.ones(channels, dtype=torch.float64, device=image.device)
         weights = (ones if scale is None else ones * scale).to(image.dtype)
         shape = (channels, 1, *[1] * (image.dim() - 2))

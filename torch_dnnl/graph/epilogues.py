@@ -9,7 +9,7 @@ from typing import Any
 from torch.fx import Graph, Node
 
 from torch_dnnl.graph.activations import QUANTIZED, activation_of
-from torch_dnnl.graph.layers import FUSED, HAS_PAIR, open_layer
+from torch_dnnl.graph.layers import FUSED, HAS_PAIR, may_be_empty, open_layer
 from torch_dnnl.graph.nodes import (
     are_alike,
     arguments_of,
@@ -100,6 +100,9 @@ def _fuse_activation(node: Node) -> None:
         before = before.args[0]  # type: ignore[assignment]
     layer = open_layer(before)
     if layer is None:
+        return
+    is_kept = any(only_user(each) is None for each in (before, *views))
+    if is_kept and may_be_empty(layer):  # calls with two results have no form for empty images
         return
     if layer.target is _quantized and (name not in QUANTIZED or only_user(before) is None or views):
         return

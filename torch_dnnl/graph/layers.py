@@ -36,6 +36,10 @@ ATEN = (
     *_TRANSPOSED,
     aten.convolution.default,
 )
+CONVOLUTIONS = (
+    *(dnnl.convolution.default, dnnl.convolution_fused.default),
+    dnnl.convolution_transpose.default,
+)
 # For each operator, the operator that also takes a residual and an activation.
 FUSED: dict[Any, Any] = {
     dnnl.convolution.default: dnnl.convolution_fused.default,
@@ -110,10 +114,17 @@ def replace_convolution(node: Node, arguments: dict[str, Any]) -> Node:
 def replace_convolutions(graph: Graph) -> None:
     """Replaces every convolution of aten that torch_dnnl has."""
     for node in list(graph.nodes):
-        if node.target in ATEN:
+        if node.target in ATEN and not _is_empty(node):
             arguments = aten_arguments(node)
             if is_possible(arguments, *(arguments[name] for name in ("input", "weight", "bias"))):
                 replace_convolution(node, arguments)
+
+
+def _is_empty(node: Node) -> bool:
+    """Whether a result has no pixels: a transposed convolution may leave none."""
+    result = value(node)
+    sizes = result.shape[2:] if isinstance(result, Tensor) else ()
+    return any(type(n) is int and n == 0 for n in sizes)
 
 
 def _transposed_sizes(node: Node, arguments: dict[str, Any]) -> list[Any]:
@@ -195,6 +206,12 @@ def restore_linears(graph: Graph) -> None:
             new = call(node, aten.linear.default, *args, val=value(last))
         last.replace_all_uses_with(new)
         erase_unused(last)
+
+
+def may_be_empty(layer: Node) -> bool:
+    """Whether a call may have no rows: torch_dnnl's operator has no image without pixels."""
+    sizes = value(arguments_of(layer)["src"]).shape[1:-1] if _IS_LINEAR in layer.meta else ()
+    return not all(isinstance(n, int) for n in sizes)
 
 
 def open_layer(result: Node) -> Node | None:

@@ -13,28 +13,39 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.node import map_arg
 
+from torch_dnnl.graph.layers import CONVOLUTIONS
 from torch_dnnl.graph.nodes import (
     arguments_of,
     aten,
     call,
     computed,
-    dnnl,
+    erase_unused,
     expected_numel,
     name_of,
     value,
 )
 
-_CONVOLUTIONS = (
-    *(dnnl.convolution.default, dnnl.convolution_fused.default),
-    dnnl.convolution_transpose.default,
-)
 # The share of a copy of its result that a convolution saves in channels_last. An estimate:
 # ResNet-50 takes 0.07 less time, MobileNetV2 0.13, VGG-11 0.19 (one image, float32, 2 threads of a
 # Zen 4).
 _SAVED = 0.25
 # Operators that take tensors in any layout, but for some.
 _ANY = ("aten::", "prims::", "torch_dnnl::", "quantized_decomposed::", "torchao::")
-_PARTICULAR = ("aten::as_strided", "aten::view_as_complex", "aten::view_as_real")
+_PARTICULAR = (
+    *("aten::as_strided", "aten::view_as_complex", "aten::view_as_real"),
+    # Their kernels take contiguous tensors, or torch's fake tensors say other strides than the
+    # kernels give for channels_last (tests/graph/test_fake_layouts.py).
+    *("aten::max_pool3d", "aten::linalg_matrix_exp", "aten::roll", "aten::native_channel_shuffle"),
+    *("aten::channel_shuffle", "aten::fft_", "aten::max_unpool", "aten::reflection_pad3d"),
+    *("aten::replication_pad3d", "aten::copysign", "aten::one_hot", "aten::max_pool1d"),
+    *("aten::log_sigmoid", "aten::rrelu", "aten::angle", "aten::isin"),
+)
+# Views, whose strides follow from those of their first argument.
+_VIEWS = (
+    *(aten.slice.Tensor, aten.select.int, aten.permute.default, aten.transpose.int),
+    *(aten.expand.default, aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims),
+    *(aten.diagonal.default, aten.narrow.default, aten.alias.default, aten.detach.default),
+)
 
 Layouts = dict[Node, list[Any]]
 _Copies = list[tuple[Node, Node]]  # each with what it is a copy of
@@ -58,8 +69,12 @@ def _asks(node: Node) -> bool:
     if node.op != "call_function" or node.target is operator.getitem:
         return node.op == "output"
     name = name_of(node)  # a higher-order operator has none
+    is_padded_by_3d = node.target is aten.pad.default and len(node.args[1]) == 6  # type: ignore[arg-type]
     return (
-        node.target is aten.view.dtype or name.startswith(_PARTICULAR) or not name.startswith(_ANY)
+        is_padded_by_3d
+        or node.target is aten.view.dtype
+        or name.startswith(_PARTICULAR)
+        or not name.startswith(_ANY)
     )
 
 
@@ -75,13 +90,13 @@ def use_channels_last(graph: Graph, layouts: Layouts) -> None:
     `layouts` is what `layouts_of` returned before the graph was changed: these strides stay.
     """
     saved = sum(_SAVED * _size(node) for node in graph.nodes if _has_images(node))
-    copies = [*_convert_images(graph), *_restore(graph, layouts)]
+    before = {node: value(node) for node in graph.nodes}
+    copies = [*_convert_images(graph), *_restore(graph, layouts, before)]
     if saved <= sum(_size(source) for _, source in copies):
         for copy, source in copies:
             copy.replace_all_uses_with(source)
-        for node in graph.nodes:
-            _refresh(node)
-        _restore(graph, layouts)
+        refresh(graph)
+        _restore(graph, layouts, before)
 
 
 def _convert_images(graph: Graph) -> _Copies:
@@ -98,21 +113,53 @@ def _convert_images(graph: Graph) -> _Copies:
     return [(copy, source) for source, copy in copies.items()]
 
 
-def _restore(graph: Graph, layouts: Layouts) -> _Copies:
-    """Copies tensors that have other strides than `layouts` says."""
+def _restore(graph: Graph, layouts: Layouts, before: dict[Node, Any]) -> _Copies:
+    """Copies tensors that have other strides than `layouts` says: of a view the tensor that it is a
+    view of, whose strides `before` says."""
     copies = []
     for user, wanted in layouts.items():
         if user._erased:
             continue
-        for source, before in zip(_inputs(user), wanted, strict=True):
-            if isinstance(before, Tensor) and not _are_same(value(source), before):
-                strides = [-expected_numel([stride]) for stride in before.stride()]
-                order = sorted(range(before.dim()), key=strides.__getitem__)
-                with graph.inserting_before(user):
-                    copy = _dense(source, order)
-                user.replace_input_with(source, copy)
-                copies.append((copy, source))
+        for source, expected in zip(_inputs(user), wanted, strict=True):
+            if not isinstance(expected, Tensor) or have_same_strides(value(source), expected):
+                continue
+            views, base = _views(source)
+            old = before.get(base)
+            with graph.inserting_before(user):
+                if views and isinstance(old, Tensor):
+                    copy = copied = _dense(base, memory_order(old))
+                    for view in views:
+                        kind: Any = view.target
+                        copied = call(view, kind, copied, *view.args[1:], **view.kwargs)
+                    if have_same_strides(value(copied), expected):
+                        user.replace_input_with(source, copied)
+                        copies.append((copy, base))
+                        continue
+                    erase_unused(copied)
+                copy = _dense(source, memory_order(expected))
+            user.replace_input_with(source, copy)
+            copies.append((copy, source))
     return copies
+
+
+def _views(node: Node) -> tuple[list[Node], Node]:
+    """The views that a node is made by, and what they are views of."""
+    views: list[Node] = []
+    while node.target in _VIEWS or _splits(node):
+        views.insert(0, node)
+        node = node.args[0]  # type: ignore[assignment]
+    return views, node
+
+
+def _splits(node: Node) -> bool:
+    part: Any = node.args[0] if node.target is operator.getitem else node
+    return part.target in (aten.unbind.int, aten.split.Tensor, aten.split_with_sizes.default)
+
+
+def memory_order(tensor: Tensor) -> list[int]:
+    """The dimensions in the order of their strides, the largest first."""
+    strides = [-expected_numel([stride]) for stride in tensor.stride()]
+    return sorted(range(tensor.dim()), key=strides.__getitem__)
 
 
 def _dense(source: Node, order: list[int]) -> Node:
@@ -126,6 +173,11 @@ def _dense(source: Node, order: list[int]) -> Node:
     return call(source, aten.permute.default, dense, [order.index(d) for d in range(len(order))])
 
 
+def refresh(graph: Graph) -> None:
+    for node in graph.nodes:
+        _refresh(node)
+
+
 def _refresh(node: Node) -> None:
     """The value of a node, as its arguments lie in memory now."""
     is_operator = isinstance(node.target, torch._ops.OpOverload) or node.target is operator.getitem
@@ -136,7 +188,7 @@ def _refresh(node: Node) -> None:
 
 
 def _has_images(node: Node) -> bool:
-    return node.target in _CONVOLUTIONS and arguments_of(node)["data_format"] == "NCX"
+    return node.target in CONVOLUTIONS and arguments_of(node)["data_format"] == "NCX"
 
 
 def _is_planar(image: Tensor) -> bool:
@@ -146,7 +198,8 @@ def _is_planar(image: Tensor) -> bool:
     return is_first and not statically_known_true(channel == 1)
 
 
-def _are_same(now: Any, before: Tensor) -> bool:
+def have_same_strides(now: Any, before: Tensor) -> bool:
+    """Whether tensors lie alike in memory, as far as is known."""
     dims = [d for d, size in enumerate(before.shape) if not statically_known_true(size == 1)]
     return isinstance(now, Tensor) and all(
         statically_known_true(now.stride(d) == before.stride(d)) for d in dims

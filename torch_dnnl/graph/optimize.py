@@ -17,9 +17,21 @@ from torch_dnnl.graph.channels import fold_channels, fold_into_next
 from torch_dnnl.graph.constants import Constants, escapes
 from torch_dnnl.graph.epilogues import fuse_epilogues
 from torch_dnnl.graph.guards import NAME, Guards
-from torch_dnnl.graph.layers import replace_convolutions, replace_linears, restore_linears
-from torch_dnnl.graph.layouts import allow_any_layout, layouts_of, use_channels_last
-from torch_dnnl.graph.nodes import aten, erase_unused, value
+from torch_dnnl.graph.layers import (
+    CONVOLUTIONS,
+    replace_convolutions,
+    replace_linears,
+    restore_linears,
+)
+from torch_dnnl.graph.layouts import (
+    allow_any_layout,
+    have_same_strides,
+    layouts_of,
+    memory_order,
+    refresh,
+    use_channels_last,
+)
+from torch_dnnl.graph.nodes import arguments_of, aten, erase_unused, value
 from torch_dnnl.graph.quantized import has_quantized, lower_quantized
 from torch_dnnl.graph.report import Report
 from torch_dnnl.graph.resizes import decompositions
@@ -88,7 +100,8 @@ def optimize(
 
     Definition: the model, in eval mode.
     """
-    with torch.inference_mode(False):
+    # The context of the caller is none of the model's: its autocast would stay in the graph.
+    with torch.inference_mode(False), torch._C._DisableAutocast():
         return _optimized(model, example_inputs, example_kwargs or {}, dynamic_shapes, verbose)
 
 
@@ -96,9 +109,14 @@ def _optimized(
     model: torch.nn.Module, args: Any, kwargs: dict[str, Any], dynamic_shapes: Any, verbose: bool
 ) -> torch.nn.Module:
     program = _captured(model, args, kwargs, dynamic_shapes)
-    module: Any = program.run_decompositions(_decompositions()).module()
-    report = Report(module.graph)
-    _rewrite(module)
+    try:
+        module: Any = program.run_decompositions(_decompositions()).module()
+    except AssertionError:  # of models that write to one of several buffers in the same memory
+        module = program.module()
+        report = Report(module.graph)
+    else:
+        report = Report(module.graph)
+        _rewrite(module)
     if verbose:
         print(report.text(module.graph))
     return _separate(module)
@@ -160,16 +178,32 @@ def _explained(error: Exception) -> Exception:
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:
-    return decompositions() | {aten.relu6.default: lambda x: aten.clamp.default(x, 0, 6)}
+    table: dict[Any, Callable[..., Any]] = {
+        aten.relu6.default: lambda x: aten.clamp.default(x, 0, 6),
+        aten.copy.default: _copied,  # which has no derivative
+    }
+    return decompositions() | table
+
+
+def _copied(to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    """The values of `source`, as they lie in the memory of `to` after `to.copy_(source)`."""
+    order = memory_order(to)
+    dense = source.to(to.dtype).expand(to.shape).permute(order)
+    back = [order.index(d) for d in range(len(order))]
+    return dense.clone(memory_format=torch.contiguous_format).permute(back)
 
 
 def _rewrite(module: GraphModule) -> None:
     graph = module.graph
     layouts = layouts_of(graph)
-    if has_quantized(graph):
+    is_quantized = has_quantized(graph)
+    if is_quantized:
         lower_quantized(module)
     _remove_identities(graph)
     replace_convolutions(graph)
+    if not is_quantized:  # torch_dnnl's convolutions say the strides that torch's have
+        refresh(graph)
+        layouts = layouts_of(graph)
     constants = Constants(module)
 
     def make(
@@ -181,7 +215,8 @@ def _rewrite(module: GraphModule) -> None:
             return None
         with torch.no_grad():
             weights, bias = function(*tensors)
-        if not all(tensor is None or _are_numbers(tensor) for tensor in (weights, bias)):
+        groups = arguments_of(like).get("groups", 1) if like.target in CONVOLUTIONS else 1
+        if not all(tensor is None or _are_numbers(tensor, groups) for tensor in (weights, bias)):
             return None
         made = constants.add(f"{like.name}_weight", weights)
         return made, None if bias is None else constants.add(f"{like.name}_bias", bias)
@@ -212,20 +247,22 @@ def _remove_identities(graph: Graph) -> None:
         before, after = value(source), value(node)
         if before is None or after is None or escapes(node):
             continue
-        if before.dtype == after.dtype and before.stride() == after.stride():
+        if before.dtype == after.dtype and have_same_strides(before, after):
             node.replace_all_uses_with(source)
             erase_unused(node)
 
 
-def _are_numbers(tensor: Tensor) -> bool:
-    """Whether all are finite, and no row or column of weights is so small that digits are lost."""
+def _are_numbers(tensor: Tensor, groups: int) -> bool:
+    """Whether all are finite, and no row or column of a group's weights is so small that digits are
+    lost."""
     if not bool(tensor.isfinite().all()):
         return False
     if tensor.dim() < 2:
         return True
     least = 8 * torch.finfo(tensor.dtype).tiny
-    columns = tensor.transpose(0, 1)
-    largest = torch.cat([t.abs().flatten(1).amax(1) for t in (tensor, columns)])
+    rows, columns = tensor.shape[:2]
+    of_groups = tensor.abs().reshape(groups, rows // groups, columns, -1).amax(3)
+    largest = torch.cat([of_groups.amax(axis).flatten() for axis in (1, 2)])
     return bool(((largest == 0) | (largest >= least)).all())
 
 

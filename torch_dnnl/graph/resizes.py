@@ -48,10 +48,11 @@ def _pool(n: int) -> Callable[..., Any]:
 
     def pool(input: Tensor, output_size: Any) -> Tensor:
         pairs = list(zip(input.shape[2:], output_size, strict=False))
-        is_whole = all(type(i) is type(o) is int and i % o == 0 for i, o in pairs)
+        is_whole = all(type(i) is type(o) is int and o > 0 and i % o == 0 for i, o in pairs)
         is_one = all(type(size) is int and size == 1 for size in output_size)
+        is_empty = any(type(size) is int and size == 0 for size in output_size)
         is_image = input.dim() == n + 2 and is_floating(input) and has_kernels(input)
-        if is_one or is_whole or not is_image:
+        if is_one or is_empty or is_whole or not is_image:
             return NotImplemented  # type: ignore[no-any-return]
         return interpolate(input, list(output_size), mode="area")
 
