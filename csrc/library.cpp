@@ -87,6 +87,15 @@ TORCH_LIBRARY(torch_dnnl, m) {
   def("convolution_fused(Tensor src, Tensor weights, Tensor? bias=None, " + attributes +
       ", Tensor? residual=None, str? activation=None, bool keep_preactivation=False)"
       " -> (Tensor, Tensor)");
+  // As convolution_fused, with the result of pack_weights for these weights and attributes. The
+  // kernel reads `packed` where it is for the call, else it reads `weights`. Weights that are one
+  // number in all their sizes (strides of 0) are not read.
+  def("convolution_packed(Tensor src, Tensor weights, Tensor? bias=None, " + attributes +
+      ", Tensor? residual=None, str? activation=None, bool keep_preactivation=False, "
+      "Tensor? packed=None) -> (Tensor, Tensor)");
+  // Weights in the layout of the kernel that computes a convolution of images of these sizes: bytes
+  // for this version of the library and this CPU. No bytes where that kernel reads plain weights.
+  def("pack_weights(Tensor weights, SymInt[] src_sizes, " + attributes + ") -> Tensor");
   // The gradient of data of a convolution as an operator of its own, which ends as convolution_fused
   // does. The attributes and the format of the weights are those of that convolution: weights are
   // [*K, channels of dst / groups, channels of src] in XIO, [channels of src, channels of dst /
@@ -107,13 +116,17 @@ TORCH_LIBRARY(torch_dnnl, m) {
       ", bool bias=False, bool residual=False) -> (Tensor, Tensor, Tensor, Tensor)");
   // int8 or uint8 images by int8 weights, float32 bias; `dtype`: int8 if None. A scale or zero point
   // is a tensor or, where that is None, a number.
-  def("quantized_convolution(Tensor src, Tensor weights, Tensor? bias=None, " + attributes +
+  const std::string quantized = "Tensor src, Tensor weights, Tensor? bias=None, " + attributes +
       ", Tensor? residual=None, str? activation=None, ScalarType? dtype=None, "
       "Tensor? src_scale=None, Tensor? src_zero_point=None, Tensor? weights_scale=None, "
       "Tensor? dst_scale=None, Tensor? dst_zero_point=None, Tensor? residual_scale=None, "
       "Tensor? residual_zero_point=None, float src_scale_value=1., float src_zero_point_value=0., "
       "float weights_scale_value=1., float dst_scale_value=1., float dst_zero_point_value=0., "
-      "float residual_scale_value=1., float residual_zero_point_value=0.) -> Tensor");
+      "float residual_scale_value=1., float residual_zero_point_value=0.";
+  def("quantized_convolution(" + quantized + ") -> Tensor");
+  // As convolution_packed and pack_weights, of int8 weights.
+  def("quantized_convolution_packed(" + quantized + ", Tensor? packed=None) -> Tensor");
+  def("pack_quantized_weights(Tensor weights, SymInt[] src_sizes, " + attributes + ") -> Tensor");
 }
 // clang-format on
 

@@ -31,7 +31,7 @@ def _flops(name: str, call: dict[str, Any], out: Any) -> int:
     elif name == "convolution_transpose":
         passes = [(call["src"], call["weights"])]
     else:
-        passes = [(out[0] if name == "convolution_fused" else out, call["weights"])]
+        passes = [(out[0] if isinstance(out, tuple) else out, call["weights"])]
     return sum(_of_pass(image, weights, call["weights_format"]) for image, weights in passes)
 
 
@@ -52,6 +52,7 @@ def _register(name: str) -> None:
 for _name in (
     "convolution",
     "convolution_fused",
+    "convolution_packed",
     "convolution_transpose",
     "convolution_backward_data",
     "convolution_backward_weights",

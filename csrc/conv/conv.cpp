@@ -242,6 +242,25 @@ FourTensors fused_backward_steps(
       of_residual ? h : none()};
 }
 
+// By the plain weights: what calls that are differentiated or batched are.
+std::tuple<Tensor, Tensor> packed_by_plain(
+    const Tensor& src,
+    const Tensor& weights,
+    const std::optional<Tensor>& bias,
+    const ConvOptions& o,
+    const std::optional<Tensor>& residual,
+    std::optional<std::string_view> activation,
+    bool keep_preactivation,
+    const std::optional<Tensor>& /*packed*/) {
+  conv_detail::check_has_weights(
+      "convolution", conv_detail::has_weights(weights), "gradients and batches are computed with these");
+  Stack args{src, weights, bias, o.strides, o.pads_begin, o.pads_end, o.dilations, o.auto_pad};
+  args.insert(args.end(), {o.groups, o.data_format, o.weights_format, o.algorithm});
+  args.insert(args.end(), {residual, activation, keep_preactivation});
+  const Stack outputs = convolution_fused(std::move(args));
+  return {outputs[0].toTensor(), outputs[1].toTensor()};
+}
+
 const Ending activation_ending{
     [](IValue* args) {
       const Activation a = activation_in(args[activation]);
@@ -326,6 +345,10 @@ TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {
 TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {
   m.impl("convolution", differentiable(convolution_derivatives));
   m.impl("convolution_fused", differentiable(fused_derivatives));
+  m.impl(
+      "convolution_packed",
+      differentiable_by(
+          c10::KernelFunction::makeFromUnboxedRuntimeFunction(with_options<packed_by_plain>)));
   m.impl("convolution_transpose", differentiable(transpose_derivatives));
   m.impl(
       "convolution_fused_backward",
@@ -342,6 +365,7 @@ TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {
 TORCH_LIBRARY_IMPL(torch_dnnl, FuncTorchBatched, m) {
   m.impl("convolution", batched<image_batch<convolution>>());
   m.impl("convolution_fused", batched(fused_batch<convolution_fused>));
+  m.impl("convolution_packed", with_options<packed_by_plain>);
   m.impl("convolution_transpose", batched(fused_batch<convolution_transpose>));
   m.impl("convolution_fused_backward", with_options<fused_backward_steps>);
   m.impl("convolution_backward_data", batched<image_batch<backward_data>>());

@@ -54,6 +54,41 @@ in_format(const ConvArguments& a, const at::Tensor& src, at::MemoryFormat format
   return a.is_nxc() || memory_format(src) == format ? src : src.contiguous(format);
 }
 
+// Whether weights are there: those that were dropped are one number in all of their sizes.
+inline bool has_weights(const at::Tensor& weights) {
+  const auto strides = weights.sym_strides();
+  return TORCH_GUARD_OR_FALSE(weights.sym_numel().sym_eq(1)) ||
+      std::any_of(strides.begin(), strides.end(), [](const c10::SymInt& stride) {
+           return !TORCH_GUARD_OR_FALSE(stride.sym_eq(0));
+         });
+}
+
+inline void check_has_weights(const char* op, bool has_weights, const char* why) {
+  TORCH_CHECK_VALUE(
+      has_weights,
+      Expected(op) << "packed weights with the plain weights beside them, as " << why
+                              << ", got packed weights alone");
+}
+
+// Devices without Device::pack read plain weights.
+template <class Device, class Problem>
+void compute_packed(
+    const Problem& p,
+    const ConvArguments& a,
+    const at::Tensor& packed,
+    bool has_weights) {
+  if constexpr (requires { &Device::pack; })
+    return Device::compute_packed(p, a.algorithm, packed, has_weights);
+  check_has_weights(a.op, has_weights, "the kernels of this device read these");
+  Device::compute(p, a.algorithm);
+}
+template <class Device, class Problem>
+at::Tensor pack(const Problem& p, const ConvArguments& a, const at::Tensor& weights) {
+  if constexpr (requires { &Device::pack; })
+    return Device::pack(p, a.algorithm);
+  return empty({0}, weights.options().dtype(c10::kByte));
+}
+
 // An expanded gradient, such as that of a sum, has no format: it leaves that to weights.
 inline at::Tensor
 empty_data_gradient(const ConvArguments& a, const at::Tensor& grad, const at::Tensor& weights) {
@@ -227,7 +262,30 @@ constexpr auto with_options(R (* /*run*/)(Args...)) {
   return &WithOptions<run, OptionTypes, Types<>, Args...>::call;
 }
 
+template <auto run, class Leading, class... Rest>
+struct WithoutLast;
+
+template <auto run, class... Leading, class Last>
+struct WithoutLast<run, Types<Leading...>, Last> {
+  static auto call(Leading... leading) {
+    return run(leading..., std::decay_t<Last>());
+  }
+};
+
+template <auto run, class... Leading, class Next, class... Rest>
+struct WithoutLast<run, Types<Leading...>, Next, Rest...>
+    : WithoutLast<run, Types<Leading..., Next>, Rest...> {};
+
+template <auto run, class R, class... Args>
+constexpr auto without_last(R (* /*run*/)(Args...)) {
+  return &WithoutLast<run, Types<>, Args...>::call;
+}
+
 } // namespace conv_detail
+
+// The function with a default in the place of its last argument.
+template <auto run>
+constexpr auto without_last = conv_detail::without_last<run>(run);
 
 // The function of an operator's arguments as the schema lists them, made of one that takes all the
 // attributes as ConvOptions.

@@ -37,27 +37,51 @@ struct ConvOnDevice {
     return dst;
   }
 
-  static std::tuple<at::Tensor, at::Tensor> fused(
+  // With packed weights beside the plain ones, which may not be there.
+  static std::tuple<at::Tensor, at::Tensor> packed(
       const at::Tensor& src,
       const at::Tensor& weights,
       const std::optional<at::Tensor>& bias,
       const ConvOptions& options,
       const std::optional<at::Tensor>& residual,
       std::optional<std::string_view> activation,
-      bool keep_preactivation) {
+      bool keep_preactivation,
+      const std::optional<at::Tensor>& packed) {
     const ConvArguments args = forward_arguments(src, weights, bias, options, residual, activation);
     const auto format = conv_detail::result_format(args, src, weights);
     const auto make = [&] { return conv_detail::empty_image(args, args.dst, src, format); };
     const at::Tensor dst = make();
     const at::Tensor preactivation = keep_preactivation ? make() : empty({0}, src.options());
     at::Tensor from; // the problem has its address
-    compute(args, dst, [&] {
-      from = conv_detail::in_format(args, src, format);
-      auto p = conv_problem(args, ConvPass::forward, from, weights, dst, bias);
-      add_epilogue(p, args, residual, preactivation);
-      return p;
-    });
+    compute(
+        args,
+        dst,
+        [&] {
+          from = conv_detail::in_format(args, src, format);
+          auto p = conv_problem(args, ConvPass::forward, from, weights, dst, bias);
+          add_epilogue(p, args, residual, preactivation);
+          return p;
+        },
+        packed,
+        conv_detail::has_weights(weights));
     return {dst, preactivation};
+  }
+
+  static constexpr auto fused = without_last<packed>;
+
+  // For images of these sizes; with data_format NCX they are channels_last if the weights are.
+  static at::Tensor pack(
+      const at::Tensor& weights,
+      c10::SymIntArrayRef src_sizes,
+      const ConvOptions& options) {
+    const bool is_nxc = options.data_format == "NXC";
+    const auto format = is_nxc ? at::MemoryFormat::Contiguous : memory_format(weights);
+    const at::Tensor src = empty(src_sizes, weights.options().memory_format(format));
+    const ConvArguments args = forward_arguments(src, weights, std::nullopt, options);
+    const at::Tensor dst = conv_detail::empty_image(args, args.dst, src, format);
+    const c10::DeviceGuard guard(weights.device());
+    return conv_detail::pack<Device>(
+        conv_problem(args, ConvPass::forward, src, weights, dst), args, weights);
   }
 
   static std::tuple<at::Tensor, at::Tensor> transpose(
@@ -143,6 +167,9 @@ struct ConvOnDevice {
   static void register_in(torch::Library& m) {
     m.impl("convolution", with_options<forward>);
     m.impl("convolution_fused", with_options<fused>);
+    m.impl("convolution_packed", with_options<packed>);
+    if constexpr (!is_meta)
+      m.impl("pack_weights", with_options<pack>);
     m.impl("convolution_transpose", with_options<transpose>);
     m.impl("convolution_backward_data", with_options<backward_data>);
     m.impl("convolution_backward_weights", with_options<backward_weights>);
@@ -157,14 +184,19 @@ struct ConvOnDevice {
   static void compute(
       [[maybe_unused]] const ConvArguments& args,
       [[maybe_unused]] const at::Tensor& out,
-      [[maybe_unused]] const F& problem) {
+      [[maybe_unused]] const F& problem,
+      [[maybe_unused]] const std::optional<at::Tensor>& packed = std::nullopt,
+      [[maybe_unused]] bool has_weights = true) {
     if constexpr (!is_meta) {
       const c10::DeviceGuard guard(out.device());
       if (out.numel() == 0)
         return;
       const ConvProblem p = problem();
       const CountedProducts counted(p);
-      Device::compute(p, args.algorithm);
+      if (packed.has_value())
+        conv_detail::compute_packed<Device>(p, args, *packed, has_weights);
+      else
+        Device::compute(p, args.algorithm);
     }
   }
 };

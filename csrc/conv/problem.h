@@ -44,6 +44,7 @@ struct ConvProblem {
   const void *src, *weights, *dst; // the one computed is `out`
   void* out;
   c10::TensorImpl* out_tensor; // whose memory it is: a library may put its own result in its place
+  const void* packed;          // the weights in the layout of the kernel that runs; null: it packs
   // Of the image that is computed, dst or src; any of them may be null.
   const void *bias, *residual; // residual: of the shape of the image
   void* preactivation;         // what the activation is applied to; has the strides of the image

@@ -28,9 +28,8 @@ bool always(const Problem&) {
 
 // The first row that supports a problem and that `prefers(row, problem)` accepts; else the last
 // one.
-template <class Problem, size_t n, class Prefers>
-const Kernel<Problem>&
-choose(const Kernel<Problem> (&kernels)[n], const Problem& p, const Prefers& prefers) {
+template <class Row, class Problem, size_t n, class Prefers>
+const Row& choose(const Row (&kernels)[n], const Problem& p, const Prefers& prefers) {
   size_t row = 0;
   while (row + 1 < n && !(kernels[row].supports(p) && prefers(kernels[row], p)))
     row++;
@@ -39,28 +38,27 @@ choose(const Kernel<Problem> (&kernels)[n], const Problem& p, const Prefers& pre
 
 // The row of a name that a caller asks for; for "auto" the one that the rows' own rules choose.
 // `op` is the operator, for messages.
-template <class Problem, size_t n>
-const Kernel<Problem>& kernel_named(
-    const Kernel<Problem> (&kernels)[n],
+template <class Row, class Problem, size_t n>
+const Row& kernel_named(
+    const Row (&kernels)[n],
     std::string_view name,
     const char* op,
     const Problem& p) {
-  using Row = const Kernel<Problem>&;
   if (name == "auto")
-    return choose(kernels, p, [](Row kernel, const Problem& q) { return kernel.prefers(q); });
+    return choose(kernels, p, [](const Row& kernel, const Problem& q) { return kernel.prefers(q); });
   const auto found =
-      std::find_if(kernels, kernels + n, [&](Row kernel) { return name == kernel.name; });
+      std::find_if(kernels, kernels + n, [&](const Row& kernel) { return name == kernel.name; });
   TORCH_CHECK_VALUE(
       found != kernels + n,
       Expected(op) << "algorithm to be a kernel of this device, one of "
-                   << listed(kernels, [](Row kernel) { return kernel.name; }) << ", got \"" << name
+                   << listed(kernels, [](const Row& kernel) { return kernel.name; }) << ", got \"" << name
                    << "\"");
   TORCH_CHECK_NOT_IMPLEMENTED(
       found->supports(p),
       Expected(op) << "algorithm to be a kernel that supports this call, one of "
                    << listed(
                           kernels,
-                          [&](Row kernel) { return kernel.supports(p) ? kernel.name : ""; })
+                          [&](const Row& kernel) { return kernel.supports(p) ? kernel.name : ""; })
                    << ", got \"" << name << "\"");
   return *found;
 }

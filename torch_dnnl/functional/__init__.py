@@ -7,11 +7,13 @@ from torch_dnnl.functional._conv_transpose import (
     conv_transpose3d,
     convolution_transpose,
 )
+from torch_dnnl.functional._packed import PackedWeights, pack_weights
 from torch_dnnl.functional._quantized import quantized_convolution
 from torch_dnnl.functional._reorder import fake_reorder, reorder
 from torch_dnnl.functional._resample import interpolate, resample
 
 __all__ = [
+    "PackedWeights",
     "conv1d",
     "conv2d",
     "conv3d",
@@ -22,6 +24,7 @@ __all__ = [
     "convolution_transpose",
     "fake_reorder",
     "interpolate",
+    "pack_weights",
     "quantized_convolution",
     "reorder",
     "resample",

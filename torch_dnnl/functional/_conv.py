@@ -16,11 +16,14 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 from torch_dnnl._literals import Activation, AutoPad, DataFormat, TorchPadding, WeightsFormat
 from torch_dnnl.functional import _algorithm
 from torch_dnnl.functional._errors import check_types, in_words_of, is_int
+from torch_dnnl.functional._packed import PackedWeights
 from torch_dnnl.functional._quick import quick
 
 _quick_convolution = quick("convolution")
+_quick_packed = quick("convolution_packed")
 _convolution = torch.ops.torch_dnnl.convolution.default
 _convolution_fused = torch.ops.torch_dnnl.convolution_fused.default
+_convolution_packed = torch.ops.torch_dnnl.convolution_packed.default
 
 Size = int | Sequence[int]
 Padding = TorchPadding | int | Sequence[int] | Sequence[tuple[int, int]]
@@ -36,7 +39,7 @@ AUTO_PAD: dict[str, AutoPad] = {
 
 def conv1d(
     input: Tensor,
-    weight: Tensor,
+    weight: Tensor | PackedWeights,
     bias: Tensor | None = None,
     stride: Size = 1,
     padding: Padding = 0,
@@ -59,7 +62,7 @@ def conv1d(
 
 def conv2d(
     input: Tensor,
-    weight: Tensor,
+    weight: Tensor | PackedWeights,
     bias: Tensor | None = None,
     stride: Size = 1,
     padding: Padding = 0,
@@ -73,7 +76,7 @@ def conv2d(
     Args:
         input: [N, C, H, W] or, unbatched, [C, H, W]; float64, float32, bfloat16 or float16, in
             any memory format.
-        weight: [O, C / groups, KH, KW], of the input's type.
+        weight: [O, C / groups, KH, KW], of the input's type; or what `pack_weights` returns for it.
         bias: [O] or None.
         stride: step between outputs in pixels, one for all dimensions or one for each.
         padding: zeros added around the input, in pixels: one number, a number for each dimension,
@@ -105,7 +108,7 @@ def conv2d(
 
 def conv3d(
     input: Tensor,
-    weight: Tensor,
+    weight: Tensor | PackedWeights,
     bias: Tensor | None = None,
     stride: Size = 1,
     padding: Padding = 0,
@@ -129,7 +132,7 @@ def conv3d(
 def overridden(
     function: Callable[..., Tensor],
     input: Tensor,
-    weight: Tensor,
+    weight: Tensor | PackedWeights,
     bias: Tensor | None,
     *args: object,
 ) -> Tensor:
@@ -139,7 +142,7 @@ def overridden(
 def conv_quickly(
     n: int,
     input: Tensor,
-    weight: Tensor,
+    weight: Tensor | PackedWeights,
     bias: Tensor | None,
     stride: Any,
     padding: Any,
@@ -152,6 +155,11 @@ def conv_quickly(
     if stride is None or padding is None or dilation is None:  # the operator's defaults
         return NotImplemented
     # fmt: off
+    if isinstance(weight, PackedWeights):
+        return _quick_packed(
+            input, weight.weights, bias, stride, padding, padding, dilation, "none", groups, "NCX",
+            "OIX", "auto", None, None, False, weight.packed,
+        )
     return _quick_convolution(
         input, weight, bias, stride, padding, padding, dilation, "none", groups, "NCX", "OIX"
     )
@@ -161,7 +169,7 @@ def conv_quickly(
 def _conv(
     n: int,
     input: Tensor,
-    weight: Tensor,
+    weight: Tensor | PackedWeights,
     bias: Tensor | None,
     stride: Any,
     padding: Any,
@@ -195,14 +203,29 @@ def _conv(
         batched = input.dim() != n + 1
         # A single image has no memory format: torch's result is contiguous then.
         src = input if batched else input.contiguous().unsqueeze(0)
-        dst = _convolution(
-            *(src, weight, bias, strides, begin, end, dilations, auto_pad, groups, "NCX", "OIX"),
-            **_algorithm.convolution.options,
+        options: dict[str, Any] = _algorithm.convolution.options
+        pads = (begin, end)
+        dst = _call(
+            src, weight, bias, strides, *pads, dilations, auto_pad, groups, "NCX", "OIX", **options
         )
-        return dst if batched else dst.squeeze(0)  # type: ignore[no-any-return]
+        return dst if batched else dst.squeeze(0)
     except Exception as error:
         _explain_conv(error, n, input, weight, bias, stride, padding, dilation, groups)
         raise
+
+
+def _call(
+    src: Tensor,
+    weights: Tensor | PackedWeights,
+    *args: Any,
+    **options: Any,
+) -> Tensor:
+    if isinstance(weights, PackedWeights):
+        options["packed"] = weights.packed
+        return _convolution_packed(src, weights.weights, *args, **options)[0]  # type: ignore[no-any-return]
+    operator = _convolution_fused if "activation" in options else _convolution
+    result = operator(src, weights, *args, **options)
+    return result[0] if "activation" in options else result  # type: ignore[no-any-return]
 
 
 def check_ints(*values: Any) -> None:
@@ -234,7 +257,7 @@ def _explain_conv(
     error: Exception,
     n: int,
     input: Tensor,
-    weight: Tensor,
+    weight: Tensor | PackedWeights,
     bias: Tensor | None,
     stride: object,
     padding: Any,
@@ -247,7 +270,7 @@ def _explain_conv(
         function,
         {
             "input": (input, "a Tensor"),
-            "weight": (weight, "a Tensor"),
+            "weight": (weight, "a Tensor or PackedWeights"),
             "bias": (bias, "a Tensor or None"),
             "stride": (stride, "an int or a sequence of ints"),
             "dilation": (dilation, "an int or a sequence of ints"),
@@ -295,7 +318,11 @@ _TORCH_NAMES = {
 
 
 def raise_as_torch(
-    function: str, error: Exception, input: Tensor, weight: Tensor, bias: Tensor | None
+    function: str,
+    error: Exception,
+    input: Tensor,
+    weight: Tensor | PackedWeights,
+    bias: Tensor | None,
 ) -> None:
     """Raises what torch raises for an operator's ValueError or TypeError, in torch's words.
 
@@ -313,7 +340,7 @@ def raise_as_torch(
 
 def convolution(
     src: Tensor,
-    weights: Tensor,
+    weights: Tensor | PackedWeights,
     bias: Tensor | None = None,
     *,
     strides: Size = 1,
@@ -337,7 +364,8 @@ def convolution(
     Args:
         src: [N, *X, C] in NXC or [N, C, *X] in NCX, with one to three spatial dimensions X;
             float64, float32, bfloat16 or float16, in any memory format.
-        weights: [*K, C / groups, O] in XIO or [O, C / groups, *K] in OIX, of the type of `src`.
+        weights: [*K, C / groups, O] in XIO or [O, C / groups, *K] in OIX, of the type of `src`; or
+            what `pack_weights` returns for these.
         bias: [O] or None.
         strides: step between outputs in pixels, one for all spatial dimensions or one for each.
         pads_begin, pads_end: zeros before and after each spatial dimension, in pixels.
@@ -389,17 +417,16 @@ def convolution(
             data_format,
             weights_format,
         )
-        options = _algorithm.convolution.options_with(algorithm)
-        if activation is None and residual is None:
-            return _convolution(*args, **options)  # type: ignore[no-any-return]
-        dst, _ = _convolution_fused(*args, **options, residual=residual, activation=activation)
-        return dst  # type: ignore[no-any-return]
+        options: dict[str, Any] = _algorithm.convolution.options_with(algorithm)
+        if activation is not None or residual is not None:
+            options = {**options, "activation": activation, "residual": residual}
+        return _call(*args, **options)
     except Exception:
         check_types(
             "convolution",
             {
                 "src": (src, "a Tensor"),
-                "weights": (weights, "a Tensor"),
+                "weights": (weights, "a Tensor or PackedWeights"),
                 "bias": (bias, "a Tensor or None"),
                 "strides": (strides, "an int or a sequence of ints"),
                 "pads_begin": (pads_begin, "an int or a sequence of ints"),

@@ -33,6 +33,7 @@ from torch_dnnl.functional._conv import (
     raise_as_torch,
 )
 from torch_dnnl.functional._errors import check_types, in_words_of_pads
+from torch_dnnl.functional._packed import PackedWeights
 from torch_dnnl.functional._quick import quick
 from torch_dnnl.functional._transposed_sizes import plan, plan_of_numbers
 
@@ -199,7 +200,7 @@ def _conv_transpose(
 
 def convolution_transpose(
     src: Tensor,
-    weights: Tensor,
+    weights: Tensor | PackedWeights,
     bias: Tensor | None = None,
     *,
     strides: Size = 1,
@@ -274,6 +275,8 @@ def convolution_transpose(
         for name in (data_format, activation, algorithm):
             if isinstance(name, bytes):
                 raise TypeError
+        if isinstance(weights, PackedWeights):  # its kernels read plain weights
+            weights = weights.weights
         n = src.dim() - 2
         strides_of = _per_axis("strides", strides, n)
         dilations_of = _per_axis("dilations", dilations, n)

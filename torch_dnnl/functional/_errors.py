@@ -51,6 +51,7 @@ def _is_tensor(value: object) -> bool:
 
 _KINDS: dict[str, Callable[[object], bool]] = {
     "a Tensor": _is_tensor,
+    "a Tensor or PackedWeights": lambda value: _is_tensor(getattr(value, "weights", value)),
     "a bool": lambda value: isinstance(value, bool),
     "a number": _is_number,
     "a number or a Tensor": lambda value: _is_number(value) or _is_tensor(value),

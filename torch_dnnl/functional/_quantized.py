@@ -12,16 +12,18 @@ from torch_dnnl._literals import Activation, AutoPad, DataFormat, WeightsFormat
 from torch_dnnl.functional import _algorithm
 from torch_dnnl.functional._conv import Size, check_ints, per_dimension
 from torch_dnnl.functional._errors import check_types
+from torch_dnnl.functional._packed import PackedWeights
 from torch_dnnl.functional._tracing import read_numbers
 
 _quantized_convolution = torch.ops.torch_dnnl.quantized_convolution.default
+_quantized_packed = torch.ops.torch_dnnl.quantized_convolution_packed.default
 
 Number = float | Tensor
 
 
 def quantized_convolution(
     src: Tensor,
-    weights: Tensor,
+    weights: Tensor | PackedWeights,
     bias: Tensor | None = None,
     *,
     src_scale: Number = 1.0,
@@ -113,7 +115,11 @@ def quantized_convolution(
         read_numbers(*numbers.values())
         lists = partial(per_dimension, n=src.dim() - 2, function="quantized_convolution")
         options: dict[str, Any] = _algorithm.convolution.options_with(algorithm)
-        return _quantized_convolution(  # type: ignore[no-any-return]
+        call = _quantized_convolution
+        if isinstance(weights, PackedWeights):
+            call, options = _quantized_packed, options | {"packed": weights.packed}
+            weights = weights.weights
+        return call(  # type: ignore[no-any-return]
             src,
             weights,
             bias,
@@ -139,7 +145,7 @@ def quantized_convolution(
             "quantized_convolution",
             {
                 "src": (src, "a Tensor"),
-                "weights": (weights, "a Tensor"),
+                "weights": (weights, "a Tensor or PackedWeights"),
                 "bias": (bias, "a Tensor or None"),
                 **{name: (value, "a number or a Tensor") for name, value in numbers.items()},
                 "dtype": (dtype, "a torch.dtype or None"),

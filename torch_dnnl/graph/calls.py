@@ -1,27 +1,32 @@
-"""The calls in a graph of `optimize`: convolutions without the overhead of torch.ops."""
+"""The calls in a graph of `optimize`: convolutions of packed weights, without the overhead of
+torch.ops."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch.compiler import is_dynamo_compiling
+from torch import Tensor
+from torch.compiler import is_dynamo_compiling, is_exporting
 from torch.fx import Graph
 
 from torch_dnnl.functional._quick import quick
-from torch_dnnl.graph.nodes import arguments_of, dnnl, replace
+from torch_dnnl.graph.constants import Constants
+from torch_dnnl.graph.nodes import arguments_of, dnnl, expected_numel, replace, value
 
-_convolution = dnnl.convolution_fused.default
+_convolution = dnnl.convolution_packed.default
 _FORMAT = [each.name for each in _convolution._schema.arguments].index("data_format")
-_quick_convolution = quick("convolution_fused")
+_quick_convolution = quick("convolution_packed")
 
 
 def convolution(*args: Any) -> Any:
-    """The first result of `torch_dnnl::convolution_fused`, given all of its arguments.
+    """The first result of `torch_dnnl::convolution_packed`, given all of its arguments.
 
     A convolution with one tap also takes an image without pixels, as linear layers and norms do.
     """
     try:
+        if is_exporting():  # programs and ONNX models are for any CPU
+            return dnnl.convolution_fused.default(*args[:-1])[0]
         result = NotImplemented if is_dynamo_compiling() else _quick_convolution(*args)
         return _convolution(*args)[0] if result is NotImplemented else result
     except ValueError:
@@ -42,22 +47,53 @@ class Tracer(torch.fx.Tracer):
         super().__init__(autowrap_functions=(convolution,))
 
 
-def quicken(graph: Graph) -> None:
-    """Replaces convolutions by calls of `convolution`."""
+def quicken(graph: Graph, constants: Constants) -> None:
+    """Replaces convolutions by calls of `convolution`, with constant weights packed."""
+    for node in graph.find_nodes(op="call_function", target=dnnl.quantized_convolution.default):
+        packed = _packed(arguments_of(node), constants)
+        if packed is not None:
+            with graph.inserting_before(node):
+                new = constants.add(f"{node.name}_packed", packed)
+            node.target = dnnl.quantized_convolution_packed.default
+            node.update_kwarg("packed", new)
+    defaults = {"residual": None, "activation": None, "keep_preactivation": False}
     for node in list(graph.nodes):
-        if node.target not in (dnnl.convolution.default, _convolution):
+        if node.target not in (dnnl.convolution.default, dnnl.convolution_fused.default):
             continue
-        arguments = {"residual": None, "activation": None, "keep_preactivation": False}
-        arguments |= arguments_of(node)
+        arguments = defaults | arguments_of(node)
         if arguments["keep_preactivation"]:  # there are two results
             continue
-        args = tuple(arguments[each.name] for each in _convolution._schema.arguments)
+        packed = _packed(arguments, constants)
         with graph.inserting_before(node):
+            name = arguments["weights"].name
+            arguments["packed"] = (
+                packed if packed is None else constants.add(f"{name}_packed", packed)
+            )
+            args = tuple(arguments[each.name] for each in _convolution._schema.arguments)
             new = graph.call_function(convolution, args)
-        new.meta = dict(node.meta)
-        if node.target is _convolution:
+        result = value(node)
+        new.meta = node.meta | {"val": result if isinstance(result, Tensor) else result[0]}
+        if node.target is dnnl.convolution_fused.default:
             for user in list(node.users):
                 replace(user, new)
             graph.erase_node(node)
         else:
             replace(node, new)
+
+
+def _packed(arguments: dict[str, Any], constants: Constants) -> Tensor | None:
+    """The weights in the layout that the kernel reads; None if they are not constant, or read as
+    they are."""
+    weights, image = constants.value(arguments["weights"]), value(arguments["src"])
+    if weights is None or not image.is_cpu:
+        return None
+    sizes = [expected_numel([size]) for size in image.shape]
+    names = ("strides", "pads_begin", "pads_end", "dilations", "auto_pad", "groups", "data_format")
+    options = {name: arguments[name] for name in (*names, "weights_format", "algorithm")}
+    if options["data_format"] == "NCX" and image.stride(1) == 1:
+        sizes, options["data_format"] = [sizes[0], *sizes[2:], sizes[1]], "NXC"
+    is_float = weights.is_floating_point()
+    packed: Tensor = (dnnl.pack_weights if is_float else dnnl.pack_quantized_weights)(
+        weights, sizes, **options
+    )
+    return packed if packed.numel() else None

@@ -63,7 +63,7 @@ def optimize(
       overlap.
     - Images are channels_last inside, where that saves more than their conversion costs. Results
       lie in memory as those of the model for the examples.
-    - What depends on parameters alone is computed once.
+    - What depends on parameters alone is computed once, and weights are packed once.
     - Of a model that torchao's `convert_pt2e` returns, convolutions are quantized ones, as
       `torch_dnnl.quantization.lower` has it.
 
@@ -229,7 +229,7 @@ def _rewrite(module: GraphModule) -> None:
     constants.fold()
     allow_any_layout(graph)
     use_channels_last(graph, layouts)
-    quicken(graph)
+    quicken(graph, constants)
     graph.eliminate_dead_code(lambda node: node.op == "call_module" or node.is_impure())
     graph.lint()
 

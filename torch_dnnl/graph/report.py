@@ -18,6 +18,7 @@ _KINDS: dict[Any, str] = {
     **dict.fromkeys((dnnl.convolution.default, dnnl.convolution_fused.default), "convolution"),
     dnnl.convolution_transpose.default: "convolution",
     dnnl.quantized_convolution.default: "convolution",
+    dnnl.quantized_convolution_packed.default: "convolution",
     convolution: "convolution",
     aten.linear.default: "linear",
     **dict.fromkeys((_norm, aten.group_norm.default, aten.layer_norm.default), "norm"),
@@ -57,17 +58,17 @@ def _path(node: Node) -> str:
 
 
 def _described(node: Node) -> str:
-    name = "torch_dnnl::convolution_fused" if node.target is convolution else name_of(node)
+    name = "torch_dnnl::convolution" if node.target is convolution else name_of(node)
     if not name.startswith("torch_dnnl::"):
         return f"{name}, {_reason(node)}"
     if node.target is convolution:
-        names = [argument.name for argument in dnnl.convolution_fused.default._schema.arguments]
+        names = [argument.name for argument in dnnl.convolution_packed.default._schema.arguments]
         arguments: dict[str, Any] = dict(zip(names, node.args, strict=True))
     else:
         arguments = arguments_of(node)
     residual = "a residual" if arguments.get("residual") is not None else None
     parts = [part for part in (residual, arguments.get("activation")) if part]
-    name = name.removesuffix("_fused")
+    name = name.removesuffix("_fused").removesuffix("_packed")
     return f"{name} with {' and '.join(parts)}" if parts else name
 
 

@@ -214,6 +214,9 @@ def convolution_fused(call: SimpleNamespace) -> tuple[Value, Value]:
     return finished(call, *convolved("convolution_fused", call))
 
 
+translates("convolution_packed")(convolution_fused)  # of the plain weights
+
+
 @translates("convolution_transpose")
 def convolution_transpose(call: SimpleNamespace) -> tuple[Value, Value]:
     op = opset()

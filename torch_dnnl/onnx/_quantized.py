@@ -66,6 +66,9 @@ def quantized_convolution(call: SimpleNamespace) -> Value:
     return as_called(convert("quantized_convolution", value, FLOAT, target), call)
 
 
+translates("quantized_convolution_packed")(quantized_convolution)  # of the plain weights
+
+
 def residual(call: SimpleNamespace) -> Value:
     """What is added, in float32."""
     op, dtype = opset(), call.residual.dtype

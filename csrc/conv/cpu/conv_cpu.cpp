@@ -6,6 +6,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "conv/cpu/packed_call.h"
 #include "conv/cpu/shared/kernels.h"
 #include "conv/cpu/shared/problems/canonical.h"
 #include "conv/on_device.h"
@@ -30,21 +31,28 @@ void run_reference(const ConvProblem& p) {
 template <bool (*run)(const ConvProblem&)>
 void run_or_next(const ConvProblem& p);
 
-constexpr Kernel<ConvProblem> kernels[] = {
-    {"pixel_lanes", supports_pixel_lanes, prefers_pixel_lanes, run_or_next<run_pixel_lanes>},
-    {"depthwise_pairs", supports_depthwise_pairs, prefers_depthwise_pairs, run_depthwise_pairs},
-    {"channel_lanes", supports_channel_lanes, prefers_channel_lanes, run_channel_lanes},
-    {"brgemm", supports_brgemm, prefers_brgemm, run_or_next<run_brgemm>},
-    {"gemm", supports_gemm, prefers_gemm, run_gemm},
-    {"few_outputs", supports_few_outputs, prefers_few_outputs, run_few_outputs},
-    {"winograd_2x2", supports_winograd_2x2, prefers_winograd_2x2, run_winograd_2x2},
-    {"winograd_4x4", supports_winograd_4x4, prefers_winograd_4x4, run_winograd_4x4},
-    {"few_inputs", supports_few_inputs, prefers_few_inputs, run_few_inputs},
-    {"blocked", always, prefers_blocked, run_blocked},
-    {"reference", always, always, run_reference},
+using ConvKernel = PackingKernel<ConvProblem>;
+
+constexpr ConvKernel kernels[] = {
+    {{"pixel_lanes", supports_pixel_lanes, prefers_pixel_lanes, run_or_next<run_pixel_lanes>},
+     &pixel_lanes_packing},
+    {{"depthwise_pairs", supports_depthwise_pairs, prefers_depthwise_pairs, run_depthwise_pairs}},
+    {{"channel_lanes", supports_channel_lanes, prefers_channel_lanes, run_channel_lanes},
+     &channel_lanes_packing},
+    {{"brgemm", supports_brgemm, prefers_brgemm, run_or_next<run_brgemm>}, &brgemm_packing},
+    {{"gemm", supports_gemm, prefers_gemm, run_gemm}, &gemm_packing},
+    {{"few_outputs", supports_few_outputs, prefers_few_outputs, run_few_outputs},
+     &few_outputs_packing},
+    {{"winograd_2x2", supports_winograd_2x2, prefers_winograd_2x2, run_winograd_2x2},
+     &winograd_2x2_packing},
+    {{"winograd_4x4", supports_winograd_4x4, prefers_winograd_4x4, run_winograd_4x4},
+     &winograd_4x4_packing},
+    {{"few_inputs", supports_few_inputs, prefers_few_inputs, run_few_inputs}, &direct_packing},
+    {{"blocked", always, prefers_blocked, run_blocked}, &direct_packing},
+    {{"reference", always, always, run_reference}},
 };
 
-bool is_winograd(const Kernel<ConvProblem>& kernel) {
+bool is_winograd(const ConvKernel& kernel) {
   return std::string_view(kernel.name).starts_with("winograd");
 }
 
@@ -60,7 +68,7 @@ void run_or_next(const ConvProblem& p) {
 }
 
 // The kernel of a family, or of the name that is asked for.
-const Kernel<ConvProblem>& kernel_of(std::string_view algorithm, const ConvProblem& p) {
+const ConvKernel& kernel_of(std::string_view algorithm, const ConvProblem& p) {
   if (algorithm != "direct" && algorithm != "winograd")
     return kernel_named(kernels, algorithm, name_of(p.pass), p);
   return choose(kernels, p, [&](const auto& kernel, const ConvProblem& q) {
@@ -71,7 +79,46 @@ const Kernel<ConvProblem>& kernel_of(std::string_view algorithm, const ConvProbl
   });
 }
 
+// The problem in which a kernel meets packed weights: with all taps, whatever the images are.
+ConvProblem packed_problem(const ConvKernel& kernel, const ConvProblem& p) {
+  return is_winograd(kernel) ? p : with_long_axes(p);
+}
+
 struct Cpu {
+  // The weights of a forward problem, packed for the kernel that it runs; no elements where that
+  // kernel reads plain weights.
+  static at::Tensor pack(const ConvProblem& p, std::string_view algorithm) {
+    const bool is_family = algorithm == "auto" || algorithm == "direct" || algorithm == "winograd";
+    ConvProblem q = algorithm.starts_with("winograd") ? p : with_long_axes(p);
+    q.packed = &q; // so that the rules know; nothing reads it
+    const ConvKernel& kernel = kernel_of(algorithm, q);
+    if (kernel.packing == nullptr || (is_family && prefers_reference(p)))
+      return empty({0}, c10::kByte);
+    return packed_by(kernel, packed_problem(kernel, p), p);
+  }
+
+  static void compute_packed(
+      const ConvProblem& problem,
+      std::string_view algorithm,
+      const at::Tensor& packed,
+      bool has_weights) {
+    if (const ConvKernel* const kernel = kernel_of_packed(kernels, packed)) {
+      ConvProblem p = packed_problem(*kernel, problem);
+      // Plain weights without the taps that only meet pads have other sums.
+      const ConvProblem plain = is_winograd(*kernel) ? problem : canonical(problem);
+      if (has_weights && product(plain.kernel) < product(problem.kernel))
+        return kernel->supports(plain) ? run<ConvProblem>(*kernel, plain)
+                                       : compute(problem, algorithm);
+      if (is_packed_for(packed, *kernel, p, problem)) {
+        p.packed = packed_data(packed);
+        return run<ConvProblem>(*kernel, p);
+      }
+    }
+    conv_detail::check_has_weights(
+        "convolution", has_weights, "these are packed for another call, CPU or version");
+    compute(problem, algorithm);
+  }
+
   static void compute(const ConvProblem& p, std::string_view algorithm) {
     const bool is_family = algorithm == "auto" || algorithm == "direct" || algorithm == "winograd";
     // Sizes of 0, such as an empty batch, are for the reference alone, whatever is asked for.
@@ -79,13 +126,13 @@ struct Cpu {
             product(p.dst_size) ==
         0;
     if (is_empty || algorithm == "reference" || (is_family && prefers_reference(p)))
-      return run(kernels[std::size(kernels) - 1], p);
+      return run<ConvProblem>(kernels[std::size(kernels) - 1], p);
     // Winograd, if that is asked for, takes taps that only meet pads, too.
     const ConvProblem q = algorithm.starts_with("winograd") ? p : canonical(p);
-    const Kernel<ConvProblem>& kernel = kernel_of(algorithm, q);
+    const ConvKernel& kernel = kernel_of(algorithm, q);
     if (p.pass == ConvPass::backward_weights && product(q.kernel) < product(p.kernel))
       std::memset(p.out, 0, output_elements(p) * c10::elementSize(p.dtype));
-    run(kernel, q);
+    run<ConvProblem>(kernel, q);
   }
   static void fused_backward(const FusedBackward& call) {
     fused_backward_in_parts(call, compute);

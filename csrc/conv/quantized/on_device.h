@@ -17,7 +17,7 @@ template <class Device>
 struct QuantizedOnDevice {
   using OptionalTensor = std::optional<at::Tensor>;
 
-  static at::Tensor forward(
+  static at::Tensor packed(
       const at::Tensor& src,
       const at::Tensor& weights,
       const OptionalTensor& bias,
@@ -38,7 +38,8 @@ struct QuantizedOnDevice {
       double dst_scale_value,
       double dst_zero_point_value,
       double residual_scale_value,
-      double residual_zero_point_value) {
+      double residual_zero_point_value,
+      const OptionalTensor& packed) {
     const QuantizedOptions options{
         residual,
         activation,
@@ -56,14 +57,42 @@ struct QuantizedOnDevice {
     const at::Tensor dst = empty(a.dst, src.options().dtype(q.dtype).memory_format(format));
     if constexpr (!std::is_same_v<Device, Meta>) {
       const c10::DeviceGuard guard(dst.device());
-      if (dst.numel() > 0)
-        Device::compute(problem(q, src, weights, bias, options, dst), a.algorithm);
+      if (dst.numel() == 0)
+        return dst;
+      const QuantizedProblem p = problem(q, src, weights, bias, options, dst);
+      if (packed.has_value())
+        conv_detail::compute_packed<Device>(p, a, *packed, conv_detail::has_weights(weights));
+      else
+        Device::compute(p, a.algorithm);
     }
     return dst;
   }
 
+  // For images of these sizes; with data_format NCX they are channels_last if the weights are.
+  static at::Tensor pack(
+      const at::Tensor& weights,
+      c10::SymIntArrayRef src_sizes,
+      const ConvOptions& conv_options) {
+    const bool is_nxc = conv_options.data_format == "NXC";
+    const auto format = is_nxc ? at::MemoryFormat::Contiguous : memory_format(weights);
+    const at::Tensor src =
+        empty(src_sizes, weights.options().dtype(c10::kByte).memory_format(format));
+    QuantizedOptions options{.dtype = c10::kFloat};
+    for (int i = 0; i < quantized_operands::kCount; i++)
+      options.operands[i].number = quantized_operands::kNeutral[i];
+    const QuantizedArguments q =
+        quantized_arguments(src, weights, std::nullopt, conv_options, options);
+    const at::Tensor dst = empty(q.conv.dst, src.options().dtype(q.dtype).memory_format(format));
+    const c10::DeviceGuard guard(weights.device());
+    return conv_detail::pack<Device>(
+        problem(q, src, weights, std::nullopt, options, dst), q.conv, weights);
+  }
+
   static void register_in(torch::Library& m) {
-    m.impl("quantized_convolution", with_options<forward>);
+    m.impl("quantized_convolution", with_options<without_last<packed>>);
+    m.impl("quantized_convolution_packed", with_options<packed>);
+    if constexpr (!std::is_same_v<Device, Meta>)
+      m.impl("pack_quantized_weights", with_options<pack>);
   }
 
  private:

@@ -47,6 +47,17 @@ Tensor quantized_batch(const BatchedCall& batched_call) {
   return unfolded_from(quantized_convolution(std::move(args)), dim, batched_call.batch);
 }
 
+// By the plain weights.
+Tensor packed_batch(const BatchedCall& batched_call) {
+  BatchedCall plain = batched_call;
+  conv_detail::check_has_weights(
+      "quantized_convolution",
+      conv_detail::has_weights(plain.args[conv_arg::second].toTensor()),
+      "batches are computed with these");
+  plain.args.pop_back();
+  return quantized_batch(plain);
+}
+
 const Derivatives no_derivatives{
     [](size_t, const Stack&) { return Pullback{}; },
     [](size_t, const Tensor&, const Stack&) { return Tensor(); }};
@@ -57,10 +68,12 @@ TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {
 
 TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {
   m.impl("quantized_convolution", differentiable(no_derivatives));
+  m.impl("quantized_convolution_packed", differentiable(no_derivatives));
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, FuncTorchBatched, m) {
   m.impl("quantized_convolution", batched<quantized_batch>());
+  m.impl("quantized_convolution_packed", batched<packed_batch>());
 }
 
 } // namespace

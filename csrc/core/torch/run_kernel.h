@@ -19,14 +19,14 @@ void run(const Kernel<Problem>& kernel, const Problem& p) {
 }
 
 // Defines the operator <primitive>_kernels_<device>() -> str[], which returns the table's names.
-template <class Problem, size_t n>
+template <class Row, size_t n>
 void list_kernels(
     torch::Library& m,
     const std::string& primitive,
     const std::string& device,
-    const Kernel<Problem> (&kernels)[n]) {
+    const Row (&kernels)[n]) {
   std::vector<std::string> names;
-  for (const Kernel<Problem>& kernel : kernels)
+  for (const Row& kernel : kernels)
     names.emplace_back(kernel.name);
   const std::string schema = primitive + "_kernels_" + device + "() -> str[]";
   m.def(schema.c_str(), [names] { return names; });

@@ -173,7 +173,42 @@ void run_part(const ConvProblem& problem) {
   RowProducts<Products, FloatLines<T>, FloatEnds<T>>(p, plan, lines, weights, ends).run();
 }
 
+// Those of a forward problem.
+template <class F>
+void with_plan(const ConvProblem& problem, const F& f) {
+  const ConvProblem p = with_joined_pixels(problem);
+  dispatch(BrgemmTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
+    using Products = ProductsOf<T>;
+    f.template operator()<ProductWeights<Products>>(p, plan_products<Products>(p, /*threads=*/1));
+  });
+}
+
+int64_t packed_size(const ConvProblem& problem) {
+  int64_t size = 0;
+  with_plan(problem, [&]<class Weights>(const ConvProblem& p, const ProductPlan& plan) {
+    size = Weights::packed_size(p, plan);
+  });
+  return size;
+}
+
+bool pack(const ConvProblem& problem, void* to) {
+  with_plan(problem, [&]<class Weights>(const ConvProblem& p, const ProductPlan& plan) {
+    Weights(p, plan, to);
+  });
+  return true;
+}
+
+int64_t layout(const ConvProblem& problem) {
+  int64_t layout = 0;
+  with_plan(problem, [&]<class Weights>(const ConvProblem& p, const ProductPlan& plan) {
+    layout = Weights::layout(p, plan);
+  });
+  return layout;
+}
+
 } // namespace
+
+const Packing<ConvProblem> brgemm_packing{packed_size, pack, layout};
 
 // Gradients of data of few parts: each of them packs its weights. Outputs without a part are zeros.
 bool supports_brgemm(const ConvProblem& p) {

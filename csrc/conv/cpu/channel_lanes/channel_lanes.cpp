@@ -7,6 +7,7 @@
 #include "conv/cpu/channel_lanes/units.h"
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/kernels.h"
+#include "conv/cpu/shared/packed.h"
 #include "conv/reference.h"
 #include "core/cpu/parallel.h"
 #include "core/dispatch.h"
@@ -74,7 +75,6 @@ class Gather {
   explicit Gather(const ConvProblem& p) : p_(p) {}
 
   void run() {
-    pack_weights<T>(plan_, weights_.data());
     const int64_t chunks = plan_.chunks(), units = plan_.units;
     parallel_tasks(
         chunks * plan_.blocks, plan_.operations(chunks), [&](int64_t begin, int64_t end) {
@@ -126,7 +126,15 @@ class Gather {
       const C* bias = bias_.at(0, plan_.first_channel(first + v));
       gather_taps(block, operands, vectors, bias, out.at(shift, row), stores_);
     };
-    worker.for_each_block(unit, weights_.data() + first * size, by_pixels, gather);
+    worker.for_each_block(unit, weights() + first * size, by_pixels, gather);
+  }
+
+  // Packed weights are there twice if vectors may overlap (packed_size).
+  // Only the gradient of the weights writes to them.
+  C* weights() const {
+    const bool is_second = p_.packed != nullptr && plan_.overlap_from < plan_.vectors;
+    const int64_t first = is_second ? plan_.vectors * plan_.vector_weights : 0;
+    return const_cast<C*>(weights_.data()) + first;
   }
 
   // Completes sums, in scratch memory or where the results will be.
@@ -150,11 +158,53 @@ class Gather {
   const Epilogue<T> epilogue_{p_};
   const ChannelLanesPlan plan_ = plan_channel_lanes<T>(p_, kHoldsSums<T> || epilogue_.is_clamp());
   const Stores stores_ = choose_stores<T>(plan_);
-  const Scratch<C> weights_{plan_.vectors * plan_.vector_weights};
+  const PackedWeights<C> weights_{
+      p_,
+      plan_.vectors * plan_.vector_weights,
+      [&](C* to) { pack_weights<T>(plan_, to); }};
   const Bias<T> bias_{p_, GatherImages{p_}.out_channels};
 };
 
+// What the layout of the weights depends on.
+ChannelLanesPlan weights_plan(const LaneImages& images, int64_t overlap_from) {
+  ChannelLanesPlan plan{images, LanePlaces{.overlap_from = overlap_from}, LaneTile{}};
+  plan.vector_weights = product(images.p.kernel) * images.in_channels * images.lanes;
+  return plan;
+}
+
+// Where channels do not fill vectors, the layout of the images decides whether the last vector
+// overlaps the one before. So the weights are packed for either.
+int64_t packed_copies(const LaneImages& images) {
+  return images.channels % images.lanes == 0 || images.vectors == 1 ? 1 : 2;
+}
+
+int64_t packed_size(const ConvProblem& p) {
+  int64_t size = 0;
+  dispatch(TypeList<float, double>{}, p.dtype == c10::kDouble ? p.dtype : c10::kFloat, [&]<class C>(std::type_identity<C>) {
+    const LaneImages images{{p}, kLanes<C>};
+    const int64_t of_vector = weights_plan(images, images.vectors).vector_weights;
+    size = packed_copies(images) * images.vectors * of_vector * sizeof(C);
+  });
+  return size;
+}
+
+bool pack(const ConvProblem& p, void* to) {
+  dispatch(FloatingTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
+    using C = compute_t<T>;
+    const LaneImages images{{p}, kLanes<C>};
+    auto* packed = static_cast<C*>(to);
+    for (int64_t overlap = 0; overlap < packed_copies(images); overlap++) {
+      const ChannelLanesPlan plan = weights_plan(images, images.vectors - overlap);
+      pack_weights<T>(plan, packed);
+      packed += plan.vectors * plan.vector_weights;
+    }
+  });
+  return true;
+}
+
 } // namespace
+
+const Packing<ConvProblem> channel_lanes_packing{packed_size, pack};
 
 bool supports_channel_lanes(const ConvProblem& p) {
   const bool has_few_phases =

@@ -59,7 +59,9 @@ struct BlockedShape {
   int64_t row_pixels = images.out_size[2];
   // Pixels of the result for each of the input: one of them meets a tap.
   int64_t pixels_of_input = images.backward_data ? product(images.p.stride) : 1;
-  bool are_packed = steps.groups * steps.group_bytes() <= kMostSums; // all weights at once
+  // All weights at once.
+  bool are_packed =
+      images.p.packed != nullptr || steps.groups * steps.group_bytes() <= kMostSums;
 };
 
 // As many tasks as have sums that fit, and weights of a block of input channels that do, but no
@@ -301,7 +303,23 @@ class Blocked : GatherImages {
   const Bias<T> bias_{p, panels_.count * panels_.width};
 };
 
+int64_t packed_size(const ConvProblem& p) {
+  const GatherImages images{p};
+  const DirectSteps steps{images, int64_t(p.dtype == c10::kDouble ? sizeof(double) : sizeof(float))};
+  return steps.groups * steps.group_bytes();
+}
+
+bool pack(const ConvProblem& p, void* to) {
+  const GatherImages images{p};
+  dispatch(FloatingTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
+    DirectWeights<T>(images).pack_all(static_cast<compute_t<T>*>(to));
+  });
+  return true;
+}
+
 } // namespace
+
+const Packing<ConvProblem> direct_packing{packed_size, pack};
 
 void run_blocked(const ConvProblem& p) {
   if (p.pass == ConvPass::backward_weights)

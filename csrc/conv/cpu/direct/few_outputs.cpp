@@ -9,6 +9,7 @@
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/gather.h"
 #include "conv/cpu/shared/kernels.h"
+#include "conv/cpu/shared/packed.h"
 #include "core/dispatch.h"
 
 namespace torch_dnnl {
@@ -37,13 +38,15 @@ FewOutputsPlan plan_few_outputs(const GatherImages& images, int64_t lanes) {
   return o;
 }
 
+int64_t packed_elements(const GatherImages& images, const FewOutputsPlan& plan) {
+  return images.p.groups * plan.tap_rows * images.in_channels * plan.columns;
+}
+
 // [group][row of taps][input channel][tap, output channel]
 template <class T, class C = compute_t<T>>
-Scratch<C> pack_weights(const GatherImages& images, const FewOutputsPlan& plan) {
+void pack_weights(const GatherImages& images, const FewOutputsPlan& plan, C* to) {
   const ConvProblem& p = images.p;
   const int64_t* ws = p.weights_stride;
-  Scratch<C> weights(p.groups * plan.tap_rows * images.in_channels * plan.columns);
-  C* to = weights.data();
   for (int64_t group = 0; group < p.groups; group++) {
     for (int64_t row = 0; row < plan.tap_rows; row++) {
       for (int64_t c = 0; c < images.in_channels; c++) {
@@ -58,7 +61,6 @@ Scratch<C> pack_weights(const GatherImages& images, const FewOutputsPlan& plan) 
       }
     }
   }
-  return weights;
 }
 
 template <class T>
@@ -195,10 +197,39 @@ class FewOutputs : GatherImages {
   const FewOutputsPlan& plan_;
   const Epilogue<T> epilogue_{p};
   const Bias<T> bias_{p, out_channels};
-  const Scratch<C> weights_ = pack_weights<T>(*this, plan_);
+  const PackedWeights<C> weights_{
+      p,
+      packed_elements(*this, plan_),
+      [&](C* to) { pack_weights<T>(*this, plan_, to); }};
 };
 
+int64_t packed_size(const ConvProblem& p) {
+  const GatherImages images{p};
+  int64_t size = 0;
+  dispatch(FloatingTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
+    using C = compute_t<T>;
+    size = packed_elements(images, plan_few_outputs(images, kLanes<C>)) * sizeof(C);
+  });
+  return size;
+}
+
+bool pack(const ConvProblem& p, void* to) {
+  const GatherImages images{p};
+  dispatch(FloatingTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
+    using C = compute_t<T>;
+    pack_weights<T>(images, plan_few_outputs(images, kLanes<C>), static_cast<C*>(to));
+  });
+  return true;
+}
+
+// Which axis is that of rows depends on the images.
+int64_t layout(const ConvProblem& p) {
+  return p.kernel[2];
+}
+
 } // namespace
+
+const Packing<ConvProblem> few_outputs_packing{packed_size, pack, layout};
 
 bool supports_few_outputs(const ConvProblem& p) {
   return p.pass == ConvPass::backward_data || (p.pass == ConvPass::forward && p.stride[2] == 1);

@@ -182,9 +182,18 @@ class DirectWeights {
  public:
   explicit DirectWeights(const GatherImages& images) : images_(images) {}
 
-  // Of all groups.
+  // Of all groups, unless the problem brings them.
   void pack_all() {
+    if (images_.p.packed != nullptr) {
+      packed_ = static_cast<C*>(const_cast<void*>(images_.p.packed));
+      panel_size_ = steps_.begin_of(steps_.count);
+      return;
+    }
     memory_ = Scratch<C>(steps_.groups * steps_.group_bytes() / sizeof(C));
+    pack_all(memory_.data());
+  }
+  void pack_all(C* to) {
+    packed_ = to;
     pack({0, steps_.groups * steps_.panels.count}, {0, steps_.count});
   }
 
@@ -196,8 +205,10 @@ class DirectWeights {
     const int64_t end = fitting < taps
         ? std::min(first_step + fitting, round_up(first_step + 1, taps))
         : std::min(first_step + fitting / taps * taps, steps_.count);
-    if (memory_.data() == nullptr)
+    if (packed_ == nullptr) {
       memory_ = Scratch<C>(std::max(most, bytes) / sizeof(C));
+      packed_ = memory_.data();
+    }
     pack(panels, {first_step, end});
     return {first_step, end};
   }
@@ -209,7 +220,7 @@ class DirectWeights {
   // Of a step: [channel][output channel of the panel]. The next step follows.
   C* at(int64_t group, int64_t panel, int64_t step) const {
     const int64_t index = group * steps_.panels.count + panel - first_panel_;
-    return memory_.data() + index * panel_size_ + steps_.begin_of(step) - begin_;
+    return packed_ + index * panel_size_ + steps_.begin_of(step) - begin_;
   }
 
  private:
@@ -248,6 +259,7 @@ class DirectWeights {
   // What is packed, [panel][step][channel][width]. begin: of its first step, in a panel of all
   // steps.
   int64_t first_panel_ = 0, begin_ = 0, panel_size_ = 0;
+  C* packed_ = nullptr;
   Scratch<C> memory_{0};
 };
 

@@ -16,13 +16,40 @@
 namespace torch_dnnl {
 namespace {
 
-// Panels `step` apart. Element (i, d) of a panel is at i * row + d * column; panels of the right
-// have rows next to each other.
+// Panels `step` apart, of kPanel rows each or, of the left unless it is packed, of kGemmRows.
+// Element (i, d) of a panel is at i * row + d * column; panels of the right have rows next to each
+// other. The first row is row `first` of a panel.
 template <class C>
 struct GemmPanels {
   const C* data;
   int64_t step, row, column;
+  bool is_wide;
+  int64_t first = 0;
+
+  const C* at(int64_t i) const {
+    return data + panel_of(i) * step + (first + i - panel_of(i) * width()) * row;
+  }
+  // Rows from row i to the end of its panel.
+  int64_t rows_from(int64_t i) const {
+    return (panel_of(i) + 1) * width() - first - i;
+  }
+
+ private:
+  int64_t width() const {
+    return is_wide ? kPanel<C> : kGemmRows;
+  }
+  int64_t panel_of(int64_t i) const { // a quotient by a constant
+    return is_wide ? (first + i) / kPanel<C> : (first + i) / kGemmRows;
+  }
 };
+
+// Panels begin a few lines apart from a power of two, for they are written side by side.
+constexpr int64_t panel_step(int64_t width, int64_t depth) {
+  return width * depth + 16;
+}
+constexpr int64_t panels_size(int64_t rows, int64_t width, int64_t depth) {
+  return ceil_div(rows, width) * panel_step(width, depth);
+}
 
 // Memory of one thread, for panels of a block in one step of the depth.
 template <class C>
@@ -42,8 +69,9 @@ class GemmOperand {
   GemmOperand(const GemmView& view, const GemmBlocking& b) : view_(view), b_(b) {}
 
   GemmWorkspace<C> workspace() const {
-    const int64_t rows = is_shared_ ? 0 : kIsLeft ? b_.rows : b_.columns;
-    const int64_t depth = is_shared_ ? 0 : kGemmDepth;
+    const bool is_packed = is_shared_ || matrix_.packed != nullptr;
+    const int64_t rows = is_packed ? 0 : kIsLeft ? b_.rows : b_.columns;
+    const int64_t depth = is_packed ? 0 : kGemmDepth;
     return {Scratch<C>(size(rows, depth)), Scratch<int64_t>(rows), Scratch<int64_t>(depth)};
   }
 
@@ -71,29 +99,42 @@ class GemmOperand {
   GemmPanels<C> panels(int64_t group, Range rows, Range depth, const GemmWorkspace<C>& own) const {
     if (is_shared_) {
       const C* first = shared_at(group, rows.begin - rows_.begin);
-      return {first + (depth.begin - depth_.begin) * kWidth, step(depth_.count()), 1, kWidth};
+      return {
+          first + (depth.begin - depth_.begin) * kWidth, step(depth_.count()), 1, kWidth, !kIsLeft};
+    }
+    if (matrix_.packed != nullptr) {
+      constexpr int64_t width = kPanel<C>;
+      const int64_t all = kIsLeft ? view_.rows : view_.columns, panel = rows.begin / width;
+      const C* first = static_cast<const C*>(matrix_.packed) +
+          group * panels_size(all, width, view_.depth) + panel * panel_step(width, view_.depth);
+      return {
+          first + depth.begin * width,
+          panel_step(width, view_.depth),
+          1,
+          width,
+          true,
+          rows.begin % width};
     }
     const Offsets row = matrix_.rows.offsets(rows, own.rows.data());
     const Offsets column = matrix_.columns.offsets(depth, own.depth.data());
     if constexpr (kIsLeft && std::is_same_v<T, C>) {
       if (are_even(row) && is_run(column)) {
         const int64_t row_step = row.size() > 1 ? row[1] - row[0] : 0;
-        return {data(group) + row[0] + column[0], row_step * kGemmRows, row_step, 1};
+        return {data(group) + row[0] + column[0], row_step * kWidth, row_step, 1, !kIsLeft};
       }
     }
     pack(group, row, column, own.panels.data());
-    return {own.panels.data(), step(depth.count()), 1, kWidth};
+    return {own.panels.data(), step(depth.count()), 1, kWidth, !kIsLeft};
   }
 
  private:
   static constexpr int64_t kTaskRows = 128; // that a task packs for all tasks
 
-  // Panels begin a few lines apart from a power of two, for they are written side by side.
   static int64_t step(int64_t depth) {
-    return kWidth * depth + 16;
+    return panel_step(kWidth, depth);
   }
   static int64_t size(int64_t rows, int64_t depth) {
-    return ceil_div(rows, kWidth) * step(depth);
+    return panels_size(rows, kWidth, depth);
   }
 
   const T* data(int64_t group) const {
@@ -231,13 +272,14 @@ class Gemm {
         const int64_t end = std::min(first + strip, rows);
         for (int64_t j = 0; j < columns; j += kPanel<C>) {
           const GemmTarget<C>& c = targets[j / kPanel<C>];
-          for (int64_t i = first; i < end; i += kGemmRows) {
+          for (int64_t count, i = first; i < end; i += count) {
+            count = std::min(a.rows_from(i), end - i);
             gemm<C>(
-                std::min<int64_t>(kGemmRows, end - i),
+                count,
                 ceil_div(std::min(kPanel<C>, columns - j), kLanes<C>),
                 step.count(),
-                {{a.data + i / kGemmRows * a.step, {a.row}, {a.column}},
-                 {b.data + j / kPanel<C> * b.step, {kPanel<C>}},
+                {{a.at(i), {a.row}, {a.column}},
+                 {b.at(j), {kPanel<C>}},
                  {c.start + i * c.start_row, c.start_row, c.start_vector},
                  {c.data + i * c.row, c.row}});
           }
@@ -291,6 +333,42 @@ bool supports_epilogue(const ConvProblem& p) {
 
 } // namespace
 
+// [group][panel of output channels][term][channel of the panel]
+int64_t packed_size(const ConvProblem& p) {
+  int64_t size = 0;
+  dispatch(FloatingTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
+    using C = compute_t<T>;
+    size = p.groups * panels_size(p.oc, kPanel<C>, p.ic * product(p.kernel)) * sizeof(C);
+  });
+  return size;
+}
+
+bool pack(const ConvProblem& p, void* to) {
+  const GemmMatrix weights = weights_matrix(p);
+  const int64_t terms = weights.columns.count();
+  dispatch(FloatingTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
+    using C = compute_t<T>;
+    constexpr int64_t width = kPanel<C>;
+    const int64_t panels = ceil_div(p.oc, width), step = panel_step(width, terms);
+    parallel_tasks(p.groups * panels, 16 * width * terms, [&](int64_t begin, int64_t end) {
+      const Scratch<int64_t> row_offsets(width), depth_offsets(terms);
+      const Offsets columns = weights.columns.offsets({0, terms}, depth_offsets.data());
+      for (int64_t i = begin; i < end; i++) {
+        const Range channels = nth_range(i % panels, width, p.oc);
+        const Offsets rows = weights.rows.offsets(channels, row_offsets.data());
+        const T* from = static_cast<const T*>(p.weights) + i / panels * weights.group_step;
+        pack_panels<width>(from, rows, columns, static_cast<C*>(to) + i * step, step);
+      }
+    });
+  });
+  return true;
+}
+
+// Of several taps, the order of the terms is that in which images have them.
+int64_t layout(const ConvProblem& p) {
+  return product(p.kernel) > 1 && are_channels_fastest(p);
+}
+
 // Kernels that lie within the image; and pixels of the source that belong to one pixel of the
 // result each, so that what is made of them is a matrix.
 bool supports_gemm(const ConvProblem& p) {
@@ -305,6 +383,8 @@ bool supports_gemm(const ConvProblem& p) {
   }
   return true;
 }
+
+const Packing<ConvProblem> gemm_packing{packed_size, pack, layout};
 
 void run_gemm(const ConvProblem& p) {
   // Pixels of src that no pixel of dst is computed from have a gradient of 0.

@@ -59,7 +59,7 @@ class GemmOutput {
 
   // Stores what is_direct() has not.
   void store(const GemmBlock& block, const GemmOffsets& offsets, const C* sums) const {
-    if (!epilogue_.is_empty() || are_channels_innermost_)
+    if (!epilogue_.is_empty() || are_turned_)
       return complete(block, sums);
     const int64_t *row = offsets.rows.data(), *column = offsets.columns.data();
     const int64_t rows = block.rows.count(), columns = block.columns.count();
@@ -96,7 +96,7 @@ class GemmOutput {
       run.pixels = std::min(pixels.end - pixel, longest - pixel % longest);
       if (is_transposed)
         complete_pixels(block, sums + (pixel - pixels.begin) * kPanel<C>, run);
-      else if (are_channels_innermost_)
+      else if (are_turned_)
         transpose_lines(block, sums, pixel - pixels.begin, run);
       else
         complete_lines(block, sums, pixel - pixels.begin, run);
@@ -157,9 +157,9 @@ class GemmOutput {
   const Epilogue<T> epilogue_{p_};
   const int64_t out_channels_ = GatherImages{p_}.out_channels;
   const bool are_final_; // sums of one call, without an epilogue
-  // Rows of sums are channels all the same.
-  const bool are_channels_innermost_ = !view_.is_transposed && !view_.sums_pixels() &&
-      view_.out.rows.stride[3] == 1 && view_.out.columns.stride[3] != 1;
+  // What lies next to each other in the result is rows of sums.
+  const bool are_turned_ = !view_.sums_pixels() && view_.out.rows.stride[3] == 1 &&
+      view_.out.columns.stride[3] != 1;
 };
 
 } // namespace torch_dnnl

@@ -33,9 +33,10 @@ struct GemmMatrix {
   int64_t group_step; // in elements
   Axis rows, columns;
   bool is_weights;
+  const void* packed; // the weights in panels of the right, with all of the depth
 
   GemmMatrix transposed() const {
-    return {data, group_step, columns, rows, is_weights};
+    return {data, group_step, columns, rows, is_weights, packed};
   }
   // Whether its elements lie in rows, as products read a left matrix of their own type.
   bool lies_in_rows() const {
@@ -58,25 +59,36 @@ struct GemmView {
   }
 };
 
+// The order of the terms: input channels or, if these lie next to each other, taps first.
+inline bool are_channels_fastest(const ConvProblem& p) {
+  return p.src_stride[1] == 1;
+}
+
+// (channel, term)
+inline GemmMatrix weights_matrix(const ConvProblem& p) {
+  const int64_t *ws = p.weights_stride, *k = p.kernel;
+  GemmMatrix weights{p.weights, p.weights_group};
+  weights.rows = {{1, 1, 1, p.oc}, {0, 0, 0, ws[0]}};
+  weights.columns = {{p.ic, k[0], k[1], k[2]}, {ws[1], ws[2], ws[3], ws[4]}};
+  if (are_channels_fastest(p))
+    weights.columns.rotate();
+  weights.is_weights = true;
+  weights.packed = p.packed;
+  return weights;
+}
+
 inline GemmView gemm_view(const ConvProblem& p) {
-  const int64_t *xs = p.src_stride, *ys = p.dst_stride, *ws = p.weights_stride;
+  const int64_t *xs = p.src_stride, *ys = p.dst_stride;
   const int64_t *y = p.dst_size, *k = p.kernel, *s = p.stride, *d = p.dilation;
   GemmMatrix src{p.src, p.ic * xs[1]}; // (pixel, term)
   src.rows = {{p.n, y[0], y[1], y[2]}, {xs[0], xs[2] * s[0], xs[3] * s[1], xs[4] * s[2]}};
   src.columns = {{p.ic, k[0], k[1], k[2]}, {xs[1], xs[2] * d[0], xs[3] * d[1], xs[4] * d[2]}};
-  GemmMatrix weights{p.weights, p.weights_group}; // (channel, term)
-  weights.rows = {{1, 1, 1, p.oc}, {0, 0, 0, ws[0]}};
-  weights.columns = {{p.ic, k[0], k[1], k[2]}, {ws[1], ws[2], ws[3], ws[4]}};
-  weights.is_weights = true;
   GemmMatrix dst{p.dst, p.oc * ys[1]}; // (channel, pixel)
   dst.rows = {{1, 1, 1, p.oc}, {0, 0, 0, ys[1]}};
   dst.columns = {{p.n, y[0], y[1], y[2]}, {ys[0], ys[2], ys[3], ys[4]}};
-  if (xs[1] == 1) { // channels run fastest
-    for (Axis* terms : {&src.columns, &weights.columns}) {
-      std::rotate(terms->size, terms->size + 1, terms->size + 4);
-      std::rotate(terms->stride, terms->stride + 1, terms->stride + 4);
-    }
-  }
+  if (are_channels_fastest(p))
+    src.columns.rotate();
+  const GemmMatrix weights = weights_matrix(p);
   GemmView view{weights, src, dst};
   if (p.pass == ConvPass::backward_data)
     view = {weights.transposed(), dst.transposed(), src.transposed()};
@@ -88,8 +100,12 @@ inline GemmView gemm_view(const ConvProblem& p) {
                 terms = src.columns.count();
   const bool is_widened = c10::isReducedFloatingType(p.dtype);
   const bool are_few = p.pass == ConvPass::forward && !is_widened && weights.lies_in_rows() &&
-      pixels * (channels + terms) < channels * terms;
+      p.packed == nullptr && pixels * (channels + terms) < channels * terms;
   view.is_transposed = view.out.columns.stride[3] != 1 && view.out.rows.stride[3] == 1 && !are_few;
+  // Vectors of so few pixels would be empty to an eighth and more. The channels of packed panels
+  // fill vectors.
+  if (p.packed != nullptr && 8 * pixels < 7 * round_up(pixels, kLanes<float>))
+    view.is_transposed = true;
   if (view.is_transposed) {
     std::swap(view.left, view.right);
     view.out = view.out.transposed();
@@ -219,8 +235,10 @@ inline GemmBlocking gemm_blocking(const GemmView& v, int64_t threads, int64_t el
         std::min(kTasks / b.blocks(), v.depth / kTaskPixels), 1, ceil_div(v.depth, kGemmDepth));
   }
   fit_to_threads(v, panel, threads, b);
-  b.shares_left = !v.reads_left && (v.left.is_weights || b.column_blocks > kFewReaders);
-  b.shares_right = v.right.is_weights || b.row_blocks > kFewReaders;
+  const auto is_packed = [](const GemmMatrix& matrix) { return matrix.packed != nullptr; };
+  b.shares_left = !v.reads_left && !is_packed(v.left) &&
+      (v.left.is_weights || b.column_blocks > kFewReaders);
+  b.shares_right = !is_packed(v.right) && (v.right.is_weights || b.row_blocks > kFewReaders);
   choose_parts(v, element_size, threads, b);
   b.keeps_sums = b.chunks > 1 || b.part_depth < v.depth;
   return b;

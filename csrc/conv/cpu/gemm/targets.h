@@ -29,13 +29,12 @@ struct TermsBias {
     const int64_t taps = product(p.kernel);
     if (p.pass != ConvPass::backward_data || p.bias == nullptr || taps == 1)
       return;
-    const bool are_channels_fastest = p.src_stride[1] == 1; // as in gemm_view
     problem.ic = p.ic * taps;
     values.reserve(p.groups * problem.ic);
     const T* bias = static_cast<const T*>(p.bias);
     for (int64_t group = 0; group < p.groups; group++, bias += p.ic * p.bias_stride)
       for (int64_t term = 0; term < problem.ic; term++)
-        values.push_back(bias[(are_channels_fastest ? term % p.ic : term / taps) * p.bias_stride]);
+        values.push_back(bias[(are_channels_fastest(p) ? term % p.ic : term / taps) * p.bias_stride]);
     problem.bias = values.data();
     problem.bias_stride = 1;
   }

@@ -8,6 +8,7 @@
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/finite.h"
 #include "conv/cpu/shared/kernels.h"
+#include "conv/cpu/shared/packed.h"
 #include "core/cpu/parallel.h"
 #include "core/dispatch.h"
 
@@ -131,7 +132,6 @@ class Gather {
 
   // False: values are not finite, see run_pixel_lanes.
   bool run() {
-    pack_weights<T>(plan_, parts_, weights_.data());
     // Zeros around an image are multiplied, too.
     if (!all_finite(weights_.data(), plan_.p.groups * parts_.weights))
       return false;
@@ -263,7 +263,10 @@ class Gather {
   const Epilogue<T> epilogue_{p_};
   const PixelLanesPlan plan_ = plan_pixel_lanes(p_, n);
   const Parts parts_{plan_};
-  const Scratch<C> weights_{p_.groups * parts_.weights};
+  const PackedWeights<C> weights_{
+      p_,
+      p_.groups * parts_.weights,
+      [&](C* to) { pack_weights<T>(plan_, parts_, to); }};
   const Bias<T> bias_{p_, plan_.out_channels};
   const int64_t phases_ = plan_.phases[2].size(); // of columns
   // Kernels store what is computed where it belongs.
@@ -272,7 +275,34 @@ class Gather {
   const int64_t out_pitch_ = plan_.out_pitch();
 };
 
+int64_t packed_size(const ConvProblem& problem) {
+  const ConvProblem p = with_long_rows(problem);
+  const bool is_double = p.dtype == c10::kDouble;
+  const PixelLanesPlan plan = plan_pixel_lanes(p, is_double ? kLanes<double> : kLanes<float>);
+  return p.groups * Parts(plan).weights * int64_t(is_double ? sizeof(double) : sizeof(float));
+}
+
+bool pack(const ConvProblem& problem, void* to) {
+  const ConvProblem p = with_long_rows(problem);
+  bool are_finite = false; // see run()
+  dispatch(FloatingTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
+    using C = compute_t<T>;
+    const PixelLanesPlan plan = plan_pixel_lanes(p, kLanes<C>);
+    const Parts parts(plan);
+    pack_weights<T>(plan, parts, static_cast<C*>(to));
+    are_finite = all_finite(static_cast<const C*>(to), p.groups * parts.weights);
+  });
+  return are_finite;
+}
+
+// Which axis is that of rows depends on the images.
+int64_t layout(const ConvProblem& p) {
+  return with_long_rows(p).kernel[2];
+}
+
 } // namespace
+
+const Packing<ConvProblem> pixel_lanes_packing{packed_size, pack, layout};
 
 bool supports_pixel_lanes(const ConvProblem& problem) {
   const ConvProblem p = with_long_rows(problem);

@@ -2,9 +2,12 @@
 // defines run_<name> says how the kernel works. All of them have the same bits.
 #pragma once
 
+#include "conv/cpu/shared/packed.h"
 #include "conv/quantized/problem.h"
 
 namespace torch_dnnl {
+
+extern const Packing<QuantizedProblem> quantized_brgemm_packing, quantized_pairs_packing;
 
 // One channel in a group or a few, and sums that int32 holds.
 bool supports_quantized_depthwise(const QuantizedProblem& p);

@@ -106,7 +106,30 @@ void run_products(const QuantizedProblem& problem) {
   RowProducts<Products, Lines, IntegerEnds<Products>>(p, plan, lines, weights, ends).run();
 }
 
+template <class Products, class F>
+auto with_plan(const QuantizedProblem& p, const F& f) {
+  return f(p.conv, plan_products<Products>(p.conv, /*threads=*/1));
+}
+
+template <class Products>
+constexpr Packing<QuantizedProblem> packing{
+    [](const QuantizedProblem& p) {
+      return with_plan<Products>(p, ProductWeights<Products>::packed_size);
+    },
+    [](const QuantizedProblem& p, void* to) {
+      with_plan<Products>(p, [&](const ConvProblem& conv, const ProductPlan& plan) {
+        ProductWeights<Products>(conv, plan, to);
+      });
+      return true;
+    },
+    [](const QuantizedProblem& p) {
+      return with_plan<Products>(p, ProductWeights<Products>::layout);
+    }};
+
 } // namespace
+
+const Packing<QuantizedProblem> quantized_brgemm_packing = packing<ByteProducts>;
+const Packing<QuantizedProblem> quantized_pairs_packing = packing<PairProducts>;
 
 bool supports_quantized_brgemm(const QuantizedProblem& p) {
   return has_short_sums(p) && ByteProducts::are_supported();

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "conv/cpu/packed_call.h"
 #include "conv/cpu/quantized/kernels.h"
 #include "conv/cpu/shared/problems/canonical.h"
 #include "conv/quantized/on_device.h"
@@ -26,37 +27,80 @@ void run_reference(const QuantizedProblem& q) {
       q, [&](const auto& functor) { for_each_element(output_elements(q.conv), cost, functor); });
 }
 
-constexpr Kernel<QuantizedProblem> kernels[] = {
-    {"depthwise_quads",
-     supports_quantized_depthwise_quads,
-     prefers_quantized_depthwise_quads,
-     run_quantized_depthwise_quads},
-    {"depthwise",
-     supports_quantized_depthwise,
-     prefers_quantized_depthwise,
-     run_quantized_depthwise},
-    {"brgemm", supports_quantized_brgemm, always, run_quantized_brgemm},
-    {"winograd_2x2",
-     supports_quantized_winograd,
-     prefers_quantized_winograd,
-     run_quantized_winograd},
-    {"pairs", supports_quantized_pairs, always, run_quantized_pairs},
-    {"reference", always, always, run_reference},
+using QuantizedKernel = PackingKernel<QuantizedProblem>;
+
+constexpr QuantizedKernel kernels[] = {
+    {{"depthwise_quads",
+      supports_quantized_depthwise_quads,
+      prefers_quantized_depthwise_quads,
+      run_quantized_depthwise_quads}},
+    {{"depthwise",
+      supports_quantized_depthwise,
+      prefers_quantized_depthwise,
+      run_quantized_depthwise}},
+    {{"brgemm", supports_quantized_brgemm, always, run_quantized_brgemm},
+     &quantized_brgemm_packing},
+    {{"winograd_2x2",
+      supports_quantized_winograd,
+      prefers_quantized_winograd,
+      run_quantized_winograd}},
+    {{"pairs", supports_quantized_pairs, always, run_quantized_pairs}, &quantized_pairs_packing},
+    {{"reference", always, always, run_reference}},
 };
+
+// The problem in which a kernel meets packed weights: with all taps, whatever the images are.
+QuantizedProblem packed_problem(QuantizedProblem q) {
+  q.conv = with_joined_pixels(with_long_axes(q.conv));
+  return q;
+}
+
+// The attributes of a call, and the type of the weights.
+ConvProblem as_called(const QuantizedProblem& q) {
+  ConvProblem p = q.conv;
+  p.dtype = c10::kChar;
+  return p;
+}
+
+constexpr const char* op = "quantized_convolution";
 
 struct Cpu {
   static constexpr bool kReadsMemory = true;
 
+  static at::Tensor pack(const QuantizedProblem& q, std::string_view algorithm) {
+    const QuantizedProblem p = packed_problem(q);
+    const bool is_family = algorithm == "direct" || algorithm == "winograd";
+    const QuantizedKernel& kernel = kernel_named(kernels, is_family ? "auto" : algorithm, op, p);
+    if (kernel.packing == nullptr || prefers_reference(q))
+      return empty({0}, c10::kByte);
+    return packed_by(kernel, p, as_called(q));
+  }
+
+  static void compute_packed(
+      const QuantizedProblem& q,
+      std::string_view algorithm,
+      const at::Tensor& packed,
+      bool has_weights) {
+    if (const QuantizedKernel* const kernel = kernel_of_packed(kernels, packed)) {
+      QuantizedProblem p = packed_problem(q);
+      if (is_packed_for(packed, *kernel, p, as_called(q))) {
+        p.conv.packed = packed_data(packed);
+        return run<QuantizedProblem>(*kernel, p);
+      }
+    }
+    conv_detail::check_has_weights(
+        op, has_weights, "these are packed for another call, CPU or version");
+    compute(q, algorithm);
+  }
+
   static void compute(QuantizedProblem q, std::string_view algorithm) {
-    constexpr const char* op = "quantized_convolution";
     const bool is_family = algorithm == "direct" || algorithm == "winograd";
     // Sums of nothing.
     const bool is_empty = q.conv.ic * product(q.conv.kernel) * product(q.conv.src_size) == 0;
     if (is_empty || algorithm == "reference" ||
         ((is_family || algorithm == "auto") && prefers_reference(q)))
-      return run(kernels[std::size(kernels) - 1], q);
+      return run<QuantizedProblem>(kernels[std::size(kernels) - 1], q);
     q.conv = with_joined_pixels(canonical(q.conv));
-    run(kernel_named(kernels, is_family ? "auto" : algorithm, op, q), q);
+    run<QuantizedProblem>(kernel_named(kernels, is_family ? "auto" : algorithm, op, q), q);
   }
 };
 

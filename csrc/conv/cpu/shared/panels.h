@@ -20,6 +20,12 @@ struct Axis {
     return size[0] * size[1] * size[2] * size[3];
   }
 
+  // The first part becomes the one that runs fastest.
+  void rotate() {
+    std::rotate(size, size + 1, size + 4);
+    std::rotate(stride, stride + 1, stride + 4);
+  }
+
   // From one to the next, if that is one distance; 1 if there are no two.
   std::optional<int64_t> step() const {
     int64_t count = 1, first = 1;

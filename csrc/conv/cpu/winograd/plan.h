@@ -14,11 +14,29 @@
 
 namespace torch_dnnl {
 
-// Sizes are numbers of floats, unless they are named otherwise.
-struct WinogradPlan {
+// The layout of transformed weights, [group][panel][position][input channel][width]. Sizes are
+// numbers of floats, unless they are named otherwise.
+struct WinogradPanels {
   int64_t positions;                 // of a transformed tile
   int64_t in_channels, out_channels; // of a group
   int64_t width, panels;             // output channels of a panel; panels of a group
+
+  // From the weights of a panel, [input channel][width], in one position to the next position.
+  int64_t weights_step(int64_t channels) const {
+    return channels * width + kApart;
+  }
+  int64_t weights_of_panel() const {
+    return positions * weights_step(in_channels);
+  }
+  int64_t weights_of_group() const {
+    return panels * weights_of_panel();
+  }
+  int64_t channels_of(int64_t panel) const {
+    return std::min(width, out_channels - panel * width);
+  }
+};
+
+struct WinogradPlan : WinogradPanels {
   int64_t tiles, block, blocks;      // of all images; tiles of a block; blocks
   bool by_panels;                    // whether threads share the panels, and not the blocks
   int64_t depth;                     // input channels that are multiplied at a time
@@ -33,18 +51,8 @@ struct WinogradPlan {
   int64_t input_step() const {
     return block * padded_in() + kApart;
   }
-  // From the weights of a panel, [input channel][width], in one position to the next position.
-  int64_t weights_step(int64_t channels) const {
-    return channels * width + kApart;
-  }
   int64_t inputs_of_block() const {
     return positions * input_step();
-  }
-  int64_t weights_of_panel() const {
-    return positions * weights_step(in_channels);
-  }
-  int64_t weights_of_group() const {
-    return panels * weights_of_panel();
   }
   // Sums of products of a block and a panel, [position][tile][width].
   int64_t sums_of_block() const {
@@ -53,9 +61,6 @@ struct WinogradPlan {
 
   int64_t tiles_of(int64_t index) const {
     return std::min(block, tiles - index * block);
-  }
-  int64_t channels_of(int64_t panel) const {
-    return std::min(width, out_channels - panel * width);
   }
 };
 
@@ -83,14 +88,16 @@ inline int64_t fitting(int64_t n, int64_t most, int64_t part) {
 } // namespace winograd_detail
 
 template <class F>
+WinogradPanels winograd_panels(const GatherImages& images) {
+  const int64_t out = images.out_channels;
+  const int64_t width = std::min(winograd_detail::kPanelWidth, round_up(out, kLanes<float>));
+  return {F::kPositions, images.in_channels, out, width, ceil_div(out, width)};
+}
+
+template <class F>
 WinogradPlan plan_winograd(const GatherImages& images, const Tiles<F>& tiles) {
   using namespace winograd_detail;
-  WinogradPlan plan{};
-  plan.positions = F::kPositions;
-  plan.in_channels = images.in_channels;
-  plan.out_channels = images.out_channels;
-  plan.width = std::min(kPanelWidth, round_up(plan.out_channels, kLanes<float>));
-  plan.panels = ceil_div(plan.out_channels, plan.width);
+  WinogradPlan plan{winograd_panels<F>(images)};
   plan.tiles = tiles.count;
   const int64_t most = most_tiles(F::kTile) / (plan.in_channels <= 128 ? 1 : 2);
   plan.block = std::min(

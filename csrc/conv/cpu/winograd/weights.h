@@ -12,7 +12,7 @@ namespace torch_dnnl {
 template <class T, class F>
 class TransformedWeights : GatherImages {
  public:
-  TransformedWeights(const GatherImages& images, const WinogradPlan& plan)
+  TransformedWeights(const GatherImages& images, const WinogradPanels& plan)
       : GatherImages(images), plan_(plan) {}
 
   // The weights of one panel and of the input channels [channels.begin, channels.end), to
@@ -98,7 +98,7 @@ class TransformedWeights : GatherImages {
     }
   }
 
-  const WinogradPlan& plan_;
+  const WinogradPanels& plan_;
 };
 
 } // namespace torch_dnnl

@@ -156,8 +156,15 @@ class Winograd {
   }
 
  private:
+  const float* packed(int64_t group, int64_t panel) const {
+    return static_cast<const float*>(p_.packed) + group * plan_.weights_of_group() +
+        panel * plan_.weights_of_panel();
+  }
+
   // Transforms the weights of many groups, and then the inputs of a block of tiles at a time.
   void run_by_blocks() const {
+    if (p_.packed != nullptr)
+      return multiply_by_blocks({0, p_.groups}, packed(0, 0));
     const Scratch<float> transformed(plan_.groups_at_once * plan_.weights_of_group());
     for (int64_t group = 0; group < p_.groups; group += plan_.groups_at_once) {
       const Range groups{group, std::min(group + plan_.groups_at_once, p_.groups)};
@@ -231,14 +238,15 @@ class Winograd {
   void multiply_by_panels(Range groups, Range blocks, const float* inputs) const {
     const int64_t channels = plan_.in_channels, size = blocks.count();
     const int64_t panels = groups.count() * plan_.panels;
-    const int64_t step = plan_.weights_step(plan_.depth);
+    const bool is_packed = p_.packed != nullptr;
+    const int64_t step = plan_.weights_step(is_packed ? channels : plan_.depth);
     // Threads that would else wait share a panel, and transform its weights each.
     const int64_t threads = at::get_num_threads();
     const int64_t parts = panels % threads == 0 ? 1 : std::min(size, ceil_div(2 * threads, panels));
     const int64_t operations =
         plan_.positions * plan_.block * channels * plan_.width * size / parts;
     parallel_tasks(panels * parts, operations, [&](int64_t begin, int64_t end) {
-      const Scratch<float> weights(plan_.positions * step);
+      const Scratch<float> own(is_packed ? 0 : plan_.positions * step);
       const Scratch<float> sums(ceil_div(size, parts) * plan_.sums_of_block());
       const Scratch<float> rows(blocks_.rows_size());
       for (int64_t task = begin; task < end; task++) {
@@ -250,12 +258,14 @@ class Winograd {
         std::fill_n(sums.data(), count * plan_.sums_of_block(), 0.0f);
         for (int64_t c = 0; c < channels; c += plan_.depth) {
           const int64_t depth = std::min(plan_.depth, channels - c);
-          weights_.transform_panel(group, panel, {c, c + depth}, weights.data(), step);
+          const float* weights = is_packed ? packed(group, panel) + c * plan_.width : own.data();
+          if (!is_packed)
+            weights_.transform_panel(group, panel, {c, c + depth}, own.data(), step);
           for (int64_t i = 0; i < count; i++) {
             blocks_.multiply(
                 {panel, blocks.begin + first + i, depth},
                 of_part + i * plan_.inputs_of_block() + c,
-                weights.data(),
+                weights,
                 step,
                 sums.data() + i * plan_.sums_of_block());
           }
@@ -276,15 +286,35 @@ class Winograd {
   const TransformedWeights<T, F> weights_{images_, plan_};
 };
 
+using WinogradTypes = TypeList<float, c10::BFloat16, c10::Half>;
+
 // F: the size of a tile, see tiles.h.
 template <class F>
 void run_winograd(const ConvProblem& p) {
-  dispatch(TypeList<float, c10::BFloat16, c10::Half>{}, p.dtype, [&](auto tag) {
-    Winograd<typename decltype(tag)::type, F>(p).run();
+  dispatch(WinogradTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
+    Winograd<T, F>(p).run();
   });
 }
 
+template <class F>
+int64_t packed_size(const ConvProblem& p) {
+  return p.groups * winograd_panels<F>(GatherImages{p}).weights_of_group() * sizeof(float);
+}
+
+template <class F>
+bool pack(const ConvProblem& p, void* to) {
+  const GatherImages images{p};
+  const WinogradPanels panels = winograd_panels<F>(images);
+  dispatch(WinogradTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
+    TransformedWeights<T, F>(images, panels).transform({0, p.groups}, static_cast<float*>(to));
+  });
+  return true;
+}
+
 } // namespace
+
+const Packing<ConvProblem> winograd_2x2_packing{packed_size<F2x2>, pack<F2x2>};
+const Packing<ConvProblem> winograd_4x4_packing{packed_size<F4x4>, pack<F4x4>};
 
 bool supports_winograd_2x2(const ConvProblem& p) {
   return p.pass != ConvPass::backward_weights && supports_winograd_4x4(p);

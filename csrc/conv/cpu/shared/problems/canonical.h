@@ -76,12 +76,9 @@ inline void merge(ConvProblem& p, int axis) {
 
 } // namespace canonical_detail
 
-// Taps that only meet pads are left out: gradients of weights have to be 0 there already. Axes of a
-// single pixel come first.
-inline ConvProblem canonical(ConvProblem p) {
+// Axes of a single pixel come first. The order of the taps stays.
+inline ConvProblem with_long_axes(ConvProblem p) {
   using namespace canonical_detail;
-  for (int axis = 0; axis < 3; axis++)
-    drop_taps(p, axis);
   const auto move_pixels_to_front = [&] {
     for (int axis : {1, 2, 1})
       if (is_pixel(p, axis))
@@ -95,6 +92,13 @@ inline ConvProblem canonical(ConvProblem p) {
     }
   }
   return p;
+}
+
+// Taps that only meet pads are left out: gradients of weights have to be 0 there already.
+inline ConvProblem canonical(ConvProblem p) {
+  for (int axis = 0; axis < 3; axis++)
+    canonical_detail::drop_taps(p, axis);
+  return with_long_axes(p);
 }
 
 // Neighbouring axes of which outputs meet pixels of their own position only become one.

@@ -130,7 +130,7 @@ inline bool should_threads_pack(const ConvProblem& p, const ProductPlan& plan, i
   for (int axis = 0; axis < 3; axis++)
     inputs *= p.kernel[axis] == 1 ? p.dst_size[axis] : p.src_size[axis];
   const bool are_even = 16 * round_up(plan.panels, threads) <= 17 * plan.panels;
-  return threads > 1 && plan.groups == 1 && !plan.in_tiles && are_even &&
+  return threads > 1 && p.packed == nullptr && plan.groups == 1 && !plan.in_tiles && are_even &&
       weights > threads * inputs;
 }
 

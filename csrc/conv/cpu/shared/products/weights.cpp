@@ -114,10 +114,61 @@ ProductWeights<Products>::ProductWeights(
     const ProductPlan& plan,
     int zero_point)
     : p_(p), plan_(plan), zero_point_(zero_point) {
-  if (plan.threads_pack)
+  if (p.packed != nullptr) {
+    use(const_cast<void*>(p.packed));
+    if (!kIsExact || zero_point == 1)
+      return;
+    const int32_t* const sums = excess_;
+    own_excess_ = Scratch<int32_t>(excess_size_);
+    excess_ = own_excess_.data();
+    for (int64_t i = 0; i < excess_size_; i++)
+      excess_[i] = static_cast<int32_t>(
+          static_cast<uint32_t>(zero_point) * static_cast<uint32_t>(sums[i]));
     return;
+  }
+  own_panels_ = Scratch<Right>(panels_size_);
+  own_excess_ = Scratch<int32_t>(excess_size_);
+  panels_ = own_panels_.data();
+  excess_ = own_excess_.data();
+  if (!plan.threads_pack)
+    pack_all();
+}
+
+template <class Products>
+ProductWeights<Products>::ProductWeights(const ConvProblem& p, const ProductPlan& plan, void* to)
+    : p_(p), plan_(plan), zero_point_(1) {
+  use(to);
+  pack_all();
+}
+
+template <class Products>
+int64_t ProductWeights<Products>::packed_size(const ConvProblem& p, const ProductPlan& plan) {
+  ConvProblem packed = p;
+  packed.packed = &packed; // nothing is packed or read
+  const ProductWeights weights(packed, plan, /*zero_point=*/1);
+  return round_up(weights.panels_size_ * sizeof(Right), kCacheLine) +
+      weights.excess_size_ * sizeof(int32_t);
+}
+
+template <class Products>
+int64_t ProductWeights<Products>::layout(const ConvProblem& p, const ProductPlan& plan) {
+  // Rows follow one another from block to block, and chunk to chunk.
+  const bool is_dense = plan.ic == p.ic * plan.merged && plan.depth % plan.terms == 0 &&
+      plan.together >= kProductColumns;
+  return is_dense ? 0 : 1 + plan.block + 4 * (plan.in_tiles + 2 * plan.chunk);
+}
+
+template <class Products>
+void ProductWeights<Products>::use(void* packed) {
+  panels_ = static_cast<Right*>(packed);
+  const int64_t bytes = round_up(panels_size_ * sizeof(Right), kCacheLine);
+  excess_ = reinterpret_cast<int32_t*>(static_cast<char*>(packed) + bytes);
+}
+
+template <class Products>
+void ProductWeights<Products>::pack_all() const {
   parallel_tasks(
-      plan.groups * plan.panels,
+      plan_.groups * plan_.panels,
       8 * kProductColumns * panel_rows_,
       [&](int64_t begin, int64_t end) { pack({begin, end}); });
 }
@@ -202,7 +253,7 @@ void ProductWeights<Products>::interleave(
     Weight* narrow) const {
   constexpr int64_t pack = Products::kPack;
   const int64_t columns = plan_.columns(panel), rows = panel_rows_, together = plan_.together;
-  Right* const to = panels_.data() + group * group_size_ + panel * kProductColumns * rows;
+  Right* const to = panels_ + group * group_size_ + panel * kProductColumns * rows;
   const auto interleave = [&](const Weight* from, int64_t count, int64_t depth, Right* at) {
     if constexpr (std::is_same_v<Weight, Right>) {
       interleave_lines<Weight, pack>(from, pitch_, count, depth, at);
