@@ -73,4 +73,9 @@ image_batch(const BatchedCall& batched_call, std::initializer_list<size_t> image
   return {std::move(args), images.channel};
 }
 
+inline at::Tensor batch_to_pack(const BatchedCall& /*call*/) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, Expected("pack_weights") << "weights without a dimension of vmap, got a batch");
+}
+
 } // namespace torch_dnnl

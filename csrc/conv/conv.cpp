@@ -253,7 +253,9 @@ std::tuple<Tensor, Tensor> packed_by_plain(
     bool keep_preactivation,
     const std::optional<Tensor>& /*packed*/) {
   conv_detail::check_has_weights(
-      "convolution", conv_detail::has_weights(weights), "gradients and batches are computed with these");
+      "convolution",
+      conv_detail::has_weights(weights),
+      "gradients and batches are computed with these");
   Stack args{src, weights, bias, o.strides, o.pads_begin, o.pads_end, o.dilations, o.auto_pad};
   args.insert(args.end(), {o.groups, o.data_format, o.weights_format, o.algorithm});
   args.insert(args.end(), {residual, activation, keep_preactivation});
@@ -339,7 +341,7 @@ Tensor weights_batch(const BatchedCall& batched_call) {
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {
-  ConvOnDevice<Meta>::register_in(m);
+  register_convolutions<Meta>(m);
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {
@@ -349,6 +351,7 @@ TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {
       "convolution_packed",
       differentiable_by(
           c10::KernelFunction::makeFromUnboxedRuntimeFunction(with_options<packed_by_plain>)));
+  m.impl("pack_weights", differentiable(no_derivatives));
   m.impl("convolution_transpose", differentiable(transpose_derivatives));
   m.impl(
       "convolution_fused_backward",
@@ -366,6 +369,7 @@ TORCH_LIBRARY_IMPL(torch_dnnl, FuncTorchBatched, m) {
   m.impl("convolution", batched<image_batch<convolution>>());
   m.impl("convolution_fused", batched(fused_batch<convolution_fused>));
   m.impl("convolution_packed", with_options<packed_by_plain>);
+  m.impl("pack_weights", batched<batch_to_pack>());
   m.impl("convolution_transpose", batched(fused_batch<convolution_transpose>));
   m.impl("convolution_fused_backward", with_options<fused_backward_steps>);
   m.impl("convolution_backward_data", batched<image_batch<backward_data>>());

@@ -67,7 +67,7 @@ inline void check_has_weights(const char* op, bool has_weights, const char* why)
   TORCH_CHECK_VALUE(
       has_weights,
       Expected(op) << "packed weights with the plain weights beside them, as " << why
-                              << ", got packed weights alone");
+                   << ", got packed weights alone");
 }
 
 // Devices without Device::pack read plain weights.
@@ -81,6 +81,12 @@ void compute_packed(
     return Device::compute_packed(p, a.algorithm, packed, has_weights);
   check_has_weights(a.op, has_weights, "the kernels of this device read these");
   Device::compute(p, a.algorithm);
+}
+inline void check_has_data(const at::Tensor& weights) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !weights.is_meta(),
+      Expected("pack_weights") << "weights with data, as the size of a layout depends on the CPU, "
+                                  "got a tensor without data");
 }
 template <class Device, class Problem>
 at::Tensor pack(const Problem& p, const ConvArguments& a, const at::Tensor& weights) {

@@ -17,6 +17,22 @@ namespace torch_dnnl {
 // The gradients of src, weights, bias and residual.
 using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
+// The weights packed for images of these sizes; with data_format NCX they are channels_last if the
+// weights are.
+template <class Device>
+at::Tensor
+pack_weights(const at::Tensor& weights, c10::SymIntArrayRef src_sizes, const ConvOptions& options) {
+  conv_detail::check_has_data(weights);
+  const bool is_nxc = options.data_format == "NXC";
+  const auto format = is_nxc ? at::MemoryFormat::Contiguous : memory_format(weights);
+  const at::Tensor src = empty(src_sizes, weights.options().memory_format(format));
+  const ConvArguments args = forward_arguments(src, weights, std::nullopt, options);
+  const at::Tensor dst = conv_detail::empty_image(args, args.dst, src, format);
+  const c10::DeviceGuard guard(weights.device());
+  return conv_detail::pack<Device>(
+      conv_problem(args, ConvPass::forward, src, weights, dst), args, weights);
+}
+
 // What a device registers: check, allocate, and Device::compute a problem that is not empty, by the
 // algorithm that is asked for.
 template <class Device>
@@ -37,7 +53,6 @@ struct ConvOnDevice {
     return dst;
   }
 
-  // With packed weights beside the plain ones, which may not be there.
   static std::tuple<at::Tensor, at::Tensor> packed(
       const at::Tensor& src,
       const at::Tensor& weights,
@@ -66,23 +81,7 @@ struct ConvOnDevice {
         conv_detail::has_weights(weights));
     return {dst, preactivation};
   }
-
   static constexpr auto fused = without_last<packed>;
-
-  // For images of these sizes; with data_format NCX they are channels_last if the weights are.
-  static at::Tensor pack(
-      const at::Tensor& weights,
-      c10::SymIntArrayRef src_sizes,
-      const ConvOptions& options) {
-    const bool is_nxc = options.data_format == "NXC";
-    const auto format = is_nxc ? at::MemoryFormat::Contiguous : memory_format(weights);
-    const at::Tensor src = empty(src_sizes, weights.options().memory_format(format));
-    const ConvArguments args = forward_arguments(src, weights, std::nullopt, options);
-    const at::Tensor dst = conv_detail::empty_image(args, args.dst, src, format);
-    const c10::DeviceGuard guard(weights.device());
-    return conv_detail::pack<Device>(
-        conv_problem(args, ConvPass::forward, src, weights, dst), args, weights);
-  }
 
   static std::tuple<at::Tensor, at::Tensor> transpose(
       const at::Tensor& src,
@@ -164,22 +163,9 @@ struct ConvOnDevice {
     return {call.src_grad, call.weights_grad, call.bias_grad, call.residual_grad};
   }
 
-  static void register_in(torch::Library& m) {
-    m.impl("convolution", with_options<forward>);
-    m.impl("convolution_fused", with_options<fused>);
-    m.impl("convolution_packed", with_options<packed>);
-    if constexpr (!is_meta)
-      m.impl("pack_weights", with_options<pack>);
-    m.impl("convolution_transpose", with_options<transpose>);
-    m.impl("convolution_backward_data", with_options<backward_data>);
-    m.impl("convolution_backward_weights", with_options<backward_weights>);
-    m.impl("convolution_fused_backward", with_options<fused_backward>);
-  }
-
  private:
   static constexpr bool is_meta = std::is_same_v<Device, Meta>;
 
-  // The problem, if there is something to compute.
   template <class F>
   static void compute(
       [[maybe_unused]] const ConvArguments& args,
@@ -200,5 +186,18 @@ struct ConvOnDevice {
     }
   }
 };
+
+template <class Device>
+void register_convolutions(torch::Library& m) {
+  using Calls = ConvOnDevice<Device>;
+  m.impl("convolution", with_options<Calls::forward>);
+  m.impl("convolution_fused", with_options<Calls::fused>);
+  m.impl("convolution_packed", with_options<Calls::packed>);
+  m.impl("convolution_transpose", with_options<Calls::transpose>);
+  m.impl("convolution_backward_data", with_options<Calls::backward_data>);
+  m.impl("convolution_backward_weights", with_options<Calls::backward_weights>);
+  m.impl("convolution_fused_backward", with_options<Calls::fused_backward>);
+  m.impl("pack_weights", with_options<pack_weights<Device>>);
+}
 
 } // namespace torch_dnnl

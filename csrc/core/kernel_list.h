@@ -39,20 +39,18 @@ const Row& choose(const Row (&kernels)[n], const Problem& p, const Prefers& pref
 // The row of a name that a caller asks for; for "auto" the one that the rows' own rules choose.
 // `op` is the operator, for messages.
 template <class Row, class Problem, size_t n>
-const Row& kernel_named(
-    const Row (&kernels)[n],
-    std::string_view name,
-    const char* op,
-    const Problem& p) {
+const Row&
+kernel_named(const Row (&kernels)[n], std::string_view name, const char* op, const Problem& p) {
   if (name == "auto")
-    return choose(kernels, p, [](const Row& kernel, const Problem& q) { return kernel.prefers(q); });
+    return choose(
+        kernels, p, [](const Row& kernel, const Problem& q) { return kernel.prefers(q); });
   const auto found =
       std::find_if(kernels, kernels + n, [&](const Row& kernel) { return name == kernel.name; });
   TORCH_CHECK_VALUE(
       found != kernels + n,
       Expected(op) << "algorithm to be a kernel of this device, one of "
-                   << listed(kernels, [](const Row& kernel) { return kernel.name; }) << ", got \"" << name
-                   << "\"");
+                   << listed(kernels, [](const Row& kernel) { return kernel.name; }) << ", got \""
+                   << name << "\"");
   TORCH_CHECK_NOT_IMPLEMENTED(
       found->supports(p),
       Expected(op) << "algorithm to be a kernel that supports this call, one of "

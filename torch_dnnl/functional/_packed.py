@@ -14,7 +14,8 @@ from torch_dnnl.functional._errors import check_types
 _dnnl = torch.ops.torch_dnnl
 Size = int | Sequence[int]
 
-# The header of packed weights (csrc/conv/cpu/packed_call.h): its bytes, and where the names are.
+# The header of packed weights, its bytes and the places of two names: as
+# csrc/conv/cpu/shared/packed/buffer.h has them.
 _HEADER, _LIBRARY, _KERNEL = 256, slice(32, 48), slice(48, 80)
 # Spatial sizes of the images that are expected by default, by the number of spatial dimensions.
 _SIZES = {1: (1024,), 2: (32, 32), 3: (16, 16, 16)}
@@ -32,6 +33,11 @@ class PackedWeights:
             not for are computed with. After `without_weights()`, one number in their sizes.
         packed: the layout, a uint8 tensor; without elements where the kernel reads plain weights.
         shape, dtype, device: those of the weights.
+
+    Example:
+        >>> packed = pack_weights(torch.rand(3, 3, 32, 64))
+        >>> packed.without_weights().nbytes < packed.nbytes
+        True
     """
 
     def __init__(self, weights: Tensor, packed: Tensor, options: dict[str, Any]) -> None:
@@ -141,7 +147,8 @@ def pack_weights(
         >>> weights = torch.rand(3, 3, 32, 64)
         >>> packed = pack_weights(weights, size=56)
         >>> src = torch.rand(1, 56, 56, 32)
-        >>> torch_dnnl.functional.convolution(src, packed, auto_pad="same_upper").shape
+        >>> from torch_dnnl.functional import convolution
+        >>> convolution(src, packed, auto_pad="same_upper").shape
         torch.Size([1, 56, 56, 64])
 
     Definition: oneDNN, memory format `any` and reorder of weights.

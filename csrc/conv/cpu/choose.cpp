@@ -30,12 +30,12 @@ double filled(int64_t n, int64_t lanes) {
 // Of Winograd's algorithm and of the direct kernel, in products of two channels, of which the
 // definition has nine for each output.
 struct WinogradCosts {
-  static constexpr int64_t kernels_in_tiles = 4; // tiles that take as long as the kernels
-  static constexpr int64_t packed_in_tiles = 5;  // as reading kernels that are transformed already
-  static constexpr int64_t direct_pixel = 6;     // of those that meet data
-  static constexpr int64_t half_pixel = 4;       // where half types are multiplied in pairs
+  static constexpr int64_t kernels_in_tiles = 4;  // tiles that take as long as the kernels
+  static constexpr int64_t packed_in_tiles = 5;   // as reading kernels that are transformed already
+  static constexpr int64_t direct_pixel = 6;      // of those that meet data
+  static constexpr int64_t half_pixel = 4;        // where half types are multiplied in pairs
   static constexpr int64_t packed_half_pixel = 3; // the same with packed weights
-  static constexpr int64_t direct_weights = 100; // if the second-level cache does not hold them
+  static constexpr int64_t direct_weights = 100;  // if the second-level cache does not hold them
   static constexpr int64_t cached_weights = int64_t(1) << 20;
 };
 
@@ -43,15 +43,14 @@ template <class F>
 int64_t cost_of_tiles(const ConvProblem& p) {
   using Costs = WinogradCosts;
   const int64_t tiles = Tiles<F>(p.n, GatherImages{p}.out_size).count;
-  const int64_t weights =
-      p.packed == nullptr ? Costs::kernels_in_tiles : Costs::packed_in_tiles;
+  const int64_t weights = p.packed == nullptr ? Costs::kernels_in_tiles : Costs::packed_in_tiles;
   return F::kPositions * (tiles + weights);
 }
 
 int64_t cost_of_direct(const ConvProblem& p, int64_t of_pixel) {
   const int64_t pixels = p.n * std::min(product(p.src_size), product(p.dst_size));
-  const bool are_cached = p.packed != nullptr ||
-      p.groups * channel_pairs(p) * 9 < WinogradCosts::cached_weights;
+  const bool are_cached =
+      p.packed != nullptr || p.groups * channel_pairs(p) * 9 < WinogradCosts::cached_weights;
   return of_pixel * pixels + (are_cached ? 0 : WinogradCosts::direct_weights);
 }
 
@@ -183,8 +182,8 @@ bool prefers_brgemm(const ConvProblem& p) {
       return false;
     if (HalfProducts<T>::have_tiles())
       return true;
-    const int64_t pixel = p.packed == nullptr ? WinogradCosts::half_pixel
-                                              : WinogradCosts::packed_half_pixel;
+    const int64_t pixel =
+        p.packed == nullptr ? WinogradCosts::half_pixel : WinogradCosts::packed_half_pixel;
     const bool are_tiles_better = supports_winograd_4x4(p) && prefers_winograd(p, pixel);
     return HalfProducts<T>::are_fast() && !are_tiles_better;
   };

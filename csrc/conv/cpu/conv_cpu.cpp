@@ -6,8 +6,8 @@
 #include <iterator>
 #include <string_view>
 
-#include "conv/cpu/packed_call.h"
 #include "conv/cpu/shared/kernels.h"
+#include "conv/cpu/shared/packed/buffer.h"
 #include "conv/cpu/shared/problems/canonical.h"
 #include "conv/on_device.h"
 #include "conv/reference.h"
@@ -140,7 +140,7 @@ struct Cpu {
 };
 
 TORCH_LIBRARY_IMPL(torch_dnnl, CPU, m) {
-  ConvOnDevice<Cpu>::register_in(m);
+  register_convolutions<Cpu>(m);
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_dnnl, m) {

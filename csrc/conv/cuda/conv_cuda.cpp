@@ -171,7 +171,7 @@ struct Cuda {
 };
 
 TORCH_LIBRARY_IMPL(torch_dnnl, TORCH_DNNL_CUDA_KEY, m) {
-  ConvOnDevice<Cuda>::register_in(m);
+  register_convolutions<Cuda>(m);
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_dnnl, m) {

@@ -69,10 +69,9 @@ struct QuantizedOnDevice {
   }
 
   // For images of these sizes; with data_format NCX they are channels_last if the weights are.
-  static at::Tensor pack(
-      const at::Tensor& weights,
-      c10::SymIntArrayRef src_sizes,
-      const ConvOptions& conv_options) {
+  static at::Tensor
+  pack(const at::Tensor& weights, c10::SymIntArrayRef src_sizes, const ConvOptions& conv_options) {
+    conv_detail::check_has_data(weights);
     const bool is_nxc = conv_options.data_format == "NXC";
     const auto format = is_nxc ? at::MemoryFormat::Contiguous : memory_format(weights);
     const at::Tensor src =
@@ -91,8 +90,7 @@ struct QuantizedOnDevice {
   static void register_in(torch::Library& m) {
     m.impl("quantized_convolution", with_options<without_last<packed>>);
     m.impl("quantized_convolution_packed", with_options<packed>);
-    if constexpr (!std::is_same_v<Device, Meta>)
-      m.impl("pack_quantized_weights", with_options<pack>);
+    m.impl("pack_quantized_weights", with_options<pack>);
   }
 
  private:

@@ -58,10 +58,6 @@ Tensor packed_batch(const BatchedCall& batched_call) {
   return quantized_batch(plain);
 }
 
-const Derivatives no_derivatives{
-    [](size_t, const Stack&) { return Pullback{}; },
-    [](size_t, const Tensor&, const Stack&) { return Tensor(); }};
-
 TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {
   QuantizedOnDevice<Meta>::register_in(m);
 }
@@ -69,11 +65,13 @@ TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {
 TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {
   m.impl("quantized_convolution", differentiable(no_derivatives));
   m.impl("quantized_convolution_packed", differentiable(no_derivatives));
+  m.impl("pack_quantized_weights", differentiable(no_derivatives));
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, FuncTorchBatched, m) {
   m.impl("quantized_convolution", batched<quantized_batch>());
   m.impl("quantized_convolution_packed", batched<packed_batch>());
+  m.impl("pack_quantized_weights", batched<batch_to_pack>());
 }
 
 } // namespace

@@ -65,6 +65,11 @@ struct Derivatives {
   const Ending* ending = nullptr;
 };
 
+// Those of operators for inference.
+inline const Derivatives no_derivatives{
+    [](size_t, const Stack&) { return Pullback{}; },
+    [](size_t, const at::Tensor&, const Stack&) { return at::Tensor(); }};
+
 // The kernel for the Autograd key.
 torch::CppFunction differentiable(Derivatives derivatives);
 

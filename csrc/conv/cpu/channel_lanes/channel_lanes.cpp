@@ -7,7 +7,7 @@
 #include "conv/cpu/channel_lanes/units.h"
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/kernels.h"
-#include "conv/cpu/shared/packed.h"
+#include "conv/cpu/shared/packed/packed.h"
 #include "conv/reference.h"
 #include "core/cpu/parallel.h"
 #include "core/dispatch.h"
@@ -158,10 +158,9 @@ class Gather {
   const Epilogue<T> epilogue_{p_};
   const ChannelLanesPlan plan_ = plan_channel_lanes<T>(p_, kHoldsSums<T> || epilogue_.is_clamp());
   const Stores stores_ = choose_stores<T>(plan_);
-  const PackedWeights<C> weights_{
-      p_,
-      plan_.vectors * plan_.vector_weights,
-      [&](C* to) { pack_weights<T>(plan_, to); }};
+  const PackedWeights<C> weights_{p_, plan_.vectors * plan_.vector_weights, [&](C* to) {
+                                    pack_weights<T>(plan_, to);
+                                  }};
   const Bias<T> bias_{p_, GatherImages{p_}.out_channels};
 };
 
@@ -180,11 +179,14 @@ int64_t packed_copies(const LaneImages& images) {
 
 int64_t packed_size(const ConvProblem& p) {
   int64_t size = 0;
-  dispatch(TypeList<float, double>{}, p.dtype == c10::kDouble ? p.dtype : c10::kFloat, [&]<class C>(std::type_identity<C>) {
-    const LaneImages images{{p}, kLanes<C>};
-    const int64_t of_vector = weights_plan(images, images.vectors).vector_weights;
-    size = packed_copies(images) * images.vectors * of_vector * sizeof(C);
-  });
+  dispatch(
+      TypeList<float, double>{},
+      p.dtype == c10::kDouble ? p.dtype : c10::kFloat,
+      [&]<class C>(std::type_identity<C>) {
+        const LaneImages images{{p}, kLanes<C>};
+        const int64_t of_vector = weights_plan(images, images.vectors).vector_weights;
+        size = packed_copies(images) * images.vectors * of_vector * sizeof(C);
+      });
   return size;
 }
 

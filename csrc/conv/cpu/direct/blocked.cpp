@@ -60,8 +60,7 @@ struct BlockedShape {
   // Pixels of the result for each of the input: one of them meets a tap.
   int64_t pixels_of_input = images.backward_data ? product(images.p.stride) : 1;
   // All weights at once.
-  bool are_packed =
-      images.p.packed != nullptr || steps.groups * steps.group_bytes() <= kMostSums;
+  bool are_packed = images.p.packed != nullptr || steps.groups * steps.group_bytes() <= kMostSums;
 };
 
 // As many tasks as have sums that fit, and weights of a block of input channels that do, but no
@@ -305,7 +304,8 @@ class Blocked : GatherImages {
 
 int64_t packed_size(const ConvProblem& p) {
   const GatherImages images{p};
-  const DirectSteps steps{images, int64_t(p.dtype == c10::kDouble ? sizeof(double) : sizeof(float))};
+  const DirectSteps steps{
+      images, int64_t(p.dtype == c10::kDouble ? sizeof(double) : sizeof(float))};
   return steps.groups * steps.group_bytes();
 }
 

@@ -9,7 +9,7 @@
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/gather.h"
 #include "conv/cpu/shared/kernels.h"
-#include "conv/cpu/shared/packed.h"
+#include "conv/cpu/shared/packed/packed.h"
 #include "core/dispatch.h"
 
 namespace torch_dnnl {
@@ -197,10 +197,9 @@ class FewOutputs : GatherImages {
   const FewOutputsPlan& plan_;
   const Epilogue<T> epilogue_{p};
   const Bias<T> bias_{p, out_channels};
-  const PackedWeights<C> weights_{
-      p,
-      packed_elements(*this, plan_),
-      [&](C* to) { pack_weights<T>(*this, plan_, to); }};
+  const PackedWeights<C> weights_{p, packed_elements(*this, plan_), [&](C* to) {
+                                    pack_weights<T>(*this, plan_, to);
+                                  }};
 };
 
 int64_t packed_size(const ConvProblem& p) {

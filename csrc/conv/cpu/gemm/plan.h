@@ -236,8 +236,8 @@ inline GemmBlocking gemm_blocking(const GemmView& v, int64_t threads, int64_t el
   }
   fit_to_threads(v, panel, threads, b);
   const auto is_packed = [](const GemmMatrix& matrix) { return matrix.packed != nullptr; };
-  b.shares_left = !v.reads_left && !is_packed(v.left) &&
-      (v.left.is_weights || b.column_blocks > kFewReaders);
+  b.shares_left =
+      !v.reads_left && !is_packed(v.left) && (v.left.is_weights || b.column_blocks > kFewReaders);
   b.shares_right = !is_packed(v.right) && (v.right.is_weights || b.row_blocks > kFewReaders);
   choose_parts(v, element_size, threads, b);
   b.keeps_sums = b.chunks > 1 || b.part_depth < v.depth;

@@ -34,7 +34,8 @@ struct TermsBias {
     const T* bias = static_cast<const T*>(p.bias);
     for (int64_t group = 0; group < p.groups; group++, bias += p.ic * p.bias_stride)
       for (int64_t term = 0; term < problem.ic; term++)
-        values.push_back(bias[(are_channels_fastest(p) ? term % p.ic : term / taps) * p.bias_stride]);
+        values.push_back(
+            bias[(are_channels_fastest(p) ? term % p.ic : term / taps) * p.bias_stride]);
     problem.bias = values.data();
     problem.bias_stride = 1;
   }

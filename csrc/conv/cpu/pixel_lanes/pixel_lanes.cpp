@@ -8,7 +8,7 @@
 #include "conv/cpu/shared/epilogue.h"
 #include "conv/cpu/shared/finite.h"
 #include "conv/cpu/shared/kernels.h"
-#include "conv/cpu/shared/packed.h"
+#include "conv/cpu/shared/packed/packed.h"
 #include "core/cpu/parallel.h"
 #include "core/dispatch.h"
 
@@ -263,10 +263,9 @@ class Gather {
   const Epilogue<T> epilogue_{p_};
   const PixelLanesPlan plan_ = plan_pixel_lanes(p_, n);
   const Parts parts_{plan_};
-  const PackedWeights<C> weights_{
-      p_,
-      p_.groups * parts_.weights,
-      [&](C* to) { pack_weights<T>(plan_, parts_, to); }};
+  const PackedWeights<C> weights_{p_, p_.groups * parts_.weights, [&](C* to) {
+                                    pack_weights<T>(plan_, parts_, to);
+                                  }};
   const Bias<T> bias_{p_, plan_.out_channels};
   const int64_t phases_ = plan_.phases[2].size(); // of columns
   // Kernels store what is computed where it belongs.

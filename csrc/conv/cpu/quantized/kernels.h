@@ -2,7 +2,7 @@
 // defines run_<name> says how the kernel works. All of them have the same bits.
 #pragma once
 
-#include "conv/cpu/shared/packed.h"
+#include "conv/cpu/shared/packed/packed.h"
 #include "conv/quantized/problem.h"
 
 namespace torch_dnnl {

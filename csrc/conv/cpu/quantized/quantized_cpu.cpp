@@ -5,8 +5,8 @@
 #include <iterator>
 #include <string_view>
 
-#include "conv/cpu/packed_call.h"
 #include "conv/cpu/quantized/kernels.h"
+#include "conv/cpu/shared/packed/buffer.h"
 #include "conv/cpu/shared/problems/canonical.h"
 #include "conv/quantized/on_device.h"
 #include "core/cpu/parallel.h"

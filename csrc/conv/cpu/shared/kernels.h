@@ -5,13 +5,13 @@
 
 #include <string_view>
 
-#include "conv/cpu/shared/packed.h"
+#include "conv/cpu/shared/packed/packed.h"
 #include "conv/problem.h"
 
 namespace torch_dnnl {
 
-extern const Packing<ConvProblem> pixel_lanes_packing, channel_lanes_packing, brgemm_packing, gemm_packing,
-    few_outputs_packing, winograd_2x2_packing, winograd_4x4_packing, direct_packing;
+extern const Packing<ConvProblem> pixel_lanes_packing, channel_lanes_packing, brgemm_packing,
+    gemm_packing, few_outputs_packing, winograd_2x2_packing, winograd_4x4_packing, direct_packing;
 
 // Where rows, sums and the outputs of a task fit into the scratch memory.
 bool supports_pixel_lanes(const ConvProblem& p);

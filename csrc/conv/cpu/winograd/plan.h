@@ -37,11 +37,11 @@ struct WinogradPanels {
 };
 
 struct WinogradPlan : WinogradPanels {
-  int64_t tiles, block, blocks;      // of all images; tiles of a block; blocks
-  bool by_panels;                    // whether threads share the panels, and not the blocks
-  int64_t depth;                     // input channels that are multiplied at a time
-  int64_t groups_at_once;            // that are transformed first
-  int64_t blocks_at_once;            // the same, by_panels
+  int64_t tiles, block, blocks; // of all images; tiles of a block; blocks
+  bool by_panels;               // whether threads share the panels, and not the blocks
+  int64_t depth;                // input channels that are multiplied at a time
+  int64_t groups_at_once;       // that are transformed first
+  int64_t blocks_at_once;       // the same, by_panels
 
   // Input channels of a tile, as whole vectors.
   int64_t padded_in() const {

@@ -291,9 +291,8 @@ using WinogradTypes = TypeList<float, c10::BFloat16, c10::Half>;
 // F: the size of a tile, see tiles.h.
 template <class F>
 void run_winograd(const ConvProblem& p) {
-  dispatch(WinogradTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
-    Winograd<T, F>(p).run();
-  });
+  dispatch(
+      WinogradTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) { Winograd<T, F>(p).run(); });
 }
 
 template <class F>

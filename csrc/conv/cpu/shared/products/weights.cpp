@@ -122,8 +122,8 @@ ProductWeights<Products>::ProductWeights(
     own_excess_ = Scratch<int32_t>(excess_size_);
     excess_ = own_excess_.data();
     for (int64_t i = 0; i < excess_size_; i++)
-      excess_[i] = static_cast<int32_t>(
-          static_cast<uint32_t>(zero_point) * static_cast<uint32_t>(sums[i]));
+      excess_[i] =
+          static_cast<int32_t>(static_cast<uint32_t>(zero_point) * static_cast<uint32_t>(sums[i]));
     return;
   }
   own_panels_ = Scratch<Right>(panels_size_);

@@ -1,4 +1,4 @@
-#include "conv/cpu/shared/packed.h"
+#include "conv/cpu/shared/packed/packed.h"
 
 namespace torch_dnnl {
 

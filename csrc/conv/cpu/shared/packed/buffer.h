@@ -7,7 +7,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "conv/cpu/shared/packed.h"
+#include "conv/cpu/shared/packed/packed.h"
 #include "conv/problem.h"
 #include "core/expected.h"
 #include "core/torch/empty.h"
@@ -26,7 +26,11 @@ struct PackedHeader {
   static constexpr int64_t kOffset = 256;
 
   PackedHeader() = default;
-  PackedHeader(const ConvProblem& p, std::string_view kernel_name, int64_t kernel_layout, int64_t size)
+  PackedHeader(
+      const ConvProblem& p,
+      std::string_view kernel_name,
+      int64_t kernel_layout,
+      int64_t size)
       : bytes(size), layout(kernel_layout) {
     std::string_view(cpu_library()).copy(library, sizeof(library) - 1);
     kernel_name.copy(kernel, sizeof(kernel) - 1);
@@ -89,8 +93,8 @@ kernel_of_packed(const PackingKernel<Problem> (&kernels)[n], const at::Tensor& p
   return nullptr;
 }
 
-// `p`: the problem that the kernel runs. `as_called` has the attributes of the call, and the type of
-// the weights.
+// `p`: the problem that the kernel runs. `as_called` has the attributes of the call, and the type
+// of the weights.
 template <class Problem>
 PackedHeader
 header_for(const PackingKernel<Problem>& kernel, const Problem& p, const ConvProblem& as_called) {
@@ -121,8 +125,7 @@ packed_by(const PackingKernel<Problem>& kernel, const Problem& p, const ConvProb
   auto* const to = static_cast<char*>(packed.mutable_data_ptr());
   std::memset(to, 0, PackedHeader::kOffset);
   std::memcpy(to, &header, sizeof(header));
-  return kernel.packing->pack(p, to + PackedHeader::kOffset) ? packed
-                                                             : empty({0}, c10::kByte);
+  return kernel.packing->pack(p, to + PackedHeader::kOffset) ? packed : empty({0}, c10::kByte);
 }
 
 } // namespace torch_dnnl
