@@ -82,6 +82,13 @@ void compute_packed(
   check_has_weights(a.op, has_weights, "the kernels of this device read these");
   Device::compute(p, a.algorithm);
 }
+inline void check_device_of_packed(
+    const char* op,
+    const std::optional<at::Tensor>& packed,
+    const at::Tensor& src) {
+  if (packed.has_value())
+    check_same_device(op, "packed", *packed, "src", src);
+}
 inline void check_has_data(const at::Tensor& weights) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       !weights.is_meta(),

@@ -63,22 +63,19 @@ struct ConvOnDevice {
       bool keep_preactivation,
       const std::optional<at::Tensor>& packed) {
     const ConvArguments args = forward_arguments(src, weights, bias, options, residual, activation);
+    conv_detail::check_device_of_packed(args.op, packed, src);
     const auto format = conv_detail::result_format(args, src, weights);
     const auto make = [&] { return conv_detail::empty_image(args, args.dst, src, format); };
     const at::Tensor dst = make();
     const at::Tensor preactivation = keep_preactivation ? make() : empty({0}, src.options());
     at::Tensor from; // the problem has its address
-    compute(
-        args,
-        dst,
-        [&] {
-          from = conv_detail::in_format(args, src, format);
-          auto p = conv_problem(args, ConvPass::forward, from, weights, dst, bias);
-          add_epilogue(p, args, residual, preactivation);
-          return p;
-        },
-        packed,
-        conv_detail::has_weights(weights));
+    const auto problem = [&] {
+      from = conv_detail::in_format(args, src, format);
+      auto p = conv_problem(args, ConvPass::forward, from, weights, dst, bias);
+      add_epilogue(p, args, residual, preactivation);
+      return p;
+    };
+    compute(args, dst, problem, packed, conv_detail::has_weights(weights));
     return {dst, preactivation};
   }
   static constexpr auto fused = without_last<packed>;

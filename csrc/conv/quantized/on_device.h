@@ -53,6 +53,7 @@ struct QuantizedOnDevice {
           {residual_zero_point, residual_zero_point_value}}}};
     const QuantizedArguments q = quantized_arguments(src, weights, bias, conv_options, options);
     const ConvArguments& a = q.conv;
+    conv_detail::check_device_of_packed(a.op, packed, src);
     const auto format = a.is_nxc() ? at::MemoryFormat::Contiguous : memory_format(src);
     const at::Tensor dst = empty(a.dst, src.options().dtype(q.dtype).memory_format(format));
     if constexpr (!std::is_same_v<Device, Meta>) {

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstring>
 #include <string_view>
 
@@ -20,12 +21,11 @@ struct PackedHeader {
   char library[16] = {}, kernel[32] = {};
   int64_t dtype = 0, pass = 0, groups = 0, ic = 0, oc = 0, taps[3] = {}, stride[3] = {},
           dilation[3] = {};
-  uint64_t sum = 0; // of what comes before
 
   // Of the weights, behind the header.
   static constexpr int64_t kOffset = 256;
 
-  PackedHeader() = default;
+  constexpr PackedHeader() = default;
   PackedHeader(
       const ConvProblem& p,
       std::string_view kernel_name,
@@ -40,55 +40,37 @@ struct PackedHeader {
       taps[a] = p.kernel[a], stride[a] = p.stride[a];
       dilation[a] = p.kernel[a] == 1 ? 1 : p.dilation[a];
     }
-    sum = computed_sum();
-  }
-
-  uint64_t computed_sum() const { // FNV-1a
-    uint64_t hash = 14695981039346656037u;
-    for (const auto* byte = reinterpret_cast<const unsigned char*>(this);
-         byte < reinterpret_cast<const unsigned char*>(&sum);
-         byte++)
-      hash = (hash ^ *byte) * 1099511628211u;
-    return hash;
   }
 };
 static_assert(sizeof(PackedHeader) <= PackedHeader::kOffset);
 
-// The header of a buffer; ValueError if it is none that pack_weights made.
-inline PackedHeader header_of(const at::Tensor& packed) {
-  constexpr const char* op = "convolution";
+// ValueError if a tensor is no result of pack_weights.
+inline void check_packed(const at::Tensor& packed) {
+  constexpr PackedHeader known;
+  const bool has_header = packed.scalar_type() == c10::kByte && packed.dim() == 1 &&
+      packed.is_contiguous() && packed.numel() >= PackedHeader::kOffset;
   TORCH_CHECK_VALUE(
-      packed.scalar_type() == c10::kByte && packed.dim() == 1 && packed.is_contiguous() &&
-          packed.numel() >= PackedHeader::kOffset,
-      Expected(op) << "packed weights to be a result of pack_weights, got " << packed.scalar_type()
-                   << " of sizes " << packed.sizes());
-  PackedHeader header;
-  const PackedHeader known;
-  std::memcpy(&header, packed.const_data_ptr(), sizeof(header));
-  TORCH_CHECK_VALUE(
-      std::memcmp(header.mark, known.mark, sizeof(known.mark)) == 0 &&
-          header.sum == header.computed_sum(),
-      Expected(op) << "packed weights to be a result of pack_weights, got other bytes");
-  TORCH_CHECK_VALUE(
-      header.version != known.version || header.bytes == packed.numel() - PackedHeader::kOffset,
-      Expected(op) << "packed weights of " << header.bytes << " bytes, got "
-                   << packed.numel() - PackedHeader::kOffset);
-  return header;
+      has_header && std::memcmp(packed.const_data_ptr(), known.mark, sizeof(known.mark)) == 0,
+      Expected("convolution") << "packed weights to be a result of pack_weights, got "
+                              << packed.scalar_type() << " of sizes " << packed.sizes());
 }
 
 inline const void* packed_data(const at::Tensor& packed) {
   return static_cast<const char*>(packed.const_data_ptr()) + PackedHeader::kOffset;
 }
 
-// The kernel that weights are packed for; null if there is none here, or if nothing is packed.
+// The kernel whose name is in a buffer; null if there is none, or if nothing is packed.
 template <class Problem, size_t n>
 const PackingKernel<Problem>*
 kernel_of_packed(const PackingKernel<Problem> (&kernels)[n], const at::Tensor& packed) {
   if (packed.numel() == 0)
     return nullptr;
-  const PackedHeader header = header_of(packed);
+  check_packed(packed);
+  const char* const name =
+      static_cast<const char*>(packed.const_data_ptr()) + offsetof(PackedHeader, kernel);
   for (const PackingKernel<Problem>& kernel : kernels)
-    if (kernel.packing != nullptr && std::strcmp(kernel.name, header.kernel) == 0)
+    if (kernel.packing != nullptr &&
+        std::strncmp(kernel.name, name, sizeof(PackedHeader::kernel)) == 0)
       return &kernel;
   return nullptr;
 }
@@ -103,7 +85,8 @@ header_for(const PackingKernel<Problem>& kernel, const Problem& p, const ConvPro
   return {as_called, kernel.name, layout, packing.size(p)};
 }
 
-// Whether weights are packed for this call, CPU and version.
+// Whether weights are packed for this call, CPU and version: a header that differs, or is damaged,
+// is for another one.
 template <class Problem>
 bool is_packed_for(
     const at::Tensor& packed,
@@ -113,7 +96,8 @@ bool is_packed_for(
   if (!kernel.supports(p))
     return false;
   const PackedHeader wanted = header_for(kernel, p, as_called);
-  return std::memcmp(&wanted, packed.const_data_ptr(), sizeof(wanted)) == 0;
+  return packed.numel() == PackedHeader::kOffset + wanted.bytes &&
+      std::memcmp(&wanted, packed.const_data_ptr(), sizeof(wanted)) == 0;
 }
 
 // The weights of a problem packed for a kernel; no elements if the kernel does not take them.
