@@ -307,6 +307,23 @@ def test_bad_calls(error, match, call):
         call(torch.randn(3, 3, 16, 32))
 
 
+@pytest.mark.parametrize("sizes", [(0, 3, 9, 9), (1, 0, 9, 9)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
+def test_problems_without_elements(sizes, dtype):
+    """Nothing is packed for such images, and packed weights of others are not read."""
+    is_quantized = dtype == torch.int8
+    pack = OPS.pack_quantized_weights if is_quantized else OPS.pack_weights
+    call = OPS.quantized_convolution_packed if is_quantized else OPS.convolution_packed
+    options = {"data_format": "NCX", "weights_format": "OIX"}
+    weights = torch.ones(4, sizes[1], 3, 3, dtype=dtype)
+    for algorithm in ("auto", "brgemm"):
+        assert not pack(weights, sizes, **options, algorithm=algorithm).numel()
+    other = pack(torch.ones(4, 3, 3, 3, dtype=dtype), (1, 3, 29, 29), **options, algorithm="brgemm")
+    result = call(torch.ones(sizes, dtype=dtype), weights, **options, packed=other)
+    result = result if is_quantized else result[0]
+    assert result.shape == (sizes[0], 4, 7, 7) and not result.any()
+
+
 def test_packing_is_for_real_tensors():
     weights = torch.randn(3, 3, 16, 32)
     with pytest.raises(NotImplementedError, match="weights with data"):

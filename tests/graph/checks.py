@@ -16,7 +16,7 @@ AUTO = torch.export.Dim.AUTO
 FACTOR = 2
 NOISE = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 OPERATORS = (
-    torch.ops.torch_dnnl.convolution_fused.default,
+    torch.ops.torch_dnnl.convolution_packed.default,
     torch.ops.torch_dnnl.convolution_transpose.default,
 )
 
@@ -78,7 +78,7 @@ def calls(optimized) -> Counter:
 
 def convolutions(optimized) -> list[dict]:
     """The arguments of each convolution of torch_dnnl."""
-    names = [a.name for a in torch.ops.torch_dnnl.convolution_fused.default._schema.arguments]
+    names = [a.name for a in torch.ops.torch_dnnl.convolution_packed.default._schema.arguments]
     found = []
     for node in optimized.graph.nodes:
         if node.target is convolution:

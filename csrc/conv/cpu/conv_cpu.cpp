@@ -84,17 +84,29 @@ ConvProblem packed_problem(const ConvKernel& kernel, const ConvProblem& p) {
   return is_winograd(kernel) ? p : with_long_axes(p);
 }
 
+// Sizes of 0, such as an empty batch, are for the reference alone, whatever is asked for.
+bool is_empty(const ConvProblem& p) {
+  return p.n * p.groups * p.ic * p.oc * product(p.src_size) * product(p.kernel) *
+      product(p.dst_size) ==
+      0;
+}
+
+bool uses_reference(const ConvProblem& p, std::string_view algorithm) {
+  const bool is_family = algorithm == "auto" || algorithm == "direct" || algorithm == "winograd";
+  return is_empty(p) || algorithm == "reference" || (is_family && prefers_reference(p));
+}
+
 struct Cpu {
   // The weights of a forward problem, packed for the kernel that it runs; no elements where that
   // kernel reads plain weights.
   static at::Tensor pack(const ConvProblem& p, std::string_view algorithm) {
-    const bool is_family = algorithm == "auto" || algorithm == "direct" || algorithm == "winograd";
+    if (uses_reference(p, algorithm))
+      return empty({0}, c10::kByte);
     ConvProblem q = algorithm.starts_with("winograd") ? p : with_long_axes(p);
     q.packed = &q; // so that the rules know; nothing reads it
     const ConvKernel& kernel = kernel_of(algorithm, q);
-    if (kernel.packing == nullptr || (is_family && prefers_reference(p)))
-      return empty({0}, c10::kByte);
-    return packed_by(kernel, packed_problem(kernel, p), p);
+    return kernel.packing == nullptr ? empty({0}, c10::kByte)
+                                     : packed_by(kernel, packed_problem(kernel, p), p);
   }
 
   static void compute_packed(
@@ -102,6 +114,8 @@ struct Cpu {
       std::string_view algorithm,
       const at::Tensor& packed,
       bool has_weights) {
+    if (is_empty(problem))
+      return compute(problem, algorithm);
     if (const ConvKernel* const kernel = kernel_of_packed(kernels, packed)) {
       ConvProblem p = packed_problem(*kernel, problem);
       // Plain weights without the taps that only meet pads have other sums.
@@ -120,12 +134,7 @@ struct Cpu {
   }
 
   static void compute(const ConvProblem& p, std::string_view algorithm) {
-    const bool is_family = algorithm == "auto" || algorithm == "direct" || algorithm == "winograd";
-    // Sizes of 0, such as an empty batch, are for the reference alone, whatever is asked for.
-    const bool is_empty = p.n * p.groups * p.ic * p.oc * product(p.src_size) * product(p.kernel) *
-            product(p.dst_size) ==
-        0;
-    if (is_empty || algorithm == "reference" || (is_family && prefers_reference(p)))
+    if (uses_reference(p, algorithm))
       return run<ConvProblem>(kernels[std::size(kernels) - 1], p);
     // Winograd, if that is asked for, takes taps that only meet pads, too.
     const ConvProblem q = algorithm.starts_with("winograd") ? p : canonical(p);

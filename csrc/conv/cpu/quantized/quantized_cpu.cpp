@@ -63,16 +63,27 @@ ConvProblem as_called(const QuantizedProblem& q) {
 
 constexpr const char* op = "quantized_convolution";
 
+// Sums of nothing, or nothing to sum.
+bool is_empty(const QuantizedProblem& q) {
+  return q.conv.ic * product(q.conv.kernel) * product(q.conv.src_size) * output_elements(q.conv) ==
+      0;
+}
+
+bool uses_reference(const QuantizedProblem& q, std::string_view algorithm) {
+  const bool is_family = algorithm == "auto" || algorithm == "direct" || algorithm == "winograd";
+  return is_empty(q) || algorithm == "reference" || (is_family && prefers_reference(q));
+}
+
 struct Cpu {
   static constexpr bool kReadsMemory = true;
 
   static at::Tensor pack(const QuantizedProblem& q, std::string_view algorithm) {
+    if (uses_reference(q, algorithm))
+      return empty({0}, c10::kByte);
     const QuantizedProblem p = packed_problem(q);
     const bool is_family = algorithm == "direct" || algorithm == "winograd";
     const QuantizedKernel& kernel = kernel_named(kernels, is_family ? "auto" : algorithm, op, p);
-    if (kernel.packing == nullptr || prefers_reference(q))
-      return empty({0}, c10::kByte);
-    return packed_by(kernel, p, as_called(q));
+    return kernel.packing == nullptr ? empty({0}, c10::kByte) : packed_by(kernel, p, as_called(q));
   }
 
   static void compute_packed(
@@ -80,6 +91,8 @@ struct Cpu {
       std::string_view algorithm,
       const at::Tensor& packed,
       bool has_weights) {
+    if (is_empty(q))
+      return compute(q, algorithm);
     if (const QuantizedKernel* const kernel = kernel_of_packed(kernels, packed)) {
       QuantizedProblem p = packed_problem(q);
       if (is_packed_for(packed, *kernel, p, as_called(q))) {
@@ -93,13 +106,10 @@ struct Cpu {
   }
 
   static void compute(QuantizedProblem q, std::string_view algorithm) {
-    const bool is_family = algorithm == "direct" || algorithm == "winograd";
-    // Sums of nothing.
-    const bool is_empty = q.conv.ic * product(q.conv.kernel) * product(q.conv.src_size) == 0;
-    if (is_empty || algorithm == "reference" ||
-        ((is_family || algorithm == "auto") && prefers_reference(q)))
+    if (uses_reference(q, algorithm))
       return run<QuantizedProblem>(kernels[std::size(kernels) - 1], q);
     q.conv = with_joined_pixels(canonical(q.conv));
+    const bool is_family = algorithm == "direct" || algorithm == "winograd";
     run<QuantizedProblem>(kernel_named(kernels, is_family ? "auto" : algorithm, op, q), q);
   }
 };
