@@ -242,7 +242,7 @@ FourTensors fused_backward_steps(
       of_residual ? h : none()};
 }
 
-// By the plain weights: what calls that are differentiated or batched are.
+// Differentiated and batched calls use the plain weights.
 std::tuple<Tensor, Tensor> packed_by_plain(
     const Tensor& src,
     const Tensor& weights,

@@ -54,7 +54,7 @@ in_format(const ConvArguments& a, const at::Tensor& src, at::MemoryFormat format
   return a.is_nxc() || memory_format(src) == format ? src : src.contiguous(format);
 }
 
-// Whether weights are there: those that were dropped are one number in all of their sizes.
+// Whether a call has plain weights. Dropped weights are one number, expanded to the sizes.
 inline bool has_weights(const at::Tensor& weights) {
   const auto strides = weights.sym_strides();
   return TORCH_GUARD_OR_FALSE(weights.sym_numel().sym_eq(1)) ||

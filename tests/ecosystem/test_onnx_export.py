@@ -291,3 +291,12 @@ def test_refusal_of_torch():
             custom_translation_table=torch_dnnl.onnx.translations(),
             verbose=False,
         )
+
+
+def test_packed_weights():
+    """A model of ONNX holds the plain weights; it is refused where these are dropped."""
+    packed = D.pack_weights(torch.randn(3, 3, 8, 16))
+    call = lambda weights: lambda x: D.convolution(x, weights, activation="relu")  # noqa: E731
+    check([(call(packed), (torch.randn(1, 9, 9, 8),))])
+    with pytest.raises(Exception, match="as ONNX models hold these"):
+        check([(call(packed.without_weights()), (torch.randn(1, 9, 9, 8),))])

@@ -100,7 +100,7 @@ CONVS: dict[str, tuple[int, Callable[[], nn.Module]]] = {
 
 
 class Residual(nn.Module):
-    """The sum of a convolution with its batch norm and of what `other` makes of x."""
+    """Adds other(x) to a convolution with a batch norm."""
 
     def __init__(self, conv: nn.Module, norm: nn.Module, other: nn.Module) -> None:
         super().__init__()

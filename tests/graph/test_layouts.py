@@ -20,7 +20,7 @@ def images():
 
 
 def test_enters_once():
-    """Results lie in memory as those of the model: check() compares strides."""
+    """check() compares the strides of results with those of the model."""
     optimized = check(network(nn.Conv2d(16, 3, 1)), images())
     assert calls(optimized) == {"convolution": 6, "contiguous": 2}
 
@@ -59,7 +59,7 @@ def test_layouts_that_are_asked_for(kind):
 
 
 class Rewritten(nn.Module):
-    """What follows a network, or arithmetic that becomes a convolution."""
+    """A function of a network's result, and of an image after a scale and a shift."""
 
     def __init__(self, function):
         super().__init__()

@@ -284,7 +284,7 @@ def test_difference_before_a_product(numbers):
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_small_scale_of_one_group(transposed):
-    """The weights of another group do not hide that those of this group become subnormal."""
+    """A fold is refused if it makes the weights of one group subnormal."""
     kind = nn.ConvTranspose2d if transposed else nn.Conv2d
     conv = kind(8, 8, 1, groups=2, bias=False).half()
     nn.init.uniform_(conv.weight, 0.2, 0.4)

@@ -336,7 +336,7 @@ def test_float_residual():
 
 
 def test_changed_residual_stays():
-    """What is added to in place is no residual: a view sees the sum."""
+    """An in-place sum is not fused: a view of the tensor sees the sum."""
 
     class Sum(nn.Module):
         def __init__(self):

@@ -221,7 +221,7 @@ def _call(
     **options: Any,
 ) -> Tensor:
     if isinstance(weights, PackedWeights):
-        options["packed"] = weights.packed
+        options["packed"] = weights.for_call()
         return _convolution_packed(src, weights.weights, *args, **options)[0]  # type: ignore[no-any-return]
     operator = _convolution_fused if "activation" in options else _convolution
     result = operator(src, weights, *args, **options)

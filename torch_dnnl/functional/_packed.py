@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_exporting
 
 from torch_dnnl._literals import WeightsFormat
 from torch_dnnl.functional._errors import check_types
@@ -52,6 +53,15 @@ class PackedWeights:
     def has_weights(self) -> bool:
         """Whether the plain weights are kept."""
         return self.weights.numel() == 1 or any(self.weights.stride())
+
+    def for_call(self) -> Tensor:
+        """The layout, for an operator."""
+        if is_exporting() and not self.has_weights and torch.onnx.is_in_onnx_export():
+            raise ValueError(
+                "PackedWeights: expected the plain weights, as ONNX models hold these, got packed "
+                "weights alone"
+            )
+        return self.packed
 
     @property
     def kernel(self) -> str | None:

@@ -117,7 +117,7 @@ def quantized_convolution(
         options: dict[str, Any] = _algorithm.convolution.options_with(algorithm)
         call = _quantized_convolution
         if isinstance(weights, PackedWeights):
-            call, options = _quantized_packed, options | {"packed": weights.packed}
+            call, options = _quantized_packed, options | {"packed": weights.for_call()}
             weights = weights.weights
         return call(  # type: ignore[no-any-return]
             src,

@@ -82,8 +82,7 @@ def quicken(graph: Graph, constants: Constants) -> None:
 
 
 def _packed(arguments: dict[str, Any], constants: Constants) -> Tensor | None:
-    """The weights in the layout that the kernel reads; None if they are not constant, or read as
-    they are."""
+    """Constant weights in the layout of the kernel; None if the kernel reads plain weights."""
     weights, image = constants.value(arguments["weights"]), value(arguments["src"])
     if weights is None or not image.is_cpu:
         return None

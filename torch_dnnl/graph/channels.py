@@ -309,8 +309,8 @@ def fold_into_next(graph: Graph, make: Maker) -> None:
 def _exact(chain: Chain, read: Callable[[Any], Any], dtype: torch.dtype) -> tuple[Vector, Vector]:
     """The scale and the shift; a shift of NaN where x * scale + shift loses digits.
 
-    (x - mean) * scale keeps digits that x * scale - mean * scale cancels. They are few if the mean
-    of a norm is near 0, in deviations.
+    x * scale - mean * scale cancels digits that (x - mean) * scale keeps. A norm loses few digits
+    if its mean is within a few deviations of 0.
     """
     scale, shift = chain.affine(read)
     kinds = [step.kind for step in chain if step.kind not in (None, _permute)]

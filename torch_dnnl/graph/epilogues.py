@@ -102,7 +102,7 @@ def _fuse_activation(node: Node) -> None:
     if layer is None:
         return
     is_kept = any(only_user(each) is None for each in (before, *views))
-    if is_kept and may_be_empty(layer):  # calls with two results have no form for empty images
+    if is_kept and may_be_empty(layer):  # a call with two results takes no empty image
         return
     if layer.target is _quantized and (name not in QUANTIZED or only_user(before) is None or views):
         return

@@ -33,8 +33,8 @@ _SAVED = 0.25
 _ANY = ("aten::", "prims::", "torch_dnnl::", "quantized_decomposed::", "torchao::")
 _PARTICULAR = (
     *("aten::as_strided", "aten::view_as_complex", "aten::view_as_real"),
-    # Their kernels take contiguous tensors, or torch's fake tensors say other strides than the
-    # kernels give for channels_last (tests/graph/test_fake_layouts.py).
+    # These kernels need contiguous tensors, or give channels_last results other strides than
+    # torch's fake tensors (tests/graph/test_fake_layouts.py).
     *("aten::max_pool3d", "aten::linalg_matrix_exp", "aten::roll", "aten::native_channel_shuffle"),
     *("aten::channel_shuffle", "aten::fft_", "aten::max_unpool", "aten::reflection_pad3d"),
     *("aten::replication_pad3d", "aten::copysign", "aten::one_hot", "aten::max_pool1d"),
@@ -114,8 +114,10 @@ def _convert_images(graph: Graph) -> _Copies:
 
 
 def _restore(graph: Graph, layouts: Layouts, before: dict[Node, Any]) -> _Copies:
-    """Copies tensors that have other strides than `layouts` says: of a view the tensor that it is a
-    view of, whose strides `before` says."""
+    """Copies tensors whose strides differ from `layouts`.
+
+    For a view, the copy is one of its base. `before` has the strides of the base.
+    """
     copies = []
     for user, wanted in layouts.items():
         if user._erased:
@@ -143,7 +145,7 @@ def _restore(graph: Graph, layouts: Layouts, before: dict[Node, Any]) -> _Copies
 
 
 def _views(node: Node) -> tuple[list[Node], Node]:
-    """The views that a node is made by, and what they are views of."""
+    """The chain of views that ends with a node, and the base of the chain."""
     views: list[Node] = []
     while node.target in _VIEWS or _splits(node):
         views.insert(0, node)
@@ -199,7 +201,7 @@ def _is_planar(image: Tensor) -> bool:
 
 
 def have_same_strides(now: Any, before: Tensor) -> bool:
-    """Whether tensors lie alike in memory, as far as is known."""
+    """Whether the strides are known to be equal."""
     dims = [d for d, size in enumerate(before.shape) if not statically_known_true(size == 1)]
     return isinstance(now, Tensor) and all(
         statically_known_true(now.stride(d) == before.stride(d)) for d in dims

@@ -154,7 +154,7 @@ def replace(old: Node, new: Node) -> None:
 
 
 def erase_unused(node: Node) -> None:
-    """Removes a call that nobody uses, and the calls that were made only for it."""
+    """Removes an unused call, then the inputs that became unused."""
     waiting = [node]
     while waiting:
         each = waiting.pop()

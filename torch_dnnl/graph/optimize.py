@@ -100,7 +100,7 @@ def optimize(
 
     Definition: the model, in eval mode.
     """
-    # The context of the caller is none of the model's: its autocast would stay in the graph.
+    # The caller's autocast would become part of the graph.
     with torch.inference_mode(False), torch._C._DisableAutocast():
         return _optimized(model, example_inputs, example_kwargs or {}, dynamic_shapes, verbose)
 
@@ -111,7 +111,7 @@ def _optimized(
     program = _captured(model, args, kwargs, dynamic_shapes)
     try:
         module: Any = program.run_decompositions(_decompositions()).module()
-    except AssertionError:  # of models that write to one of several buffers in the same memory
+    except AssertionError:  # the model writes to a buffer that shares memory with another buffer
         module = program.module()
         report = Report(module.graph)
     else:
@@ -186,7 +186,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def _copied(to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    """The values of `source`, as they lie in the memory of `to` after `to.copy_(source)`."""
+    """The result of `to.copy_(source)`, as a new tensor with the strides of `to`."""
     order = memory_order(to)
     dense = source.to(to.dtype).expand(to.shape).permute(order)
     back = [order.index(d) for d in range(len(order))]

@@ -1,4 +1,4 @@
-"""A report of what `optimize` did to each layer of a graph."""
+"""The report of `optimize`: a line for each layer."""
 
 from __future__ import annotations
 

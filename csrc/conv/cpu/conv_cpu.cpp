@@ -79,7 +79,7 @@ const ConvKernel& kernel_of(std::string_view algorithm, const ConvProblem& p) {
   });
 }
 
-// The problem in which a kernel meets packed weights: with all taps, whatever the images are.
+// The problem of a call with packed weights. It keeps taps that only meet pads.
 ConvProblem packed_problem(const ConvKernel& kernel, const ConvProblem& p) {
   return is_winograd(kernel) ? p : with_long_axes(p);
 }

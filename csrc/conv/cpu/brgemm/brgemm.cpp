@@ -173,7 +173,7 @@ void run_part(const ConvProblem& problem) {
   RowProducts<Products, FloatLines<T>, FloatEnds<T>>(p, plan, lines, weights, ends).run();
 }
 
-// Those of a forward problem.
+// f.operator()<ProductWeights>(p, plan) for a forward problem.
 template <class F>
 void with_plan(const ConvProblem& problem, const F& f) {
   const ConvProblem p = with_joined_pixels(problem);

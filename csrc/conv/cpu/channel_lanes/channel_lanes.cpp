@@ -129,8 +129,8 @@ class Gather {
     worker.for_each_block(unit, weights() + first * size, by_pixels, gather);
   }
 
-  // Packed weights are there twice if vectors may overlap (packed_size).
-  // Only the gradient of the weights writes to them.
+  // Where vectors may overlap, packed weights have a second copy for the overlap (packed_copies).
+  // Kernels write to weights in the gradient of the weights alone.
   C* weights() const {
     const bool is_second = p_.packed != nullptr && plan_.overlap_from < plan_.vectors;
     const int64_t first = is_second ? plan_.vectors * plan_.vector_weights : 0;
@@ -164,7 +164,7 @@ class Gather {
   const Bias<T> bias_{p_, GatherImages{p_}.out_channels};
 };
 
-// What the layout of the weights depends on.
+// A plan that has the layout of the weights alone.
 ChannelLanesPlan weights_plan(const LaneImages& images, int64_t overlap_from) {
   ChannelLanesPlan plan{images, LanePlaces{.overlap_from = overlap_from}, LaneTile{}};
   plan.vector_weights = product(images.p.kernel) * images.in_channels * images.lanes;

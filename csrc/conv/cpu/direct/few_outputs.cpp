@@ -221,7 +221,7 @@ bool pack(const ConvProblem& p, void* to) {
   return true;
 }
 
-// Which axis is that of rows depends on the images.
+// The images decide which axis of the kernel runs along rows.
 int64_t layout(const ConvProblem& p) {
   return p.kernel[2];
 }

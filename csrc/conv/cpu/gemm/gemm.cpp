@@ -364,7 +364,7 @@ bool pack(const ConvProblem& p, void* to) {
   return true;
 }
 
-// Of several taps, the order of the terms is that in which images have them.
+// With several taps, the terms have the order of the image's memory.
 int64_t layout(const ConvProblem& p) {
   return product(p.kernel) > 1 && are_channels_fastest(p);
 }

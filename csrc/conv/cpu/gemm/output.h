@@ -157,7 +157,7 @@ class GemmOutput {
   const Epilogue<T> epilogue_{p_};
   const int64_t out_channels_ = GatherImages{p_}.out_channels;
   const bool are_final_; // sums of one call, without an epilogue
-  // What lies next to each other in the result is rows of sums.
+  // Neighbours in the result are rows of sums.
   const bool are_turned_ =
       !view_.sums_pixels() && view_.out.rows.stride[3] == 1 && view_.out.columns.stride[3] != 1;
 };

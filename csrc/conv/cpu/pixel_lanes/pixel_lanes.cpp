@@ -294,7 +294,7 @@ bool pack(const ConvProblem& problem, void* to) {
   return are_finite;
 }
 
-// Which axis is that of rows depends on the images.
+// The images decide which axis of the kernel runs along rows.
 int64_t layout(const ConvProblem& p) {
   return with_long_rows(p).kernel[2];
 }

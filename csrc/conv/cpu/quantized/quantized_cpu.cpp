@@ -48,7 +48,7 @@ constexpr QuantizedKernel kernels[] = {
     {{"reference", always, always, run_reference}},
 };
 
-// The problem in which a kernel meets packed weights: with all taps, whatever the images are.
+// The problem of a call with packed weights. It keeps taps that only meet pads.
 QuantizedProblem packed_problem(QuantizedProblem q) {
   q.conv = with_joined_pixels(with_long_axes(q.conv));
   return q;

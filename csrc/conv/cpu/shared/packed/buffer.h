@@ -85,8 +85,7 @@ header_for(const PackingKernel<Problem>& kernel, const Problem& p, const ConvPro
   return {as_called, kernel.name, layout, packing.size(p)};
 }
 
-// Whether weights are packed for this call, CPU and version: a header that differs, or is damaged,
-// is for another one.
+// Whether weights are packed for this call, CPU and version. A damaged header differs, too.
 template <class Problem>
 bool is_packed_for(
     const at::Tensor& packed,
