@@ -56,7 +56,7 @@ class PackedWeights:
 
     def for_call(self) -> Tensor:
         """The layout, for an operator."""
-        if is_exporting() and not self.has_weights and torch.onnx.is_in_onnx_export():
+        if is_exporting() and not self.has_weights and _is_for_onnx():
             raise ValueError(
                 "PackedWeights: expected the plain weights, as ONNX models hold these, got packed "
                 "weights alone"
@@ -234,6 +234,11 @@ def _packed(weights: Tensor, options: dict[str, Any]) -> Tensor:
         weights_format=options["weights_format"],
         algorithm=options["algorithm"],
     )
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _is_for_onnx() -> bool:
+    return torch.onnx.is_in_onnx_export()  # False where Dynamo traces it
 
 
 _FORMATS = {1: torch.contiguous_format, 2: torch.channels_last, 3: torch.channels_last_3d}

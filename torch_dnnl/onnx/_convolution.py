@@ -209,12 +209,9 @@ def convolution(call: SimpleNamespace) -> Value:
     return as_called(cast(value, dtype, call.src.dtype), call)
 
 
-@translates("convolution_fused")
+@translates("convolution_fused", "convolution_packed")  # of the plain weights
 def convolution_fused(call: SimpleNamespace) -> tuple[Value, Value]:
     return finished(call, *convolved("convolution_fused", call))
-
-
-translates("convolution_packed")(convolution_fused)  # of the plain weights
 
 
 @translates("convolution_transpose")

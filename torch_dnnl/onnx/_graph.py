@@ -49,24 +49,34 @@ def refuse(operator: str, expected: str, got: object) -> NoReturn:
 TABLE: dict[Any, Callable[..., Any]] = {}
 
 
-def translates(name: str) -> Callable[[Callable[[SimpleNamespace], Any]], Callable[..., Any]]:
-    """Enters a function of the arguments of a call into the table, as what translates `name`."""
-    operator = getattr(torch.ops.torch_dnnl, name).default
-    schema = operator._schema.arguments
+def translates(*names: str) -> Callable[[Callable[[SimpleNamespace], Any]], Callable[..., Any]]:
+    """Enters a function of the arguments of a call into the table, as the translation of `names`.
+
+    Returns:
+        The translation of the first name.
+    """
 
     def enter(function: Callable[[SimpleNamespace], Any]) -> Callable[..., Any]:
-        def translation(*args: Any, **kwargs: Any) -> Any:
-            call = {argument.name: argument.default_value for argument in schema}
-            call.update(zip((argument.name for argument in schema), args, strict=False), **kwargs)
-            if call.get("dtype") == -1:  # how torch.onnx spells None
-                call["dtype"] = None
-            return function(SimpleNamespace(**call))
-
-        translation.__name__ = name
-        TABLE[operator] = translation
-        return translation
+        for name in names:
+            operator = getattr(torch.ops.torch_dnnl, name).default
+            TABLE[operator] = _translation(operator._schema.arguments, function)
+            TABLE[operator].__name__ = name
+        return TABLE[getattr(torch.ops.torch_dnnl, names[0]).default]
 
     return enter
+
+
+def _translation(
+    schema: Sequence[Any], function: Callable[[SimpleNamespace], Any]
+) -> Callable[..., Any]:
+    def translation(*args: Any, **kwargs: Any) -> Any:
+        call = {argument.name: argument.default_value for argument in schema}
+        call.update(zip((argument.name for argument in schema), args, strict=False), **kwargs)
+        if call.get("dtype") == -1:  # how torch.onnx spells None
+            call["dtype"] = None
+        return function(SimpleNamespace(**call))
+
+    return translation
 
 
 # ---- nodes ----

@@ -33,7 +33,8 @@ from torch_dnnl.onnx._graph import (
 )
 
 
-@translates("quantized_convolution")
+# Of the plain weights.
+@translates("quantized_convolution", "quantized_convolution_packed")
 def quantized_convolution(call: SimpleNamespace) -> Value:
     op, target = opset(), call.dtype or INT8
     attributes = Attributes.of("quantized_convolution", call)
@@ -64,9 +65,6 @@ def quantized_convolution(call: SimpleNamespace) -> Value:
         value = op.Div(value, _linear.as_tensor(dst_scale, FLOAT))
         value = op.Add(value, _linear.as_tensor(zero_point, FLOAT))
     return as_called(convert("quantized_convolution", value, FLOAT, target), call)
-
-
-translates("quantized_convolution_packed")(quantized_convolution)  # of the plain weights
 
 
 def residual(call: SimpleNamespace) -> Value:

@@ -65,9 +65,13 @@ int main(int argc, char** argv) {
   attempt([&] { parse_format("nchw"); });
   attempt([&] { convolution(image, weights); });
   attempt([&] { convolution_fused(image, weights); });
+  attempt([&] { convolution_packed(image, weights); });
+  attempt([&] { pack_weights(weights, {1, 4, 4, 2}); });
   attempt([&] { convolution_transpose(image, weights); });
   attempt([&] { convolution_backward_data(grad, weights, {4, 4}); });
   attempt([&] { convolution_backward_weights(grad, image, {3, 3}); });
   attempt([&] { convolution_fused_backward(grad, grad, "relu", image, weights, {4, 4}, {3, 3}); });
   attempt([&] { quantized_convolution(image.to(at::kByte), weights.to(at::kChar)); });
+  attempt([&] { quantized_convolution_packed(image.to(at::kByte), weights.to(at::kChar)); });
+  attempt([&] { pack_quantized_weights(weights.to(at::kChar), {1, 4, 4, 2}); });
 }

@@ -72,6 +72,31 @@ inline std::pair<at::Tensor, at::Tensor> convolution_fused(
   return call.tensors();
 }
 
+// As convolution_fused, with the result of pack_weights for these weights and attributes. The
+// kernel reads `packed` where it is for the call, else it reads `weights`.
+inline std::pair<at::Tensor, at::Tensor> convolution_packed(
+    const at::Tensor& src,
+    const at::Tensor& weights,
+    const std::optional<at::Tensor>& bias = {},
+    const ConvolutionAttributes& attributes = {},
+    const ConvolutionEpilogue& epilogue = {},
+    const std::optional<at::Tensor>& packed = {}) {
+  static const auto op = detail::find("convolution_packed");
+  detail::Call call(op);
+  call("src", src)("weights", weights)("bias", bias).with(attributes).with(epilogue);
+  return call("packed", packed).tensors();
+}
+
+// Weights in the layout of the kernel that computes a convolution of images of `src_sizes`: bytes
+// for this version of the library and this CPU. No bytes where that kernel reads plain weights.
+inline at::Tensor pack_weights(
+    const at::Tensor& weights,
+    const Sizes& src_sizes,
+    const ConvolutionAttributes& attributes = {}) {
+  static const auto op = detail::find("pack_weights");
+  return detail::Call(op)("weights", weights)("src_sizes", src_sizes).with(attributes).tensor();
+}
+
 // The gradient of data of a convolution as an operator of its own, which ends as convolution_fused
 // does. The attributes and the format of the weights are those of that convolution: weights are
 // [kernel..., channels of the result / groups, channels of src] in XIO. `dst_size`: the spatial

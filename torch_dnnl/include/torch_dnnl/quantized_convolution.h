@@ -58,4 +58,27 @@ inline at::Tensor quantized_convolution(
   return call.tensor();
 }
 
+// As convolution_packed, of int8 weights.
+inline at::Tensor quantized_convolution_packed(
+    const at::Tensor& src,
+    const at::Tensor& weights,
+    const std::optional<at::Tensor>& bias = {},
+    const ConvolutionAttributes& attributes = {},
+    const QuantizedConvolutionOptions& options = {},
+    const std::optional<at::Tensor>& packed = {}) {
+  static const auto op = detail::find("quantized_convolution_packed");
+  detail::Call call(op);
+  call("src", src)("weights", weights)("bias", bias).with(attributes).with(options);
+  return call("packed", packed).tensor();
+}
+
+// As pack_weights, of int8 weights.
+inline at::Tensor pack_quantized_weights(
+    const at::Tensor& weights,
+    const Sizes& src_sizes,
+    const ConvolutionAttributes& attributes = {}) {
+  static const auto op = detail::find("pack_quantized_weights");
+  return detail::Call(op)("weights", weights)("src_sizes", src_sizes).with(attributes).tensor();
+}
+
 } // namespace torch_dnnl
