@@ -82,17 +82,19 @@ TORCH_LIBRARY(torch_dnnl, m) {
   const auto def = [&](const std::string& schema) { m.def(schema.c_str(), tags); };
   def("convolution(Tensor src, Tensor weights, Tensor? bias=None, " + attributes + ") -> Tensor");
   // activation(convolution + residual), and what the activation is applied to if that is kept, else
-  // a tensor of no elements. `activation`: None, relu, relu6, silu, gelu, sigmoid, tanh
-  // or hardswish.
-  def("convolution_fused(Tensor src, Tensor weights, Tensor? bias=None, " + attributes +
-      ", Tensor? residual=None, str? activation=None, bool keep_preactivation=False)"
-      " -> (Tensor, Tensor)");
+  // a tensor of no elements. A residual is broadcast over the batch and the spatial dimensions.
+  // `activation`: None, relu, relu6, silu, gelu, gelu_tanh, sigmoid, tanh, hardswish, hardsigmoid,
+  // mish, softplus, leaky_relu and elu (alpha), clamp (alpha to beta) or prelu (slope: of one
+  // element or [O]).
+  const std::string epilogue = "Tensor? residual=None, str? activation=None, float? alpha=None, "
+      "float? beta=None, Tensor? slope=None";
+  def("convolution_fused(Tensor src, Tensor weights, Tensor? bias=None, " + attributes + ", " +
+      epilogue + ", bool keep_preactivation=False) -> (Tensor, Tensor)");
   // As convolution_fused, with the result of pack_weights for these weights and attributes. The
   // kernel reads `packed` where it is for the call, else it reads `weights`. Weights that are one
   // number in all their sizes (strides of 0) are not read.
-  def("convolution_packed(Tensor src, Tensor weights, Tensor? bias=None, " + attributes +
-      ", Tensor? residual=None, str? activation=None, bool keep_preactivation=False, "
-      "Tensor? packed=None) -> (Tensor, Tensor)");
+  def("convolution_packed(Tensor src, Tensor weights, Tensor? bias=None, " + attributes + ", " +
+      epilogue + ", bool keep_preactivation=False, Tensor? packed=None) -> (Tensor, Tensor)");
   // Weights in the layout of the kernel that computes a convolution of images of these sizes: bytes
   // for this version of the library and this CPU. No bytes where that kernel reads plain weights.
   def("pack_weights(Tensor weights, SymInt[] src_sizes, " + attributes + ") -> Tensor");
@@ -100,9 +102,8 @@ TORCH_LIBRARY(torch_dnnl, m) {
   // does. The attributes and the format of the weights are those of that convolution: weights are
   // [*K, channels of dst / groups, channels of src] in XIO, [channels of src, channels of dst /
   // groups, *K] in OIX. `dst_size`: the spatial sizes of the result.
-  def("convolution_transpose(Tensor src, Tensor weights, Tensor? bias=None, " + attributes +
-      ", Tensor? residual=None, str? activation=None, bool keep_preactivation=False, "
-      "SymInt[]? dst_size=None) -> (Tensor, Tensor)");
+  def("convolution_transpose(Tensor src, Tensor weights, Tensor? bias=None, " + attributes + ", " +
+      epilogue + ", bool keep_preactivation=False, SymInt[]? dst_size=None) -> (Tensor, Tensor)");
   // `src_size`, `kernel_size`: spatial sizes of the gradient that is computed.
   def("convolution_backward_data(Tensor grad, Tensor weights, SymInt[] src_size, " + attributes +
       ") -> Tensor");
@@ -110,14 +111,15 @@ TORCH_LIBRARY(torch_dnnl, m) {
       ") -> Tensor");
   // The gradients of the first output of convolution_fused: of src if there are `weights`, of weights
   // if there is `src`, of the bias and of the residual if these are asked for, else tensors of no
-  // elements. `value`: that output or, of silu, gelu and hardswish, the second one.
+  // elements. `value`: that output or, of most activations, the second one.
   def("convolution_fused_backward(Tensor grad, Tensor value, str activation, Tensor? src, "
       "Tensor? weights, SymInt[] src_size, SymInt[] kernel_size, " + attributes +
-      ", bool bias=False, bool residual=False) -> (Tensor, Tensor, Tensor, Tensor)");
+      ", bool bias=False, bool residual=False, float? alpha=None, float? beta=None)"
+      " -> (Tensor, Tensor, Tensor, Tensor)");
   // int8 or uint8 images by int8 weights, float32 bias; `dtype`: int8 if None. A scale or zero point
   // is a tensor or, where that is None, a number.
   const std::string quantized = "Tensor src, Tensor weights, Tensor? bias=None, " + attributes +
-      ", Tensor? residual=None, str? activation=None, ScalarType? dtype=None, "
+      ", " + epilogue + ", ScalarType? dtype=None, "
       "Tensor? src_scale=None, Tensor? src_zero_point=None, Tensor? weights_scale=None, "
       "Tensor? dst_scale=None, Tensor? dst_zero_point=None, Tensor? residual_scale=None, "
       "Tensor? residual_zero_point=None, float src_scale_value=1., float src_zero_point_value=0., "

@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from layouts import channels_last, offset_by_one, sliced, transposed
 from oracles import quantized as oracle
+from oracles.conv import ACTIVATIONS as ORACLES
 from torch import Tensor
 
 from torch_dnnl.functional import quantized_convolution
 
 RESULTS = [torch.uint8, torch.int8, torch.int32, torch.float32, torch.bfloat16, torch.float16]
-ACTIVATIONS = [None, None, "relu", "relu6", "silu", "gelu", "sigmoid", "tanh", "hardswish"]
+ACTIVATIONS = [None, None, *ORACLES]
 # Those that the oracle computes by torch's functions, which are not correctly rounded.
-TRANSCENDENTAL = ("silu", "gelu", "sigmoid", "tanh")
+TRANSCENDENTAL = ("silu", "gelu", "gelu_tanh", "sigmoid", "tanh", "mish", "softplus", "elu")
 LAYOUTS = [*[torch.clone] * 4, channels_last, offset_by_one, sliced, transposed]
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from layouts import channels_last, offset_by_one, sliced, transposed
 from op_db import FLOATING
+from oracles.conv import ACTIVATIONS
 from torch import Tensor
 
 import torch_dnnl  # noqa: F401
@@ -68,7 +69,7 @@ def convolution(rnd: Random) -> Problem:
     attributes = (strides, begin, end, dilations, "none", groups, data, weights)
     size = [(n - c) // s + 1 for n, c, s in zip(spatial, covered, strides)]
     of_grad = [n, oc * groups, *size] if data == "NCX" else [n, *size, oc * groups]
-    activation = rnd.choice(["relu", "relu6", "silu", "gelu", "sigmoid", "tanh", "hardswish"])
+    activation = rnd.choice(list(ACTIVATIONS)[1:])
     shapes = [of_image, of_weights, [oc * groups], of_grad]
     gradients = (spatial, kernel, *attributes)
     return Problem(

@@ -38,7 +38,23 @@ WeightsFormat = Literal["OIX", "XIO"]
 TransposedWeightsFormat = Literal["IOX", "XOI"]
 AutoPad = Literal["none", "same_upper", "same_lower", "valid"]
 TorchPadding = Literal["valid", "same", "same_upper", "same_lower"]
-Activation = Literal["relu", "relu6", "silu", "gelu", "sigmoid", "tanh", "hardswish"]
+Activation = Literal[
+    "relu",
+    "relu6",
+    "silu",
+    "gelu",
+    "gelu_tanh",
+    "sigmoid",
+    "tanh",
+    "hardswish",
+    "hardsigmoid",
+    "mish",
+    "softplus",
+    "leaky_relu",
+    "elu",
+    "clamp",
+    "prelu",
+]
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 
 # reorder

@@ -143,6 +143,76 @@ inline void check_per_channel(
                      << " elements (the output channels of weights), got " << tensor.sym_sizes());
 }
 
+// A residual has the sizes of the output, or is broadcast over the batch and the spatial
+// dimensions.
+inline void check_residual_sizes(
+    const ConvArguments& a,
+    const at::Tensor& residual,
+    c10::SymIntArrayRef output_sizes) {
+  bool fits = residual.dim() == a.rank;
+  for (int64_t d = 0; fits && d < a.rank; d++) {
+    const c10::SymInt size = residual.sym_size(d);
+    const bool is_one = d != a.image_at.channel && TORCH_GUARD_OR_FALSE(size.sym_eq(1));
+    fits = is_one || holds(size.sym_eq(output_sizes[d]));
+  }
+  TORCH_CHECK_VALUE(
+      fits,
+      Expected(a.op) << "residual to have the sizes of the output, " << output_sizes
+                     << ", or 1 in the place of the batch or a spatial size, got "
+                     << residual.sym_sizes());
+}
+
+// The slopes of prelu: one, or one for each channel.
+inline void check_slope(
+    const char* op,
+    const std::optional<at::Tensor>& slope,
+    c10::ScalarType dtype,
+    const c10::SymInt& channels,
+    const at::Tensor& src) {
+  TORCH_CHECK_VALUE(
+      slope.has_value(),
+      Expected(op) << "alpha to be a tensor with activation \"prelu\", got none");
+  check_strided(op, "alpha", *slope);
+  check_same_device(op, "alpha", *slope, "src", src);
+  TORCH_CHECK_TYPE(
+      slope->scalar_type() == dtype,
+      Expected(op) << "alpha to be " << dtype << ", got " << slope->scalar_type());
+  const bool is_one = TORCH_GUARD_OR_FALSE(slope->sym_numel().sym_eq(1));
+  TORCH_CHECK_VALUE(
+      is_one || (slope->dim() == 1 && holds(slope->sym_size(0).sym_eq(channels))),
+      Expected(op) << "alpha to have one element or the sizes [" << channels << "], got "
+                   << slope->sym_sizes());
+}
+
+// The activation of an output of these sizes. `dtype`: of the slopes of prelu.
+inline void add_activation(
+    ConvArguments& a,
+    const EpilogueOptions& options,
+    c10::SymIntArrayRef output_sizes,
+    c10::ScalarType dtype,
+    const at::Tensor& src) {
+  a.activation = activation_of(a.op, options.activation);
+  a.parameters = parameters_of(a.op, a.activation, options.alpha, options.beta);
+  if (a.activation == Activation::prelu)
+    return check_slope(a.op, options.slope, dtype, output_sizes[a.image_at.channel], src);
+  TORCH_CHECK_VALUE(
+      !options.slope.has_value(),
+      Expected(a.op) << "alpha to be no tensor with this activation, got a tensor");
+}
+
+inline void check_epilogue(
+    ConvArguments& a,
+    const EpilogueOptions& options,
+    c10::SymIntArrayRef output_sizes,
+    const at::Tensor& src) {
+  add_activation(a, options, output_sizes, src.scalar_type(), src);
+  if (options.residual.has_value()) {
+    check_strided(a.op, "residual", *options.residual);
+    check_alike(a.op, "residual", *options.residual, "src", src);
+    check_residual_sizes(a, *options.residual, output_sizes);
+  }
+}
+
 // The gradient that a backward operator gets is shaped as the forward's result.
 inline void check_grad(
     const ConvArguments& a,
@@ -227,11 +297,9 @@ inline ConvArguments forward_arguments(
     const at::Tensor& weights,
     const std::optional<at::Tensor>& bias,
     const ConvOptions& options,
-    const std::optional<at::Tensor>& residual = std::nullopt,
-    std::optional<std::string_view> activation = std::nullopt) {
+    const EpilogueOptions& epilogue = {}) {
   using namespace conv_detail;
   ConvArguments a = attributes("convolution", src, "src", options);
-  a.activation = activation_of(a.op, activation);
   check_image(a, "src", src);
   check_weights(a, weights);
   check_alike(a.op, "weights", weights, "src", src);
@@ -240,8 +308,7 @@ inline ConvArguments forward_arguments(
     check_alike(a.op, "bias", *bias, "src", src);
     check_per_channel(a, "bias", *bias, a.oc(weights));
   }
-  if (residual.has_value())
-    check_like_output(a.op, "residual", *residual, a.dst, "src", src);
+  check_epilogue(a, epilogue, a.dst, src);
   return a;
 }
 
@@ -251,20 +318,17 @@ inline ConvArguments transpose_arguments(
     const at::Tensor& weights,
     const std::optional<at::Tensor>& bias,
     const ConvOptions& options,
-    const std::optional<at::Tensor>& residual,
-    std::optional<std::string_view> activation,
+    const EpilogueOptions& epilogue,
     c10::SymIntArrayRef dst_size) {
   using namespace conv_detail;
   ConvArguments a = attributes("convolution_transpose", src, "src", options);
-  a.activation = activation_of(a.op, activation);
   check_image(a, "src", src);
   add_data_gradient(a, src, weights, dst_size, kTransposed);
   if (bias.has_value()) {
     check_alike(a.op, "bias", *bias, "src", src);
     check_per_channel(a, "bias", *bias, a.ic_per_group(weights) * a.groups);
   }
-  if (residual.has_value())
-    check_like_output(a.op, "residual", *residual, a.src, "src", src);
+  check_epilogue(a, epilogue, a.src, src);
   return a;
 }
 
@@ -299,12 +363,18 @@ inline ConvArguments fused_backward_arguments(
     const std::optional<at::Tensor>& weights,
     c10::SymIntArrayRef src_size,
     c10::SymIntArrayRef kernel_size,
-    const ConvOptions& options) {
+    const ConvOptions& options,
+    std::optional<double> alpha,
+    std::optional<double> beta) {
   using namespace conv_detail;
   ConvArguments a = attributes("convolution_fused_backward", grad, "grad", options);
   check_image(a, "grad", grad);
   check_like_output(a.op, "value", value, grad.sym_sizes(), "grad", grad);
   a.activation = activation_of(a.op, activation);
+  TORCH_CHECK_VALUE(
+      a.activation != Activation::prelu,
+      Expected(a.op) << "an activation without gradients of its own, got \"prelu\"");
+  a.parameters = parameters_of(a.op, a.activation, alpha, beta);
   check_list(a, "src_size", src_size, 1, kMaxSize);
   check_list(a, "kernel_size", kernel_size, 1);
   check_grad(a, grad, src_size, kernel_size);

@@ -5,8 +5,10 @@
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -49,6 +51,14 @@ struct ConvOptions {
   std::string_view auto_pad;
   c10::SymInt groups;
   std::string_view data_format, weights_format, algorithm;
+};
+
+// What follows the sums, as it is passed. `slope`: of prelu.
+struct EpilogueOptions {
+  std::optional<at::Tensor> residual;
+  std::optional<std::string_view> activation;
+  std::optional<double> alpha, beta;
+  std::optional<at::Tensor> slope;
 };
 
 namespace conv_detail {
@@ -94,18 +104,52 @@ inline Activation activation_of(const char* op, std::optional<std::string_view> 
       {"relu6", Activation::relu6},
       {"silu", Activation::silu},
       {"gelu", Activation::gelu},
+      {"gelu_tanh", Activation::gelu_tanh},
       {"sigmoid", Activation::sigmoid},
       {"tanh", Activation::tanh},
       {"hardswish", Activation::hardswish},
+      {"hardsigmoid", Activation::hardsigmoid},
+      {"mish", Activation::mish},
+      {"softplus", Activation::softplus},
+      {"leaky_relu", Activation::leaky_relu},
+      {"elu", Activation::elu},
+      {"clamp", Activation::clamp},
+      {"prelu", Activation::prelu},
   };
   for (const auto& [known, activation] : names)
     if (*name == known)
       return activation;
+  std::string known;
+  for (const auto& each : names)
+    known += "\"" + std::string(each.first) + (each.second == Activation::last ? "\"" : "\", ");
   TORCH_CHECK_VALUE(
       false,
-      Expected(op) << "activation to be None, \"relu\", \"relu6\", \"silu\", \"gelu\", "
-                      "\"sigmoid\", \"tanh\" or \"hardswish\", got \""
-                   << *name << "\"");
+      Expected(op) << "activation to be None or one of " << known << ", got \"" << *name << "\"");
+}
+
+// leaky_relu has alpha = 0.01 by default, elu 1, clamp no bounds.
+inline ActivationParameters parameters_of(
+    const char* op,
+    Activation activation,
+    std::optional<double> alpha,
+    std::optional<double> beta) {
+  const bool is_clamp = activation == Activation::clamp;
+  const bool has_alpha =
+      is_clamp || activation == Activation::leaky_relu || activation == Activation::elu;
+  const auto check = [&](const char* argument, std::optional<double> number, bool is_taken) {
+    TORCH_CHECK_VALUE(
+        !number.has_value() || is_taken,
+        Expected(op) << argument << " to be None with this activation, got " << *number);
+    TORCH_CHECK_VALUE(
+        !number.has_value() || (is_clamp ? !std::isnan(*number) : std::isfinite(*number)),
+        Expected(op) << argument << " to be " << (is_clamp ? "a number" : "finite") << ", got "
+                     << *number);
+  };
+  check("alpha", alpha, has_alpha);
+  check("beta", beta, is_clamp);
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const double by_default = is_clamp ? -infinity : activation == Activation::elu ? 1 : 0.01;
+  return {alpha.value_or(by_default), beta.value_or(infinity)};
 }
 
 enum class AutoPad { none, same_upper, same_lower };
@@ -124,6 +168,7 @@ struct ConvArguments {
   c10::SymInt groups;
   std::string_view algorithm;
   Activation activation = Activation::none;
+  ActivationParameters parameters{};
   Sizes src, weights, dst; // the sizes of the tensors that the call computes
 
   size_t spatial() const {

@@ -30,6 +30,9 @@ enum {
   // of convolution_fused and convolution_transpose
   residual,
   activation,
+  alpha,
+  beta,
+  slope,
   keep_preactivation,
   dst_size // of convolution_transpose
 };
@@ -71,6 +74,23 @@ image_batch(const BatchedCall& batched_call, std::initializer_list<size_t> image
     args[third] = batched_call.folded_into(third, 0);
   args[groups] = args[groups].toSymInt() * batched_call.batch;
   return {std::move(args), images.channel};
+}
+
+// The call with a residual that has a batch of the images' size, or has none: the batch of vmap is
+// folded into it.
+inline BatchedCall with_whole_batch_of(size_t residual, BatchedCall call) {
+  using namespace conv_arg;
+  if (!call.args[residual].isTensor())
+    return call;
+  const at::Tensor& src = call.args[first].toTensor();
+  const bool is_first = call.batch_of[first] == 0; // vmap's dimension before N
+  const c10::SymInt n = src.sym_size(is_first ? 1 : 0);
+  at::Tensor tensor = call.args[residual].toTensor();
+  const int64_t dim = call.batch_of[residual] == 0 ? 1 : 0;
+  c10::SymDimVector sizes(tensor.sym_sizes());
+  sizes[dim] = n;
+  call.args[residual] = tensor.expand_symint(sizes);
+  return call;
 }
 
 inline at::Tensor batch_to_pack(const BatchedCall& /*call*/) {

@@ -3,17 +3,25 @@
 // adds a residual and a function of the sum, whose derivative is one more step. All steps together
 // are the fused backward operator, which takes less time and memory.
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/clone.h>
+#include <ATen/ops/elu_backward.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/hardswish_backward.h>
 #include <ATen/ops/hardtanh_backward.h>
+#include <ATen/ops/leaky_relu_backward.h>
+#include <ATen/ops/mish_backward.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/sigmoid_backward.h>
 #include <ATen/ops/silu_backward.h>
+#include <ATen/ops/softplus.h>
+#include <ATen/ops/softplus_backward.h>
+#include <ATen/ops/tanh.h>
 #include <ATen/ops/tanh_backward.h>
 #include <ATen/ops/threshold_backward.h>
+#include <ATen/ops/where.h>
 #include <torch/library.h>
 
 #include "conv/calls.h"
@@ -100,11 +108,18 @@ Tensor bias_gradient(const Tensor& grad, const Stack& saved) {
   return is_repeated ? sums.mul(c10::Scalar(repeats)) : sums;
 }
 
+// `saved`: the sizes of a residual.
+Tensor residual_gradient(const Tensor& grad, const Stack& saved) {
+  return at::sum_to(grad, saved[0].toSymIntVector());
+}
+
 // Of the bias and the residual, which are added.
 Pullback pullback_of_addend(size_t argument, const Stack& args) {
   if (argument == third)
     return {bias_gradient, {dims_of_images(args, args[first].toTensor().dim()).channel}};
-  return {[](const Tensor& grad, const Stack&) { return grad; }, {}};
+  if (argument == residual)
+    return {residual_gradient, {IValue(args[residual].toTensor().sym_sizes())}};
+  return {}; // the slope of prelu: see prelu_in_steps
 }
 
 // `linear`: by the two tensors that are multiplied, of a call up to its attributes.
@@ -158,11 +173,25 @@ Activation activation_in(const IValue& name) {
   return conv_detail::activation_of("convolution", name.toOptional<std::string_view>());
 }
 
-// ATen's derivatives of activations, which are differentiable; but that of silu is not, and is
-// spelled out where it has to be. `saved`: the result or the preactivation, and the name.
+// ATen's derivatives of activations, which are differentiable; but those of silu and mish are not,
+// and are spelled out where they have to be. `saved`: the result or the preactivation, the name,
+// alpha and beta.
 Tensor times_derivative(const Tensor& grad, const Stack& saved) {
   const Tensor& value = saved[0].toTensor();
-  switch (activation_in(saved[1])) {
+  const Activation a = activation_in(saved[1]);
+  const auto has_tangent = [](const Tensor& x) { return x._fw_grad(/*level=*/0).defined(); };
+  const bool is_differentiated =
+      at::GradMode::is_enabled() || has_tangent(grad) || has_tangent(value);
+  // By way of oneDNN, which refuses strides such as (3, 3, 2).
+  const auto gelu = [&](const char* approximate) {
+    const auto dense = [](const Tensor& x) {
+      return x.is_non_overlapping_and_dense() ? x : x.contiguous();
+    };
+    return at::gelu_backward(dense(grad), dense(value), approximate);
+  };
+  const auto [alpha, beta] = conv_detail::parameters_of(
+      "convolution", a, saved[2].toOptional<double>(), saved[3].toOptional<double>());
+  switch (a) {
     case Activation::relu:
       return at::threshold_backward(grad, value, 0);
     case Activation::relu6:
@@ -171,17 +200,30 @@ Tensor times_derivative(const Tensor& grad, const Stack& saved) {
       return at::sigmoid_backward(grad, value);
     case Activation::tanh:
       return at::tanh_backward(grad, value);
-    case Activation::gelu: { // of ATen, by way of oneDNN, which refuses strides such as (3, 3, 2)
-      const auto dense = [](const Tensor& x) {
-        return x.is_non_overlapping_and_dense() ? x : x.contiguous();
-      };
-      return at::gelu_backward(dense(grad), dense(value));
-    }
+    case Activation::gelu:
+      return gelu("none");
+    case Activation::gelu_tanh:
+      return gelu("tanh");
     case Activation::hardswish:
       return at::hardswish_backward(grad, value);
+    case Activation::hardsigmoid:
+      return at::where((value > -3).logical_and(value < 3), grad / 6, 0.0);
+    case Activation::softplus:
+      return at::softplus_backward(grad, value, 1, 20);
+    case Activation::leaky_relu:
+      return at::leaky_relu_backward(grad, value, alpha, /*self_is_result=*/false);
+    case Activation::elu:
+      return at::elu_backward(grad, alpha, 1, 1, /*is_result=*/false, value);
+    case Activation::clamp:
+      return at::where((value >= alpha).logical_and(value <= beta), grad, 0.0);
+    case Activation::mish: {
+      if (!is_differentiated)
+        return at::mish_backward(grad, value);
+      const Tensor t = at::tanh(at::softplus(value));
+      return grad * (t + value * (1 - t * t) * at::sigmoid(value));
+    }
     default: {
-      const auto has_tangent = [](const Tensor& x) { return x._fw_grad(/*level=*/0).defined(); };
-      if (!at::GradMode::is_enabled() && !has_tangent(grad) && !has_tangent(value))
+      if (!is_differentiated)
         return at::silu_backward(grad, value);
       const Tensor s = at::sigmoid(value);
       return grad * s * (1 + value * (1 - s));
@@ -189,8 +231,9 @@ Tensor times_derivative(const Tensor& grad, const Stack& saved) {
   }
 }
 
-// Positions of the arguments of convolution_fused_backward: the gradient, what times_derivative has
-// saved, and then these, with the attributes between sizes and the last two.
+// Positions of the arguments of convolution_fused_backward: the gradient, the value and the
+// activation, and then these, with the attributes between the sizes and of_bias. Behind
+// of_residual are alpha and beta.
 enum { of_src = 3, of_weights = 4, of_sizes = 5, of_bias = 16, of_residual = 17 };
 
 std::vector<Tensor> fused_gradients(
@@ -198,9 +241,8 @@ std::vector<Tensor> fused_gradients(
     const Stack& saved,
     const std::vector<ArgumentToDifferentiate>& arguments) {
   Stack args{grad, saved[0], saved[1], IValue(), IValue()};
-  args.insert(args.end(), saved.begin() + 2, saved.end());
-  args.emplace_back(false);
-  args.emplace_back(false);
+  args.insert(args.end(), saved.begin() + 4, saved.end());
+  args.insert(args.end(), {false, false, saved[2], saved[3]});
   for (const auto& [argument, partner] : arguments)
     if (argument == first || argument == second)
       args[argument == first ? of_weights : of_src] = partner[0];
@@ -209,7 +251,9 @@ std::vector<Tensor> fused_gradients(
   const Stack outputs = fused_backward(std::move(args));
   std::vector<Tensor> result;
   for (const auto& [argument, partner] : arguments)
-    result.push_back(outputs[argument == residual ? 3 : argument].toTensor());
+    result.push_back(
+        argument == residual ? residual_gradient(outputs[3].toTensor(), partner)
+                             : outputs[argument].toTensor());
   return result;
 }
 
@@ -224,10 +268,21 @@ FourTensors fused_backward_steps(
     c10::SymIntArrayRef size_of_kernel,
     const ConvOptions& options,
     bool of_bias,
-    bool of_residual) {
+    bool of_residual,
+    std::optional<double> alpha,
+    std::optional<double> beta) {
   const ConvArguments checked = fused_backward_arguments(
-      grad, value, activation, std::nullopt, std::nullopt, src_size, size_of_kernel, options);
-  const Tensor h = times_derivative(grad, {value, activation});
+      grad,
+      value,
+      activation,
+      std::nullopt,
+      std::nullopt,
+      src_size,
+      size_of_kernel,
+      options,
+      alpha,
+      beta);
+  const Tensor h = times_derivative(grad, {value, activation, alpha, beta});
   const auto gradient = [&](Tensor (*backward)(Stack), const Tensor& partner, auto size) {
     const auto& o = options;
     Stack args{h, partner, size, o.strides, o.pads_begin, o.pads_end, o.dilations, o.auto_pad};
@@ -248,8 +303,7 @@ std::tuple<Tensor, Tensor> packed_by_plain(
     const Tensor& weights,
     const std::optional<Tensor>& bias,
     const ConvOptions& o,
-    const std::optional<Tensor>& residual,
-    std::optional<std::string_view> activation,
+    const EpilogueOptions& e,
     bool keep_preactivation,
     const std::optional<Tensor>& /*packed*/) {
   conv_detail::check_has_weights(
@@ -258,7 +312,8 @@ std::tuple<Tensor, Tensor> packed_by_plain(
       "gradients and batches are computed with these");
   Stack args{src, weights, bias, o.strides, o.pads_begin, o.pads_end, o.dilations, o.auto_pad};
   args.insert(args.end(), {o.groups, o.data_format, o.weights_format, o.algorithm});
-  args.insert(args.end(), {residual, activation, keep_preactivation});
+  args.insert(args.end(), {e.residual, e.activation, e.alpha, e.beta, e.slope});
+  args.emplace_back(keep_preactivation);
   const Stack outputs = convolution_fused(std::move(args));
   return {outputs[0].toTensor(), outputs[1].toTensor()};
 }
@@ -277,6 +332,8 @@ const Ending activation_ending{
       Stack saved{
           has_derivative_in_result(a) ? IValue(result) : args.back(), // the preactivation
           args[activation],
+          args[alpha],
+          args[beta],
           image_size(args[first].toTensor(), args),
           kernel_size(args[second].toTensor(), args)};
       saved.insert(saved.end(), args.begin() + strides, args.begin() + residual);
@@ -310,6 +367,29 @@ const Derivatives transpose_derivatives{
     pushforward<backward_data, dst_size>,
     &activation_ending_in_steps};
 
+// Whether a call of convolution_fused or convolution_transpose ends in prelu.
+bool has_prelu(const IValue* args) {
+  return args[activation].isString() && args[activation].toStringRef() == "prelu";
+}
+
+// The result of such a call without prelu, and then prelu.
+void prelu_in_steps(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
+  Stack args = torch::jit::pop(*stack, op.schema().arguments().size());
+  const auto slopes = args[slope].toOptional<Tensor>();
+  const bool is_kept = args[keep_preactivation].toBool();
+  const bool is_nxc = args[data_format].toStringRef() == "NXC";
+  args[activation] = args[slope] = IValue();
+  args[keep_preactivation] = false;
+  op.callBoxed(args);
+  const Tensor u = args[0].toTensor();
+  const c10::SymInt channels = u.sym_size(is_nxc ? u.dim() - 1 : 1);
+  conv_detail::check_slope("convolution", slopes, u.scalar_type(), channels, u);
+  stack->emplace_back(prelu(u, *slopes, is_nxc));
+  stack->emplace_back(is_kept ? u : args[1].toTensor());
+}
+
+constexpr InSteps prelu_steps{has_prelu, prelu_in_steps};
+
 // ---- Batching ----
 
 template <Tensor (*call)(Stack)>
@@ -320,7 +400,7 @@ Tensor image_batch(const BatchedCall& batched_call) {
 
 template <Stack (*call)(Stack)>
 Stack fused_batch(const BatchedCall& batched_call) {
-  auto [args, dim] = image_batch(batched_call, {first, residual});
+  auto [args, dim] = image_batch(with_whole_batch_of(residual, batched_call), {first, residual});
   const bool is_kept = args[keep_preactivation].toBool();
   const Stack outputs = call(std::move(args));
   const Tensor &dst = outputs[0].toTensor(), &kept = outputs[1].toTensor();
@@ -346,13 +426,13 @@ TORCH_LIBRARY_IMPL(torch_dnnl, Meta, m) {
 
 TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {
   m.impl("convolution", differentiable(convolution_derivatives));
-  m.impl("convolution_fused", differentiable(fused_derivatives));
+  m.impl("convolution_fused", differentiable(fused_derivatives, prelu_steps));
   m.impl(
       "convolution_packed",
       differentiable_by(
           c10::KernelFunction::makeFromUnboxedRuntimeFunction(with_options<packed_by_plain>)));
   m.impl("pack_weights", differentiable(no_derivatives));
-  m.impl("convolution_transpose", differentiable(transpose_derivatives));
+  m.impl("convolution_transpose", differentiable(transpose_derivatives, prelu_steps));
   m.impl(
       "convolution_fused_backward",
       differentiable_by(
@@ -367,10 +447,10 @@ TORCH_LIBRARY_IMPL(torch_dnnl, Autograd, m) {
 
 TORCH_LIBRARY_IMPL(torch_dnnl, FuncTorchBatched, m) {
   m.impl("convolution", batched<image_batch<convolution>>());
-  m.impl("convolution_fused", batched(fused_batch<convolution_fused>));
+  m.impl("convolution_fused", batched(fused_batch<convolution_fused>, prelu_steps));
   m.impl("convolution_packed", with_options<packed_by_plain>);
   m.impl("pack_weights", batched<batch_to_pack>());
-  m.impl("convolution_transpose", batched(fused_batch<convolution_transpose>));
+  m.impl("convolution_transpose", batched(fused_batch<convolution_transpose>, prelu_steps));
   m.impl("convolution_fused_backward", with_options<fused_backward_steps>);
   m.impl("convolution_backward_data", batched<image_batch<backward_data>>());
   m.impl("convolution_backward_weights", batched<weights_batch>());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/prelu.h>
 
 #include <optional>
 #include <string_view>
@@ -201,17 +202,38 @@ inline ConvProblem conv_problem(
   return p;
 }
 
-// What is applied to the image that is computed, beside the bias. `preactivation` has no elements
-// where it is not kept.
+// ATen's prelu, which is differentiable and has a batching rule.
+inline at::Tensor prelu(const at::Tensor& image, const at::Tensor& slope, bool is_nxc) {
+  return is_nxc ? at::prelu(image.movedim(-1, 1), slope.reshape({-1})).movedim(1, -1)
+                : at::prelu(image, slope.reshape({-1}));
+}
+
+// The slopes of prelu, one for each channel of the image; else undefined.
+inline at::Tensor slopes_of(const EpilogueOptions& options, int64_t channels) {
+  return options.slope.has_value() ? options.slope->reshape({-1}).expand({channels}).contiguous()
+                                   : at::Tensor();
+}
+
+// What is applied to the image that is computed, beside the bias. `slopes`: of slopes_of().
+// `preactivation` has no elements where it is not kept.
 inline void add_epilogue(
     ConvProblem& p,
     const ConvArguments& args,
     const std::optional<at::Tensor>& residual,
+    const at::Tensor& slopes,
     const at::Tensor& preactivation = {}) {
   p.activation = args.activation;
+  p.parameters = args.parameters;
+  if (slopes.defined())
+    p.slopes = slopes.const_data_ptr();
   if (residual.has_value()) {
     int64_t sizes[3];
     conv_detail::copy_layout(*residual, args.image_at, sizes, p.residual_stride);
+    if (residual->size(0) == 1)
+      p.residual_stride[0] = 0;
+    for (int a = 0; a < 3; a++)
+      if (sizes[a] == 1)
+        p.residual_stride[2 + a] = 0;
     p.residual = residual->const_data_ptr();
   }
   if (preactivation.numel() > 0)
@@ -234,6 +256,7 @@ inline ActivationGradient activation_gradient_problem(
   p.value = value.const_data_ptr();
   p.out = h.mutable_data_ptr();
   p.activation = args.activation;
+  p.parameters = args.parameters;
   p.dtype = h.scalar_type();
   return p;
 }
@@ -243,10 +266,21 @@ namespace conv_detail {
 template <class... T>
 struct Types {};
 
-// Of the members of ConvOptions, as the operators get them.
+// The members of the structs of options, as the operators get them.
 using List = at::OptionalSymIntArrayRef;
 using Text = std::string_view;
-using OptionTypes = Types<List, List, List, List, Text, c10::SymInt, Text, Text, Text>;
+using Image = std::optional<at::Tensor>;
+using Number = std::optional<double>;
+template <class Options>
+struct MembersOf;
+template <>
+struct MembersOf<ConvOptions> {
+  using type = Types<List, List, List, List, Text, c10::SymInt, Text, Text, Text>;
+};
+template <>
+struct MembersOf<EpilogueOptions> {
+  using type = Types<const Image&, std::optional<Text>, Number, Number, const Image&>;
+};
 
 inline c10::SymIntArrayRef member(const List& list) {
   return list.value_or(c10::SymIntArrayRef());
@@ -256,23 +290,31 @@ T member(T value) {
   return value;
 }
 
-template <auto run, class Options, class Leading, class... Rest>
+// A call with the members of `Options` in its place; the same call if `run` takes no `Options`.
+template <auto run, class Options, class Members, class Leading, class... Rest>
 struct WithOptions;
 
-template <auto run, class Options, class... Leading, class Next, class... Rest>
-struct WithOptions<run, Options, Types<Leading...>, Next, Rest...>
-    : WithOptions<run, Options, Types<Leading..., Next>, Rest...> {};
-
-template <auto run, class... Option, class... Leading, class... Trailing>
-struct WithOptions<run, Types<Option...>, Types<Leading...>, const ConvOptions&, Trailing...> {
-  static auto call(Leading... leading, Option... option, Trailing... trailing) {
-    return run(leading..., ConvOptions{member(std::move(option))...}, trailing...);
+template <auto run, class Options, class... Member, class... Leading>
+struct WithOptions<run, Options, Types<Member...>, Types<Leading...>> {
+  static auto call(Leading... leading) {
+    return run(leading...);
   }
 };
 
-template <auto run, class R, class... Args>
+template <auto run, class Options, class... Member, class... Leading, class Next, class... Rest>
+struct WithOptions<run, Options, Types<Member...>, Types<Leading...>, Next, Rest...>
+    : WithOptions<run, Options, Types<Member...>, Types<Leading..., Next>, Rest...> {};
+
+template <auto run, class Options, class... Member, class... Leading, class... Trailing>
+struct WithOptions<run, Options, Types<Member...>, Types<Leading...>, const Options&, Trailing...> {
+  static auto call(Leading... leading, Member... members, Trailing... trailing) {
+    return run(leading..., Options{member(std::move(members))...}, trailing...);
+  }
+};
+
+template <auto run, class Options, class R, class... Args>
 constexpr auto with_options(R (* /*run*/)(Args...)) {
-  return &WithOptions<run, OptionTypes, Types<>, Args...>::call;
+  return &WithOptions<run, Options, typename MembersOf<Options>::type, Types<>, Args...>::call;
 }
 
 template <auto run, class Leading, class... Rest>
@@ -300,9 +342,11 @@ constexpr auto without_last(R (* /*run*/)(Args...)) {
 template <auto run>
 constexpr auto without_last = conv_detail::without_last<run>(run);
 
-// The function of an operator's arguments as the schema lists them, made of one that takes all the
-// attributes as ConvOptions.
+// The function of an operator's arguments as the schema lists them, made of one that takes
+// ConvOptions and may take EpilogueOptions.
 template <auto run>
-constexpr auto with_options = conv_detail::with_options<run>(run);
+constexpr auto with_options =
+    conv_detail::with_options<conv_detail::with_options<run, ConvOptions>(run), EpilogueOptions>(
+        conv_detail::with_options<run, ConvOptions>(run));
 
 } // namespace torch_dnnl

@@ -58,21 +58,25 @@ struct ConvOnDevice {
       const at::Tensor& weights,
       const std::optional<at::Tensor>& bias,
       const ConvOptions& options,
-      const std::optional<at::Tensor>& residual,
-      std::optional<std::string_view> activation,
+      const EpilogueOptions& epilogue,
       bool keep_preactivation,
       const std::optional<at::Tensor>& packed) {
-    const ConvArguments args = forward_arguments(src, weights, bias, options, residual, activation);
+    const ConvArguments args = forward_arguments(src, weights, bias, options, epilogue);
     conv_detail::check_device_of_packed(args.op, packed, src);
+    if (has_prelu_pass(args))
+      return with_prelu(epilogue, args, keep_preactivation, [&](const EpilogueOptions& plain) {
+        return ConvOnDevice::packed(src, weights, bias, options, plain, false, packed);
+      });
     const auto format = conv_detail::result_format(args, src, weights);
     const auto make = [&] { return conv_detail::empty_image(args, args.dst, src, format); };
     const at::Tensor dst = make();
     const at::Tensor preactivation = keep_preactivation ? make() : empty({0}, src.options());
-    at::Tensor from; // the problem has its address
+    at::Tensor from, slopes; // the problem has their addresses
     const auto problem = [&] {
       from = conv_detail::in_format(args, src, format);
+      slopes = slopes_of(epilogue, dst.size(args.image_at.channel));
       auto p = conv_problem(args, ConvPass::forward, from, weights, dst, bias);
-      add_epilogue(p, args, residual, preactivation);
+      add_epilogue(p, args, epilogue.residual, slopes, preactivation);
       return p;
     };
     compute(args, dst, problem, packed, conv_detail::has_weights(weights));
@@ -85,22 +89,25 @@ struct ConvOnDevice {
       const at::Tensor& weights,
       const std::optional<at::Tensor>& bias,
       const ConvOptions& options,
-      const std::optional<at::Tensor>& residual,
-      std::optional<std::string_view> activation,
+      const EpilogueOptions& epilogue,
       bool keep_preactivation,
       at::OptionalSymIntArrayRef dst_size) {
     const auto sizes = dst_size.value_or(c10::SymIntArrayRef());
-    const ConvArguments args =
-        transpose_arguments(src, weights, bias, options, residual, activation, sizes);
+    const ConvArguments args = transpose_arguments(src, weights, bias, options, epilogue, sizes);
+    if (has_prelu_pass(args))
+      return with_prelu(epilogue, args, keep_preactivation, [&](const EpilogueOptions& plain) {
+        return transpose(src, weights, bias, options, plain, false, dst_size);
+      });
     const auto format = conv_detail::result_format(args, src, weights);
     const auto make = [&] { return conv_detail::empty_image(args, args.src, src, format); };
     const at::Tensor dst = make();
     const at::Tensor preactivation = keep_preactivation ? make() : empty({0}, src.options());
-    at::Tensor from; // the problem has its address
+    at::Tensor from, slopes; // the problem has their addresses
     compute(args, dst, [&] {
       from = conv_detail::in_format(args, src, format);
+      slopes = slopes_of(epilogue, dst.size(args.image_at.channel));
       auto p = conv_problem(args, ConvPass::backward_data, dst, weights, from, bias);
-      add_epilogue(p, args, residual, preactivation);
+      add_epilogue(p, args, epilogue.residual, slopes, preactivation);
       return p;
     });
     return {dst, preactivation};
@@ -141,10 +148,12 @@ struct ConvOnDevice {
       c10::SymIntArrayRef kernel_size,
       const ConvOptions& options,
       bool bias,
-      bool residual) {
+      bool residual,
+      std::optional<double> alpha,
+      std::optional<double> beta) {
     const FusedBackward call{
         fused_backward_arguments(
-            grad, value, activation, src, weights, src_size, kernel_size, options),
+            grad, value, activation, src, weights, src_size, kernel_size, options, alpha, beta),
         grad,
         value,
         src,
@@ -162,6 +171,20 @@ struct ConvOnDevice {
 
  private:
   static constexpr bool is_meta = std::is_same_v<Device, Meta>;
+
+  // Whether prelu is a pass of its own on this device.
+  static bool has_prelu_pass(const ConvArguments& args) {
+    return requires { Device::kPreluIsAPass; } && args.activation == Activation::prelu;
+  }
+  template <class F>
+  static std::tuple<at::Tensor, at::Tensor>
+  with_prelu(EpilogueOptions plain, const ConvArguments& args, bool keep, const F& call) {
+    const at::Tensor slope = *plain.slope;
+    plain.activation = std::nullopt;
+    plain.slope = std::nullopt;
+    const auto [u, none] = call(plain);
+    return {prelu(u, slope, args.is_nxc()), keep ? u : none};
+  }
 
   template <class F>
   static void compute(

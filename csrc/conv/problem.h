@@ -50,6 +50,8 @@ struct ConvProblem {
   void* preactivation;         // what the activation is applied to; has the strides of the image
   int64_t residual_stride[5];
   Activation activation;
+  ActivationParameters parameters;
+  const void* slopes; // of prelu, for each channel of the image; of the type of the bias
 };
 
 // Whether there is more to do than to round and store sums.
@@ -65,6 +67,7 @@ struct ActivationGradient {
   const void *grad, *value;                               // value: what a' is a function of
   void* out;                                              // dense, pixels or channels innermost
   Activation activation;
+  ActivationParameters parameters;
   c10::ScalarType dtype;
 };
 

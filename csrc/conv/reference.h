@@ -66,8 +66,11 @@ TORCH_DNNL_HD void store_completed(
     sum += static_cast<C>(static_cast<const T*>(p.residual)[o.offset(c, p.residual_stride)]);
   if (p.preactivation != nullptr)
     static_cast<T*>(p.preactivation)[offset] = convert<T>(sum);
-  const C result =
-      with_activation(p.activation, [&](auto tag) { return activate<decltype(tag)::value>(sum); });
+  const C alpha = p.slopes == nullptr ? static_cast<C>(p.parameters.alpha)
+                                      : static_cast<C>(static_cast<const T*>(p.slopes)[c]);
+  const C beta = static_cast<C>(p.parameters.beta);
+  const C result = with_activation(
+      p.activation, [&](auto tag) { return activate<decltype(tag)::value>(sum, alpha, beta); });
   static_cast<T*>(p.out)[offset] = convert<T>(result);
 }
 
@@ -229,7 +232,8 @@ struct ActivationGradientElement {
     };
     const C grad = load(p.grad, p.grad_stride), value = load(p.value, p.value_stride);
     const C result = with_activation(p.activation, [&](auto tag) {
-      return times_derivative<decltype(tag)::value>(grad, value);
+      return times_derivative<decltype(tag)::value>(
+          grad, value, static_cast<C>(p.parameters.alpha), static_cast<C>(p.parameters.beta));
     });
     static_cast<T*>(p.out)[offset] = convert<T>(result);
   }

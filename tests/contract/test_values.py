@@ -91,7 +91,7 @@ def test_stride_of_a_batch_of_one_says_nothing(stride):
 def test_empty_batch(case):
     x, *rest = case.inputs(torch.float32)
     if case.function in ("convolution", "convolution_transpose"):
-        rest[2:] = [residual[:0] for residual in rest[2:]]
+        rest[2:3] = [residual[:0] for residual in rest[2:3] if len(residual) > 1]
     x = x[:0].requires_grad_()
     if case.name == "reorder-unblocked":
         return  # its `size` names the batch

@@ -209,7 +209,7 @@ def test_dense_endings(activation, dtype):
         sums = oracle.convolution(*wide, *attributes)
         for name, r in residuals.items():
             result, u = OPS.convolution_fused(
-                src, weights, bias, *attributes, "direct", r, activation, True
+                *(src, weights, bias, *attributes, "direct", r, activation), keep_preactivation=True
             )
             expected = sums if r is None else sums + r.cpu().double()
             assert_rounded_once(u, expected, name, data, oc)

@@ -211,7 +211,7 @@ def test_strides(dtype, activation):
             sliced.contiguous(memory_format=torch.channels_last),
             sliced.mT.contiguous().mT,
             sliced[:, :1].expand_as(value),
-            torch.ones((), dtype=dtype).expand_as(value),
+            torch.full((), 3.0, dtype=dtype).expand_as(value),
         ):
             for of in (value, value.mT.contiguous().mT):
                 actual = gradients(grad, of, activation, src, weights, attributes)
@@ -242,20 +242,26 @@ def test_derivative_of_every_size_of_number(activation, dtype):
         torch.ones_like(value), value, activation, src, weights, attributes, (False,) * 3 + (True,)
     )[3]
     error = (h.double().view(-1) - expected).abs()
-    same = h.isnan().view(-1) & expected.isnan()  # -inf * 0 in silu and gelu, as in torch
+    # -inf * 0 in silu and gelu, as in torch. Others may have the limit where torch has NaN.
+    same = expected.isnan() & (values.isinf() | h.isnan().view(-1))
     # 1 + u (1 - s) of silu at 16: an error of s counts as often. It is torch's formula.
-    bar = {torch.float32: 2**-24, torch.float64: 2**-53}[dtype] * 20
+    # Torch's float64 derivatives of gelu_tanh and mish cancel where the derivative is nearly 0 or 1.
+    units = 60 if activation in ("gelu_tanh", "mish") else 20
+    bar = {torch.float32: 2**-24, torch.float64: 2**-53}[dtype] * units
     assert (same | (error <= bar)).all(), error.nan_to_num().max()
 
 
 def test_nan():
-    """It stays, but for relu and relu6, whose derivative is 1 there, as torch's."""
+    """It stays where the derivative is a formula of both sides; else the derivative is a number, as
+    torch's are for most of these."""
     value = torch.full((1, 3, 4, 5), torch.nan)
     src, weights, attributes, _ = problem(1, 3, 3, 1, (4, 5), (1, 1))
     grad = torch.randn_like(value)
     for activation in FUNCTIONS:
         h = gradients(grad, value, activation, src, weights, attributes)[3]
-        assert torch.equal(h, grad) if "relu" in activation else h.isnan().all(), activation
+        factor = {"relu": 1, "relu6": 1, "leaky_relu": 1, "elu": 1, "hardsigmoid": 6}
+        expected = grad / factor.get(activation, torch.nan)
+        torch.testing.assert_close(h, expected, rtol=0, atol=0, equal_nan=True, msg=activation)
 
 
 @pytest.mark.parametrize("layout", ["NCX", "channels_last"])

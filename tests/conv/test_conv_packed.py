@@ -8,6 +8,7 @@ import random
 import pytest
 import torch
 from layouts import channels_last
+from oracles.conv import ACTIVATIONS as ORACLES
 from quantized_problems import LAYOUTS as QUANTIZED_LAYOUTS
 from random_problems import LAYOUTS
 from threads import threads
@@ -25,7 +26,7 @@ from torch_dnnl.functional import (
 
 OPS = torch.ops.torch_dnnl
 FLOATING = [*[torch.float32] * 4, torch.float64, torch.bfloat16, torch.bfloat16, torch.float16]
-ACTIVATIONS = [None, None, "relu", "relu6", "silu", "gelu", "sigmoid", "tanh", "hardswish"]
+ACTIVATIONS = [None, None, None, *ORACLES]
 KERNELS = torch_dnnl.build_info()["kernels"]["cpu"]["convolution"]
 ALGORITHMS = ["auto", "auto", "direct", "winograd", *KERNELS]
 SEEDS = 300

@@ -166,7 +166,7 @@ def test_epilogue_matches_oracle(device, layout, channels, dtype):
         None: lambda u: u,
     }.items():
         result, before = OPS.convolution_fused(
-            x, w, bias, *attributes, "auto", residual, activation, True
+            *(x, w, bias, *attributes, "auto", residual, activation), keep_preactivation=True
         )
         assert_close(result, function(u))
         assert_close(before, u)

@@ -2,6 +2,7 @@
 with what they compute here. And what is refused."""
 
 import random
+from typing import get_args
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 import torch_dnnl
 import torch_dnnl.functional as D
+from torch_dnnl._literals import Activation
 
 pytestmark = pytest.mark.ecosystem
 
@@ -228,9 +230,21 @@ def test_network(changed):
 def test_opset_versions(opset):
     """The nodes are of the version that is asked for: Gelu is one of 20 and later."""
     names = {"data_format": "NCX", "weights_format": "OIX"}
+    parameters = {
+        "leaky_relu": {"alpha": 0.3},
+        "elu": {"alpha": 1.5},
+        "clamp": {"alpha": -0.25, "beta": 0.5},
+        "prelu": {"alpha": torch.rand(4)},
+    }
     layers = [
-        with_weights(D.convolution, (4, 3, 3, 3), activation=activation, **names)
-        for activation in ("gelu", "hardswish", "silu")
+        with_weights(
+            D.convolution,
+            (4, 3, 3, 3),
+            activation=activation,
+            **parameters.get(activation, {}),
+            **names,
+        )
+        for activation in get_args(Activation)
     ]
     proto = check([(layer, (torch.randn(1, 3, 6, 5),)) for layer in layers], opset_version=opset)
     assert ("Gelu" in nodes_of(proto)) == (opset >= 20)

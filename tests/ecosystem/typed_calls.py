@@ -68,7 +68,8 @@ def convolving(x: Tensor, w: Tensor, b: Tensor) -> None:
     D.convolution(x, w, weights_format="HWIO")  # wrong
     D.convolution(x, w, weights_format="XOI")  # wrong
     D.convolution_transpose(x, w, weights_format="XIO")  # wrong
-    D.quantized_convolution(x, w, activation="leaky_relu")  # wrong
+    D.convolution(x, w, activation="prelu", alpha=b)
+    D.quantized_convolution(x, w, activation="clamp", alpha=-1, beta="1")  # wrong
     D.quantized_convolution(x, w, data_format="NCHW")  # wrong
     D.convolution(x, w, algorithm=1)  # wrong
 
@@ -95,7 +96,7 @@ def layers(x: Tensor) -> None:
     nn.Resample(scale_factor=2, mode="bicubic")  # wrong
     nn.Resample(2, 2, "linear")  # wrong
     nn.Reorder(dtype=torch.int8, compensation="s8s8")  # wrong
-    nn.QuantizedConv2d(3, 8, 3, activation="elu")  # wrong
+    nn.QuantizedConv2d(3, 8, 3, activation="selu")  # wrong
     nn.QuantizedConv2d(3, 8, 3, padding="full")  # wrong
 
 

@@ -32,6 +32,17 @@ ACTIVATIONS = {
         lambda x: x * F.relu6(x + 3, inplace=True).div_(6),
         lambda x: x * F.hardsigmoid(x),
     ],
+    "gelu_tanh": [
+        nn.GELU(approximate="tanh"),
+        lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    ],
+    "hardsigmoid": [F.hardsigmoid, nn.Hardsigmoid(inplace=True)],
+    "mish": [nn.Mish(inplace=True), lambda x: x * torch.tanh(F.softplus(x))],
+    "softplus": [F.softplus],
+    "leaky_relu": [nn.LeakyReLU(inplace=True), nn.LeakyReLU(0.2), nn.LeakyReLU(-1.5)],
+    "elu": [nn.ELU(inplace=True), nn.ELU(0.3)],
+    "clamp": [nn.Hardtanh(), nn.Hardtanh(-3, 0.5, inplace=True), lambda x: x.clamp(max=0.25)],
+    "prelu": [nn.PReLU(), nn.PReLU(4, init=-0.5)],
 }
 CASES = [(name, i) for name, functions in ACTIVATIONS.items() for i in range(len(functions))]
 
@@ -40,7 +51,7 @@ class Block(nn.Module):
     def __init__(self, function, dtype):
         super().__init__()
         self.conv = nn.Conv2d(4, 4, 3, padding=1).to(dtype)
-        self.function = function
+        self.function = function.to(dtype) if isinstance(function, nn.Module) else function
 
     def forward(self, x):
         return self.function(self.conv(x * 3))
@@ -57,9 +68,11 @@ def test_activations(name, index, dtype):
 @pytest.mark.parametrize(
     "function",
     [
-        lambda x: F.gelu(x, approximate="tanh"),
-        lambda x: F.leaky_relu(x, 0.1),
-        lambda x: x.clamp(-1, 6),
+        lambda x: F.celu(x, 0.1),
+        lambda x: F.selu(x),
+        lambda x: F.softplus(x, beta=2),
+        lambda x: x.clamp(torch.tensor(-1.0), torch.tensor(6.0)),
+        lambda x: F.prelu(x, x.mean((0, 2, 3))),
         lambda x: x * torch.sigmoid(x + 1),
         lambda x: (x + 1) * torch.sigmoid(x),
         lambda x: x * F.relu6(x + 2) / 6,

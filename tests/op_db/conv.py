@@ -12,18 +12,26 @@ ACTIVATIONS = {
     None: lambda x: x,
     "silu": lambda x: x * torch.sigmoid(x),
     "tanh": lambda x: 1 - 2 / ((2 * x).exp() + 1),
+    "leaky_relu": lambda x: torch.where(x > 0, x, 0.3 * x),
+    "mish": lambda x: x * (1 - 2 / ((1 + x.exp()) ** 2 + 1)),
 }
 
 
-def _convolution_oracle(x, w, b=None, residual=None, activation=None, **attributes):
-    """The oracle with functional.convolution's spelling: single ints, activation, residual."""
+def _convolution_oracle(
+    x, w, b=None, residual=None, slope=None, activation=None, alpha=None, **attributes
+):
+    """The oracle with functional.convolution's spelling: single ints, activation, residual. `alpha`
+    is that of the table of activations, `slope` that of prelu, of images in NXC."""
     rank = x.dim() - 2
     attributes = {"strides": 1, "pads_begin": 0, "pads_end": 0, "dilations": 1} | attributes
     for name in ("strides", "pads_begin", "pads_end", "dilations"):
         if isinstance(attributes[name], int):
             attributes[name] = [attributes[name]] * rank
     result = conv_oracle.convolution(x, w, b, **attributes)
-    return ACTIVATIONS[activation](result if residual is None else result + residual)
+    result = result if residual is None else result + residual
+    if activation == "prelu":
+        return torch.where(result > 0, result, slope * result)
+    return ACTIVATIONS[activation](result)
 
 
 def _conv(name, shapes, pads=None, in_matrix=False, peer=True, batched=True, **kwargs):
@@ -60,13 +68,17 @@ def _conv(name, shapes, pads=None, in_matrix=False, peer=True, batched=True, **k
 
 
 def _convolution(name, shapes, in_matrix=False, **kwargs):
-    def oracle(x, w, b=None, residual=None):
-        return _convolution_oracle(x, w, b, residual, **kwargs)
+    def oracle(x, w, b=None, residual=None, slope=None):
+        return _convolution_oracle(x, w, b, residual, slope, **kwargs)
+
+    def convolution(x, w, b=None, residual=None, slope=None):
+        options = kwargs if slope is None else kwargs | {"alpha": slope}
+        return D.convolution(x, w, b, residual=residual, **options)
 
     return Case(
         f"convolution-{name}",
         "convolution",
-        lambda x, w, b=None, residual=None: D.convolution(x, w, b, residual=residual, **kwargs),
+        convolution,
         oracle,
         shapes,
         in_matrix=in_matrix,
@@ -120,6 +132,23 @@ CASES = [
         in_matrix=True,
     ),
     # convolution: the oneDNN Graph operation
+    _convolution(
+        "nxc-broadcast-residual-leaky",
+        ((2, 6, 5, 3), (3, 2, 3, 4), (4,), (1, 1, 1, 4)),
+        activation="leaky_relu",
+        alpha=0.3,
+    ),
+    _convolution(
+        "nxc-row-residual-mish",
+        ((2, 5, 6, 3), (4, 3, 3, 3), (4,), (2, 1, 4, 4)),
+        activation="mish",
+        weights_format="OIX",
+    ),
+    _convolution(
+        "nxc-prelu",
+        ((2, 6, 5, 3), (3, 2, 3, 4), (4,), (2, 4, 4, 4), (4,)),
+        activation="prelu",
+    ),
     _convolution(
         "nxc-xio",
         ((2, 6, 5, 3), (3, 2, 3, 4), (4,)),

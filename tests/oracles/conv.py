@@ -24,6 +24,12 @@ ACTIVATIONS = {
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
     "hardswish": F.hardswish,
+    "gelu_tanh": lambda u: F.gelu(u, approximate="tanh"),
+    "hardsigmoid": lambda u: F.relu6(u + 3) / 6,  # torch has 1 / 6 in float32
+    "mish": F.mish,
+    "softplus": F.softplus,
+    "leaky_relu": F.leaky_relu,
+    "elu": F.elu,
 }
 
 Ints = Sequence[int]

@@ -62,6 +62,10 @@ def completed(
         v = np.minimum(np.where(v < 0, f32(0), v), f32(6))
     elif activation == "hardswish":
         v = v * (np.minimum(np.maximum(v + f32(3), f32(0)), f32(6)) / f32(6))
+    elif activation == "hardsigmoid":
+        v = np.minimum(np.maximum(v + f32(3), f32(0)), f32(6)) / f32(6)
+    elif activation == "leaky_relu":
+        v = np.where(v <= 0, f32(0.01) * v, v)
     else:
         v = ACTIVATIONS[activation](torch.from_numpy(v).double()).float().numpy()
     if dtype.is_floating_point:

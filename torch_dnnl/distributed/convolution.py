@@ -50,13 +50,26 @@ class Operator(NamedTuple):
     outputs: Sequence[str]
 
 
-_FORWARD = {"src": SRC, "weights": WEIGHTS, "bias": PER_DST_CHANNEL, "residual": DST}
+_FORWARD = {
+    "src": SRC,
+    "weights": WEIGHTS,
+    "bias": PER_DST_CHANNEL,
+    "residual": DST,
+    "slope": PER_DST_CHANNEL,
+}
 OPERATORS = {
     "convolution": Operator(_FORWARD, [DST]),
     "convolution_fused": Operator(_FORWARD, [DST, DST]),
     "quantized_convolution": Operator(_FORWARD | {"weights_scale": PER_DST_CHANNEL}, [DST]),
     "convolution_transpose": Operator(
-        {"src": DST, "weights": WEIGHTS, "bias": PER_SRC_CHANNEL, "residual": SRC}, [SRC, SRC]
+        {
+            "src": DST,
+            "weights": WEIGHTS,
+            "bias": PER_SRC_CHANNEL,
+            "residual": SRC,
+            "slope": PER_SRC_CHANNEL,
+        },
+        [SRC, SRC],
     ),
     "convolution_backward_data": Operator({"grad": DST, "weights": WEIGHTS}, [SRC]),
     "convolution_backward_weights": Operator({"grad": DST, "src": SRC}, [WEIGHTS]),
@@ -132,6 +145,12 @@ class _Form:
             what = self.operator.inputs.get(name)
             if what is None or (tensor.numel() == 1 and tensor.dim() < 2):
                 inputs[name] = Replicate()  # a number
+            elif (
+                name == "residual"
+                and index in self.dims[what]
+                and tensor.shape[self.dims[what][index]] == 1
+            ):
+                inputs[name] = Replicate()  # it is broadcast
             else:
                 inputs[name] = self.placement(what, index, False)
         outputs = [

@@ -158,7 +158,7 @@ def conv_quickly(
     if isinstance(weight, PackedWeights):
         return _quick_packed(
             input, weight.weights, bias, stride, padding, padding, dilation, "none", groups, "NCX",
-            "OIX", "auto", None, None, False, weight.packed,
+            "OIX", "auto", None, None, None, None, None, False, weight.packed,
         )
     return _quick_convolution(
         input, weight, bias, stride, padding, padding, dilation, "none", groups, "NCX", "OIX"
@@ -226,6 +226,33 @@ def _call(
     operator = _convolution_fused if "activation" in options else _convolution
     result = operator(src, weights, *args, **options)
     return result[0] if "activation" in options else result  # type: ignore[no-any-return]
+
+
+def epilogue(
+    residual: Tensor | None,
+    activation: str | None,
+    alpha: float | Tensor | None,
+    beta: float | None,
+) -> dict[str, Any]:
+    """The arguments of an operator for what follows the sums."""
+    if any(isinstance(each, (bytes, bool)) for each in (activation, alpha, beta)):
+        raise TypeError  # the schema takes bytes for a str, and bools for numbers
+    options = {"residual": residual, "activation": activation, "alpha": alpha, "beta": beta}
+    if isinstance(alpha, Tensor):
+        options |= {"alpha": None, "slope": alpha}
+    return options
+
+
+def epilogue_kinds(
+    residual: object, activation: object, alpha: object, beta: object
+) -> dict[str, tuple[object, str]]:
+    """What `check_types` takes."""
+    return {
+        "residual": (residual, "a Tensor or None"),
+        "activation": (activation, "a str or None"),
+        "alpha": (alpha, "a number or a Tensor or None"),
+        "beta": (beta, "a number or None"),
+    }
 
 
 def check_ints(*values: Any) -> None:
@@ -352,6 +379,8 @@ def convolution(
     data_format: DataFormat = "NXC",
     weights_format: WeightsFormat = "XIO",
     activation: Activation | None = None,
+    alpha: float | Tensor | None = None,
+    beta: float | None = None,
     residual: Tensor | None = None,
     algorithm: str | None = None,
 ) -> Tensor:
@@ -359,7 +388,7 @@ def convolution(
 
     Computes activation(convolution + bias + residual) in one pass and rounds once. No tensor is
     copied to another layout. For the gradients, the call saves `src` and `weights`; for relu,
-    sigmoid and tanh also the result; for silu, gelu and hardswish also a tensor of its size.
+    relu6, sigmoid and tanh also the result; for the other activations also a tensor of its size.
 
     Args:
         src: [N, *X, C] in NXC or [N, C, *X] in NCX, with one to three spatial dimensions X;
@@ -377,9 +406,15 @@ def convolution(
         groups: number of blocks of channels, each of which is convolved by itself.
         data_format: "NXC" or "NCX", of `src`, `residual` and the output.
         weights_format: "XIO" or "OIX".
-        activation: None, "relu", "relu6", "silu", "gelu" (exact), "sigmoid", "tanh" or
-            "hardswish".
-        residual: a tensor of the output's shape and type, added before the activation.
+        activation: None, "relu", "relu6", "silu", "gelu" (exact), "gelu_tanh", "sigmoid", "tanh",
+            "hardswish", "hardsigmoid", "mish", "softplus", "leaky_relu", "elu", "clamp" or "prelu":
+            torch's functions of these names.
+        alpha: of "leaky_relu" the slope below 0 (default 0.01); of "elu" its alpha (default 1); of
+            "clamp" the lower bound (default none); of "prelu" a tensor of one element or [O], the
+            slopes below 0.
+        beta: of "clamp" the upper bound (default none).
+        residual: a tensor of the output's type, added before the activation. It has the output's
+            shape, or 1 in the place of the batch or of spatial sizes, over which it is broadcast.
         algorithm: "auto", "direct", "winograd", "reference" or the name of a kernel; None takes
             that of `torch_dnnl.conv_algorithm`, which says what they are.
 
@@ -400,7 +435,7 @@ def convolution(
     try:
         check_ints(strides, pads_begin, pads_end, dilations, groups)
         # The schema takes bytes for a str.
-        for name in (auto_pad, data_format, weights_format, activation, algorithm):
+        for name in (auto_pad, data_format, weights_format, algorithm):
             if isinstance(name, bytes):
                 raise TypeError
         n = src.dim() - 2
@@ -418,8 +453,9 @@ def convolution(
             weights_format,
         )
         options: dict[str, Any] = _algorithm.convolution.options_with(algorithm)
-        if activation is not None or residual is not None:
-            options = {**options, "activation": activation, "residual": residual}
+        ending = (residual, activation, alpha, beta)
+        if any(each is not None for each in ending):
+            options = options | epilogue(*ending)
         return _call(*args, **options)
     except Exception:
         check_types(
@@ -436,8 +472,7 @@ def convolution(
                 "groups": (groups, "an int"),
                 "data_format": (data_format, "a str"),
                 "weights_format": (weights_format, "a str"),
-                "activation": (activation, "a str or None"),
-                "residual": (residual, "a Tensor or None"),
+                **epilogue_kinds(residual, activation, alpha, beta),
                 "algorithm": (algorithm, "a str or None"),
             },
         )

@@ -28,6 +28,7 @@ from torch_dnnl.functional._conv import (
     Size,
     check_ints,
     check_rank,
+    epilogue,
     overridden,
     per_dimension,
     raise_as_torch,
@@ -213,6 +214,8 @@ def convolution_transpose(
     data_format: DataFormat = "NXC",
     weights_format: TransposedWeightsFormat = "XOI",
     activation: Activation | None = None,
+    alpha: float | Tensor | None = None,
+    beta: float | None = None,
     residual: Tensor | None = None,
     algorithm: str | None = None,
 ) -> Tensor:
@@ -239,9 +242,8 @@ def convolution_transpose(
         groups: number of blocks of channels, each of which is convolved by itself.
         data_format: "NXC" or "NCX", of `src`, `residual` and the output.
         weights_format: "XOI" or "IOX".
-        activation: None, "relu", "relu6", "silu", "gelu" (exact), "sigmoid", "tanh" or
-            "hardswish".
-        residual: a tensor of the output's shape and type, added before the activation.
+        activation, alpha, beta: as of `convolution`.
+        residual: as of `convolution`.
         algorithm: as of `convolution`.
 
     Returns:
@@ -272,7 +274,7 @@ def convolution_transpose(
                 f'"same_lower", "valid", got {auto_pad!r}'
             )
         # The schema takes bytes for a str.
-        for name in (data_format, activation, algorithm):
+        for name in (data_format, algorithm):
             if isinstance(name, bytes):
                 raise TypeError
         if isinstance(weights, PackedWeights):  # its kernels read plain weights
@@ -305,8 +307,7 @@ def convolution_transpose(
             data_format,
             _WEIGHTS_FORMATS[weights_format],
             _algorithm.convolution.options_with(algorithm),
-            residual,
-            activation,
+            epilogue(residual, activation, alpha, beta),
             is_same=auto_pad.startswith("same"),
         )
     except Exception as error:
@@ -325,6 +326,8 @@ def convolution_transpose(
             data_format=data_format,
             weights_format=weights_format,
             activation=activation,
+            alpha=alpha,
+            beta=beta,
             residual=residual,
             algorithm=algorithm,
         )
@@ -355,8 +358,7 @@ def _transpose(
     data_format: DataFormat,
     weights_format: WeightsFormat,  # of the convolution
     options: dict[str, str],
-    residual: Tensor | None = None,
-    activation: Activation | None = None,
+    ending: dict[str, Any] | None = None,
     is_same: bool = False,
 ) -> Tensor:
     n = src.dim() - 2
@@ -390,22 +392,29 @@ def _transpose(
         result = _transpose(src, weights, bias, strides, first, last, *rest)
         for d in nothing:
             result = result.narrow(d + (1 if data_format == "NXC" else 2), 0, 0)
-        if residual is not None and residual.shape != result.shape:
+        residual = (ending or {}).get("residual")
+        if residual is None:
+            return result
+        try:
+            total: Tensor = result + residual.expand(result.shape)
+            return total
+        except RuntimeError:
             raise ValueError(
                 "convolution_transpose: expected residual to have the sizes of the output, "
                 f"{list(result.shape)}, got {list(residual.shape)}"
-            )
-        return result if residual is None else result + residual
+            ) from None
     if any(more):
         pads = [pad for added in reversed(more) for pad in (0, added)]
         src = torch.nn.functional.pad(src, [0, 0, *pads] if data_format == "NXC" else pads)
-    lists, ending = map(list, (strides, begin, ends, dilations)), (residual, activation)
+    lists = map(list, (strides, begin, ends, dilations))
     args = (src, weights, bias, *lists, "none", groups, data_format, weights_format)
     algorithm = options.get("algorithm", "auto")
     if _tracing.is_tracing():
         beyond = [out - size * s for out, size, s in zip(dst_size, sizes, strides, strict=True)]
-        return _tracing.convolution_transpose(*args, algorithm, *ending, beyond)
-    dst, _ = _convolution_transpose(*args, algorithm, *ending, dst_size=dst_size)
+        names = ("residual", "activation", "alpha", "beta", "slope")
+        listed = [(ending or {}).get(name) for name in names]
+        return _tracing.convolution_transpose(*args, algorithm, *listed, beyond)
+    dst, _ = _convolution_transpose(*args, algorithm, **(ending or {}), dst_size=dst_size)
     return dst  # type: ignore[no-any-return]
 
 
@@ -440,7 +449,7 @@ def _conv_transpose_quickly(
     # fmt: off
     return _quick_transpose(
         input, weight, bias, stride, padding, ends, dilation, "none", groups, "NCX", "OIX", "auto",
-        None, None, False, dst_size,
+        None, None, None, None, None, False, dst_size,
     )
     # fmt: on
 
@@ -458,6 +467,8 @@ def _check_transpose_types(function: str, **arguments: object) -> None:
         "data_format": "a str",
         "weights_format": "a str",
         "activation": "a str or None",
+        "alpha": "a number or a Tensor or None",
+        "beta": "a number or None",
         "algorithm": "a str or None",
     }
     sizes = "an int or a sequence of ints"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torch_dnnl._literals import Activation, AutoPad, DataFormat, WeightsFormat
 from torch_dnnl.functional import _algorithm
-from torch_dnnl.functional._conv import Size, check_ints, per_dimension
+from torch_dnnl.functional._conv import Size, check_ints, epilogue, epilogue_kinds, per_dimension
 from torch_dnnl.functional._errors import check_types
 from torch_dnnl.functional._packed import PackedWeights
 from torch_dnnl.functional._tracing import read_numbers
@@ -36,6 +36,8 @@ def quantized_convolution(
     residual_scale: Number = 1.0,
     residual_zero_point: Number = 0,
     activation: Activation | None = None,
+    alpha: float | Tensor | None = None,
+    beta: float | None = None,
     strides: Size = 1,
     pads_begin: Size = 0,
     pads_end: Size = 0,
@@ -69,9 +71,9 @@ def quantized_convolution(
         dtype: of the result: uint8, int8 (the default), int32, float32, bfloat16 or float16.
             `dst_scale` and `dst_zero_point` are for the integers. int32 without bias, scales,
             residual and activation is `acc` itself, saturated.
-        residual: a tensor of the output's shape, of any type that `dtype` may be.
-        activation: None, "relu", "relu6", "silu", "gelu" (exact), "sigmoid", "tanh" or
-            "hardswish".
+        residual: a tensor of the output's shape, or one that is broadcast as in `convolution`, of
+            any type that `dtype` may be.
+        activation, alpha, beta: as of `convolution`; the slopes of "prelu" are float32.
         strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format: as
             in `convolution`. Pads mean the value 0, which is `src_zero_point` in integers.
         algorithm: "auto", "reference" or the name of a kernel
@@ -107,7 +109,7 @@ def quantized_convolution(
     try:
         check_ints(strides, pads_begin, pads_end, dilations, groups)
         # The schema takes bytes for a str, and bools and ints for other numbers.
-        for name in (auto_pad, data_format, weights_format, activation, algorithm):
+        for name in (auto_pad, data_format, weights_format, algorithm):
             if isinstance(name, bytes):
                 raise TypeError
         if bool in map(type, numbers.values()) or not isinstance(dtype, torch.dtype | None):
@@ -131,9 +133,8 @@ def quantized_convolution(
             groups,
             data_format,
             weights_format,
-            residual=residual,
-            activation=activation,
             dtype=dtype,
+            **epilogue(residual, activation, alpha, beta),
             **options,
             **{
                 name if isinstance(value, Tensor) else f"{name}_value": value
@@ -149,8 +150,7 @@ def quantized_convolution(
                 "bias": (bias, "a Tensor or None"),
                 **{name: (value, "a number or a Tensor") for name, value in numbers.items()},
                 "dtype": (dtype, "a torch.dtype or None"),
-                "residual": (residual, "a Tensor or None"),
-                "activation": (activation, "a str or None"),
+                **epilogue_kinds(residual, activation, alpha, beta),
                 "strides": (strides, "an int or a sequence of ints"),
                 "pads_begin": (pads_begin, "an int or a sequence of ints"),
                 "pads_end": (pads_end, "an int or a sequence of ints"),

@@ -113,6 +113,9 @@ def convolution_transpose(
     algorithm: str,
     residual: Tensor | None,
     activation: str | None,
+    alpha: float | None,
+    beta: float | None,
+    slope: Tensor | None,
     beyond: list[int],
 ) -> Tensor:
     """The operator at sizes of src * strides + `beyond`, for each input of a trace of torch.jit."""
@@ -135,6 +138,9 @@ def convolution_transpose(
         algorithm,
         residual,
         activation,
+        alpha,
+        beta,
+        slope,
         False,
         dst_size,
     )

@@ -30,6 +30,10 @@ DEFINITIONS: dict[str, tuple[Callable[[Tensor], Tensor], ...]] = {
         lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2))),
         lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))),
     ),
+    "gelu_tanh": (
+        lambda x: F.gelu(x, approximate="tanh"),
+        lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    ),
     "sigmoid": (torch.sigmoid,),
     "tanh": (torch.tanh,),
     "hardswish": (
@@ -40,9 +44,12 @@ DEFINITIONS: dict[str, tuple[Callable[[Tensor], Tensor], ...]] = {
         lambda x: x * F.relu6(x + 3) / 6,
         lambda x: x * (F.relu6(x + 3) / 6),
     ),
+    "hardsigmoid": (F.hardsigmoid,),
+    "mish": (F.mish, lambda x: x * torch.tanh(F.softplus(x))),
+    "softplus": (F.softplus,),
 }
-# `quantized_convolution` has the others; a clamp becomes part of its rounding.
-QUANTIZED = frozenset(DEFINITIONS) - {"relu6"}
+# In a quantized convolution, a clamp becomes part of the rounding.
+QUANTIZED = frozenset(DEFINITIONS) - {"relu6"} | {"leaky_relu", "elu"}
 
 _SYMMETRIC = (aten.mul.Tensor, aten.add.Tensor)
 
@@ -73,6 +80,7 @@ class Activation(NamedTuple):
     name: str
     input: Node
     size: int  # how many nodes compute it
+    parameters: dict[str, Any]  # arguments of the convolution: alpha, beta, slope
 
 
 def activation_of(node: Node) -> Activation | None:
@@ -83,8 +91,31 @@ def activation_of(node: Node) -> Activation | None:
     for name, pattern in _patterns(tensor.dtype).get(node.target, ()):
         leaf = _leaf(pattern.output_node().args[0], node, None)
         if leaf is not None:
-            return Activation(name, leaf, len(pattern.nodes))
-    return None
+            return Activation(name, leaf, len(pattern.nodes), {})
+    return _with_parameters(node)
+
+
+def _with_parameters(node: Node) -> Activation | None:
+    """leaky_relu, elu, prelu and clamp, as torch.export has them."""
+    name = name_of(node).removeprefix("aten::").lstrip("_")
+    if name in ("leaky_relu", "elu", "prelu", "prelu_kernel"):
+        call = arguments_of(node)
+        if name == "leaky_relu":
+            return Activation(name, call["self"], 1, {"alpha": call["negative_slope"]})
+        if name == "elu":
+            is_plain = call["scale"] == call["input_scale"] == 1
+            found = Activation(name, call["self"], 1, {"alpha": call["alpha"]})
+            return found if is_plain else None
+        slope = call["weight"]
+        while slope.op == "call_function" and value(slope.args[0]).numel() == value(slope).numel():
+            slope = slope.args[0]  # a view
+        is_parameter = slope.op in ("get_attr", "placeholder") and value(slope).dim() == 1
+        return Activation("prelu", call["self"], 1, {"slope": slope}) if is_parameter else None
+    bounds = bounds_of(node)
+    if bounds is None:
+        return None
+    low, high = (bound if math.isfinite(bound) else None for bound in bounds)
+    return Activation("clamp", arguments_of(node)["self"], 1, {"alpha": low, "beta": high})
 
 
 def _leaf(pattern: Any, found: Node, leaf: Node | None) -> Node | None:

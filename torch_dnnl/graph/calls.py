@@ -56,7 +56,8 @@ def quicken(graph: Graph, constants: Constants) -> None:
                 new = constants.add(f"{node.name}_packed", packed)
             node.target = dnnl.quantized_convolution_packed.default
             node.update_kwarg("packed", new)
-    defaults = {"residual": None, "activation": None, "keep_preactivation": False}
+    names = ("residual", "activation", "alpha", "beta", "slope")
+    defaults: dict[str, Any] = dict.fromkeys(names) | {"keep_preactivation": False}
     for node in list(graph.nodes):
         if node.target not in (dnnl.convolution.default, dnnl.convolution_fused.default):
             continue

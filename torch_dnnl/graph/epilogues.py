@@ -9,7 +9,7 @@ from typing import Any
 from torch.fx import Graph, Node
 
 from torch_dnnl.graph.activations import QUANTIZED, activation_of
-from torch_dnnl.graph.layers import FUSED, HAS_PAIR, may_be_empty, open_layer
+from torch_dnnl.graph.layers import FUSED, HAS_PAIR, channel_axis, may_be_empty, open_layer
 from torch_dnnl.graph.nodes import (
     are_alike,
     arguments_of,
@@ -101,13 +101,15 @@ def _fuse_activation(node: Node) -> None:
     layer = open_layer(before)
     if layer is None:
         return
+    if name == "prelu" and (views or channel_axis(layer) != 1 - value(before).dim()):
+        return  # the slopes are for the second dimension
     is_kept = any(only_user(each) is None for each in (before, *views))
     if is_kept and may_be_empty(layer):  # a call with two results takes no empty image
         return
     if layer.target is _quantized and (name not in QUANTIZED or only_user(before) is None or views):
         return
     with node.graph.inserting_before(before):
-        fused = fuse(node, layer, {"activation": name}, before, views)
+        fused = fuse(node, layer, {"activation": name} | found.parameters, before, views)
         if before.users:
             fused.update_kwarg("keep_preactivation", True)
             fused.meta["val"] = (fused.meta["val"][0], value(before))

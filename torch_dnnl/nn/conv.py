@@ -175,7 +175,8 @@ class Conv(torch.nn.Module):
         kernel_size: one for all spatial dimensions or one for each.
         bias: whether to add a learned bias. Default: True.
         device, dtype: of the parameters.
-        others: the keyword arguments of `torch_dnnl.functional.convolution`, with its defaults.
+        others: the keyword arguments of `torch_dnnl.functional.convolution`, with its defaults. A
+            tensor for `alpha` is a parameter if it is an `nn.Parameter`, else a buffer.
 
     Attributes:
         weight: [*K, in_channels / groups, out_channels] in XIO or
@@ -220,6 +221,8 @@ class Conv(torch.nn.Module):
         data_format: DataFormat = "NXC",
         weights_format: WeightsFormat = "XIO",
         activation: Activation | None = None,
+        alpha: float | Tensor | None = None,
+        beta: float | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -281,6 +284,11 @@ class Conv(torch.nn.Module):
         self.data_format = data_format
         self.weights_format = weights_format
         self.activation = activation
+        if isinstance(alpha, Tensor) and not isinstance(alpha, torch.nn.Parameter):
+            self.register_buffer("alpha", alpha)
+        else:
+            self.alpha = alpha
+        self.beta = beta
 
         inputs = in_channels // groups
         shape = (
@@ -311,11 +319,14 @@ class Conv(torch.nn.Module):
             if self.data_format == "NCX"
             else (0, *sizes, self.in_channels)
         )
+        options = self._options()
+        if isinstance(self.alpha, Tensor):
+            options["alpha"] = self.alpha.to("meta", torch.float32)
         try:
             functional.convolution(
                 torch.empty(no_images, dtype=torch.float32, device="meta"),
                 torch.empty(shape, dtype=torch.float32, device="meta"),
-                **self._options(),
+                **options,
             )
         except (TypeError, ValueError) as error:
             raise type(error)(in_words_of("Conv", error, {})) from None
@@ -331,6 +342,8 @@ class Conv(torch.nn.Module):
             "data_format": self.data_format,
             "weights_format": self.weights_format,
             "activation": self.activation,
+            "alpha": self.alpha,
+            "beta": self.beta,
         }
 
     def reset_parameters(self) -> None:

@@ -60,6 +60,8 @@ class _QuantizedConv(torch.nn.Module):
         dst_zero_point: Number = 0,
         dtype: torch.dtype = torch.int8,
         activation: Activation | None = None,
+        alpha: float | None = None,
+        beta: float | None = None,
         residual_scale: Number = 1.0,
         residual_zero_point: Number = 0,
         device: torch.device | str | None = None,
@@ -83,6 +85,8 @@ class _QuantizedConv(torch.nn.Module):
             bias=(bias, "a bool"),
             dtype=(dtype, "a torch.dtype"),
             activation=(activation, "a str or None"),
+            alpha=(alpha, "a number or None"),
+            beta=(beta, "a number or None"),
             **{name: (value, "a number or a Tensor") for name, value in scalars.items()},
         )
         self._check_channels(in_channels, out_channels, groups)
@@ -94,7 +98,7 @@ class _QuantizedConv(torch.nn.Module):
         self.dilation = self._tuple("dilation", dilation)
         self.groups = groups
         self.dtype = dtype
-        self.activation = activation
+        self.activation, self.alpha, self.beta = activation, alpha, beta
         self._pads = self._pads_of(padding)
         shape = (out_channels, in_channels // groups, *self.kernel_size)
         self._check_call(shape, scalars)
@@ -120,6 +124,8 @@ class _QuantizedConv(torch.nn.Module):
         dst_zero_point: Number = 0,
         dtype: torch.dtype = torch.int8,
         activation: Activation | None = None,
+        alpha: float | None = None,
+        beta: float | None = None,
         residual_scale: Number = 1.0,
         residual_zero_point: Number = 0,
     ) -> _Layer:
@@ -161,6 +167,8 @@ class _QuantizedConv(torch.nn.Module):
             dst_zero_point=dst_zero_point,
             dtype=dtype,
             activation=activation,
+            alpha=alpha,
+            beta=beta,
             residual_scale=residual_scale,
             residual_zero_point=residual_zero_point,
             device=weight.device,
@@ -204,6 +212,8 @@ class _QuantizedConv(torch.nn.Module):
         return {
             "dtype": self.dtype,
             "activation": self.activation,
+            "alpha": self.alpha,
+            "beta": self.beta,
             "strides": self.stride,
             **self._pads,
             "dilations": self.dilation,
@@ -231,8 +241,9 @@ class _QuantizedConv(torch.nn.Module):
             if not value.is_meta and value.item() != neutral:
                 parts.append(f"{name}={value.item():.6g}")
         parts.append(f"dtype={self.dtype}")
-        if self.activation is not None:
-            parts.append(f"activation={self.activation!r}")
+        for name in ("activation", "alpha", "beta"):
+            if getattr(self, name) is not None:
+                parts.append(f"{name}={getattr(self, name)!r}")
         return ", ".join(parts)
 
     # What follows checks the arguments of the constructor.
@@ -340,8 +351,7 @@ class QuantizedConv2d(_QuantizedConv):
             src_scale * (q - src_zero_point). Numbers or tensors of one element. Default: 1 and 0.
         dst_scale, dst_zero_point: the same of the result, if `dtype` is an integer type.
         dtype: of the result: uint8, int8, int32, float32, bfloat16 or float16. Default: int8.
-        activation: None, "relu", "relu6", "silu", "gelu" (exact), "sigmoid", "tanh" or
-            "hardswish".
+        activation, alpha, beta: as of `torch_dnnl.functional.convolution`; all but "prelu".
         residual_scale, residual_zero_point: of the residual that `forward` adds, if it is given.
         device: of the buffers.
 

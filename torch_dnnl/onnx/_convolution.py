@@ -141,24 +141,51 @@ def as_called(image: Value, call: SimpleNamespace) -> Value:
     return channels_last(image, call.data_format == "NXC", len(call.src.shape))
 
 
-NODES = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "hardswish": "HardSwish"}
+NODES = {
+    "relu": "Relu",
+    "sigmoid": "Sigmoid",
+    "tanh": "Tanh",
+    "hardswish": "HardSwish",
+    "mish": "Mish",
+    "softplus": "Softplus",
+}
 
 
-def activated(value: Value, name: str | None, dtype: Any) -> Value:
-    op = opset()
+def activated(value: Value, call: SimpleNamespace, dtype: Any) -> Value:
+    """The activation of a call, of an image in NCX."""
+    op, name = opset(), call.activation
     if name is None:
         return value
-    if name == "relu6":
-        return op.Clip(value, constant(0.0, dtype), constant(6.0, dtype))
+    if name in ("relu6", "clamp"):
+        low, high = (0.0, 6.0) if name == "relu6" else (call.alpha, call.beta)
+        bounds = [None if bound is None else constant(bound, dtype) for bound in (low, high)]
+        return op.Clip(value, *bounds)
     if name == "silu":
         return op.Mul(value, op.Sigmoid(value))
-    if name != "gelu":
+    if name == "hardsigmoid":
+        return op.HardSigmoid(value, alpha=1 / 6, beta=0.5)
+    if name == "leaky_relu":
+        return op.LeakyRelu(value, alpha=0.01 if call.alpha is None else call.alpha)
+    if name == "elu":  # ONNX Runtime has Elu for float32 alone
+        scale = constant(1.0 if call.alpha is None else call.alpha, dtype)
+        power = op.Sub(op.Exp(op.Min(value, constant(0.0, dtype))), constant(1.0, dtype))
+        return op.Where(op.Greater(value, constant(0.0, dtype)), value, op.Mul(scale, power))
+    if name == "prelu":
+        axes = constant(list(range(1, len(call.src.shape) - 1)), INT64)
+        slopes = op.Reshape(call.slope, constant([-1], INT64))
+        return op.PRelu(value, op.Unsqueeze(cast(slopes, call.slope.dtype, dtype), axes))
+    if name not in ("gelu", "gelu_tanh"):
         return getattr(op, NODES[name])(value)
     if op.version >= 20:
-        return op.Gelu(value)
-    erf = op.Erf(op.Mul(value, constant(math.sqrt(0.5), dtype)))
+        return op.Gelu(value, approximate="tanh" if name == "gelu_tanh" else "none")
+    if name == "gelu_tanh":
+        cube = op.Mul(value, op.Mul(value, value))
+        inner = op.Add(value, op.Mul(cube, constant(0.044715, dtype)))
+        function = op.Tanh(op.Mul(inner, constant(math.sqrt(2 / math.pi), dtype)))
+    else:
+        function = op.Erf(op.Mul(value, constant(math.sqrt(0.5), dtype)))
     half = op.Mul(value, constant(0.5, dtype))
-    return op.Mul(half, op.Add(erf, constant(1.0, dtype)))
+    return op.Mul(half, op.Add(function, constant(1.0, dtype)))
 
 
 def computed(dtype: Any) -> Any:
@@ -192,7 +219,7 @@ def finished(call: SimpleNamespace, value: Value, dtype: Any) -> tuple[Value, Va
     kept = constant([], call.src.dtype)
     if call.keep_preactivation:
         kept = result(value)
-    dst = result(activated(value, call.activation, dtype))
+    dst = result(activated(value, call, dtype))
     return (op.Identity(dst) if dst is kept else dst), kept
 
 

@@ -57,7 +57,7 @@ def quantized_convolution(call: SimpleNamespace) -> Value:
     value = op.Conv(image, kernel, call.bias, **attributes.shared(), **pads)
     if call.residual is not None:
         value = op.Add(value, residual(call))
-    value = activated(value, call.activation, FLOAT)
+    value = activated(value, call, FLOAT)
     if target in _linear.BYTES:
         of_dst = _linear.parameters(dst_scale, zero_point, target)[:2]
         return as_called(op.QuantizeLinear(value, *of_dst), call)

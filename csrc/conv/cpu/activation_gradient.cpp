@@ -78,17 +78,28 @@ struct MergedAxes {
 
 // `count` elements that follow one another in all tensors.
 template <class T>
-using Multiply = void (*)(const T* grad, const T* value, T* out, int64_t count);
+using Multiply = void (*)(
+    const T* grad,
+    const T* value,
+    T* out,
+    int64_t count,
+    const ActivationParameters& parameters);
 
 // Flattened, so that derivatives are computed in registers, without a call.
 template <class T, Activation activation>
-[[gnu::flatten]] void multiply(const T* grad, const T* value, T* out, int64_t count) {
+[[gnu::flatten]] void multiply(
+    const T* grad,
+    const T* value,
+    T* out,
+    int64_t count,
+    const ActivationParameters& parameters) {
   using C = compute_t<T>;
+  const Lanes<C> alpha(static_cast<C>(parameters.alpha)), beta(static_cast<C>(parameters.beta));
   for (int64_t i = 0; i < count; i += kLanes<C>) {
     const int64_t part = count - i;
     const auto g = load_up_to<C>(grad + i, part);
     const auto v = load_up_to<C>(value + i, part);
-    store_up_to<C>(out + i, times_derivative<activation>(g, v), part);
+    store_up_to<C>(out + i, times_derivative<activation>(g, v, alpha, beta), part);
   }
 }
 
@@ -109,7 +120,7 @@ struct Pass {
     const T* grad = static_cast<const T*>(p.grad) + at.grad;
     const T* value = static_cast<const T*>(p.value) + at.value;
     if (step.grad == 1 && step.value == 1)
-      return multiply(grad, value, out(at), count);
+      return multiply(grad, value, out(at), count, p.parameters);
     T grads[kGathered], values[kGathered];
     const auto gather = [](const T* from, int64_t stride, int64_t n, T* to) {
       if (stride == 1)
@@ -124,7 +135,8 @@ struct Pass {
           gather(grad + i * step.grad, step.grad, part, grads),
           gather(value + i * step.value, step.value, part, values),
           out(at) + i,
-          part);
+          part,
+          p.parameters);
     }
   }
 };

@@ -130,6 +130,8 @@ constexpr Kernel<ConvProblem> kernels[] = {
 };
 
 struct Cuda {
+  static constexpr bool kPreluIsAPass = true;
+
   static void compute(const ConvProblem& p, std::string_view algorithm) {
     // No kernel here is Winograd's, but cuDNN's may be: what is "direct" is computed without it.
     if (algorithm == "direct") {

@@ -10,8 +10,9 @@ namespace torch_dnnl::cuda {
 // A call and not inlined: every activation for every output of a thread would be a hundred times
 // the code of the kernel around it.
 template <class C>
-__device__ __attribute__((noinline)) C activated(Activation activation, C x) {
-  return with_activation(activation, [&](auto tag) { return activate<decltype(tag)::value>(x); });
+__device__ __attribute__((noinline)) C activated(Activation activation, C x, C alpha, C beta) {
+  return with_activation(
+      activation, [&](auto tag) { return activate<decltype(tag)::value>(x, alpha, beta); });
 }
 
 // Whether runs of `n` elements along an axis that begin at multiples of its other strides can be
@@ -28,10 +29,11 @@ bool can_move_runs(const void* data, const int64_t* stride, int n, int axis) {
 struct Epilogue {
   void *out, *preactivation;
   const void* residual;
-  Activation activation;
+  Activation activation; // not prelu
+  ActivationParameters parameters;
 
   TORCH_DNNL_HD static Epilogue of(const ConvProblem& p) {
-    return {p.out, p.preactivation, p.residual, p.activation};
+    return {p.out, p.preactivation, p.residual, p.activation, p.parameters};
   }
 
   // See can_move_runs.
@@ -90,20 +92,21 @@ struct Epilogue {
 
   template <bool is_whole_kernel, class C, int n>
   __device__ __forceinline__ void activate_all(C (&sums)[n]) const {
+    const C alpha = static_cast<C>(parameters.alpha), beta = static_cast<C>(parameters.beta);
     if constexpr (is_whole_kernel) {
       with_activation(activation, [&](auto tag) {
 #pragma unroll
         for (int i = 0; i < n; i++)
-          sums[i] = activate<decltype(tag)::value>(sums[i]);
+          sums[i] = activate<decltype(tag)::value>(sums[i], alpha, beta);
       });
     } else if (activation == Activation::relu) { // one instruction, without a call
 #pragma unroll
       for (int i = 0; i < n; i++)
-        sums[i] = activate<Activation::relu>(sums[i]);
+        sums[i] = activate<Activation::relu>(sums[i], alpha, beta);
     } else if (activation != Activation::none) {
 #pragma unroll
       for (int i = 0; i < n; i++)
-        sums[i] = activated(activation, sums[i]);
+        sums[i] = activated(activation, sums[i], alpha, beta);
     }
   }
 

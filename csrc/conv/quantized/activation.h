@@ -129,6 +129,29 @@ struct Elementary<Portable<D>> {
     // The next term is below 2^-29 of the result.
     return square.x < 0x1p-12 ? near_0.x : other.x;
   }
+  // By the series of 2 artanh(x / (2 + x)); |x / (2 + x)| <= 1/3 and the next term is below 2^-46.
+  TORCH_DNNL_HD static P log1p(P x) {
+    constexpr double terms[] = {
+        2,
+        2.0 / 3,
+        2.0 / 5,
+        2.0 / 7,
+        2.0 / 9,
+        2.0 / 11,
+        2.0 / 13,
+        2.0 / 15,
+        2.0 / 17,
+        2.0 / 19,
+        2.0 / 21,
+        2.0 / 23,
+        2.0 / 25,
+        2.0 / 27};
+    const P s = x / (x + P(2.0));
+    return s * portable_detail::polynomial(s * s, terms);
+  }
+  TORCH_DNNL_HD static P if_at_most(P x, P bound, P yes, P no) {
+    return x.x <= bound.x ? yes.x : no.x;
+  }
   TORCH_DNNL_HD static P at_least(P x, P bound) {
     return x.x < bound.x ? bound.x : x.x;
   }
@@ -139,7 +162,7 @@ struct Elementary<Portable<D>> {
 
 // activation(x) in float64, of those that are not made of float32 alone.
 template <Activation a, class D>
-TORCH_DNNL_HD inline D activate_in_float64(D x) {
+TORCH_DNNL_HD inline D activate_in_float64(D x, const ActivationParameters& parameters) {
   if constexpr (a == Activation::gelu) {
     const Portable<D> v = x;
     const Portable<D> erfc =
@@ -147,22 +170,29 @@ TORCH_DNNL_HD inline D activate_in_float64(D x) {
     // x 0 where erfc underflows.
     return x < -40 ? D(x * 0.0) : (v * 0.5 * erfc).x;
   } else {
-    return activate<a>(Portable<D>(x)).x;
+    using P = Portable<D>;
+    const auto alpha = static_cast<double>(static_cast<float>(parameters.alpha));
+    return activate<a>(P(x), P(alpha), P(0.0)).x;
   }
 }
 
 constexpr bool is_of_float32(Activation a) {
   return a == Activation::none || a == Activation::relu || a == Activation::relu6 ||
-      a == Activation::hardswish;
+      a == Activation::hardswish || a == Activation::hardsigmoid || a == Activation::leaky_relu ||
+      a == Activation::clamp || a == Activation::prelu;
 }
 
-// activation(x), rounded to float32 once.
+// activation(x), rounded to float32 once. `slope`: of prelu.
 template <Activation a>
-TORCH_DNNL_HD inline float activate_portably(float x) {
-  if constexpr (is_of_float32(a))
-    return activate<a>(x);
+TORCH_DNNL_HD inline float
+activate_portably(float x, const ActivationParameters& parameters, float slope) {
+  if constexpr (a == Activation::prelu)
+    return activate<a>(x, slope, 0.0f);
+  else if constexpr (is_of_float32(a))
+    return activate<a>(
+        x, static_cast<float>(parameters.alpha), static_cast<float>(parameters.beta));
   else
-    return static_cast<float>(activate_in_float64<a>(static_cast<double>(x)));
+    return static_cast<float>(activate_in_float64<a>(static_cast<double>(x), parameters));
 }
 
 } // namespace torch_dnnl

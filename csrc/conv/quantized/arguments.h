@@ -44,8 +44,7 @@ using QuantizedOperands = std::array<QuantizedOperand, quantized_operands::kCoun
 
 // What is passed beside the two tensors, the bias and the attributes.
 struct QuantizedOptions {
-  std::optional<at::Tensor> residual;
-  std::optional<std::string_view> activation;
+  EpilogueOptions epilogue;
   std::optional<c10::ScalarType> dtype;
   QuantizedOperands operands;
 };
@@ -148,7 +147,6 @@ inline QuantizedArguments quantized_arguments(
       contains(QuantizedResultTypes{}, q.dtype),
       Expected(op) << "dtype to be uint8, int8, int32, float32, bfloat16 or float16, got "
                    << dtype_name(q.dtype));
-  a.activation = activation_of(op, options.activation);
   check_image(a, "src", src, types_of(QuantizedTypes{}, "uint8 or int8"));
   check_weights(a, weights, types_of(TypeList<int8_t>{}, "int8"));
   check_same_device(op, "weights", weights, "src", src);
@@ -160,9 +158,10 @@ inline QuantizedArguments quantized_arguments(
         bias->scalar_type() == c10::kFloat,
         Expected(op) << "bias to be float32, got " << dtype_name(bias->scalar_type()));
   }
+  add_activation(a, options.epilogue, a.dst, c10::kFloat, src);
   std::optional<c10::ScalarType> residual_dtype;
-  if (options.residual.has_value()) {
-    const at::Tensor& residual = *options.residual;
+  if (options.epilogue.residual.has_value()) {
+    const at::Tensor& residual = *options.epilogue.residual;
     check_strided(op, "residual", residual);
     check_same_device(op, "residual", residual, "src", src);
     residual_dtype = residual.scalar_type();
@@ -170,10 +169,7 @@ inline QuantizedArguments quantized_arguments(
         contains(QuantizedResultTypes{}, *residual_dtype),
         Expected(op) << "residual to be uint8, int8, int32, float32, bfloat16 or float16, got "
                      << dtype_name(*residual_dtype));
-    TORCH_CHECK_VALUE(
-        are_equal(residual.sym_sizes(), a.dst),
-        Expected(op) << "residual to have the sizes of the output, " << c10::SymIntArrayRef(a.dst)
-                     << ", got " << residual.sym_sizes());
+    check_residual_sizes(a, residual, a.dst);
   }
   q.returns_sums = q.dtype == c10::kInt && !bias.has_value() && !residual_dtype &&
       a.activation == Activation::none;

@@ -22,8 +22,7 @@ struct QuantizedOnDevice {
       const at::Tensor& weights,
       const OptionalTensor& bias,
       const ConvOptions& conv_options,
-      const OptionalTensor& residual,
-      std::optional<std::string_view> activation,
+      const EpilogueOptions& epilogue,
       std::optional<c10::ScalarType> dtype,
       const OptionalTensor& src_scale,
       const OptionalTensor& src_zero_point,
@@ -41,8 +40,7 @@ struct QuantizedOnDevice {
       double residual_zero_point_value,
       const OptionalTensor& packed) {
     const QuantizedOptions options{
-        residual,
-        activation,
+        epilogue,
         dtype,
         {{{src_scale, src_scale_value},
           {src_zero_point, src_zero_point_value},
@@ -60,7 +58,8 @@ struct QuantizedOnDevice {
       const c10::DeviceGuard guard(dst.device());
       if (dst.numel() == 0)
         return dst;
-      const QuantizedProblem p = problem(q, src, weights, bias, options, dst);
+      const at::Tensor slopes = slopes_of(epilogue, dst.size(a.image_at.channel));
+      const QuantizedProblem p = problem(q, src, weights, bias, options, slopes, dst);
       if (packed.has_value())
         conv_detail::compute_packed<Device>(p, a, *packed, conv_detail::has_weights(weights));
       else
@@ -85,7 +84,7 @@ struct QuantizedOnDevice {
     const at::Tensor dst = empty(q.conv.dst, src.options().dtype(q.dtype).memory_format(format));
     const c10::DeviceGuard guard(weights.device());
     return conv_detail::pack<Device>(
-        problem(q, src, weights, std::nullopt, options, dst), q.conv, weights);
+        problem(q, src, weights, std::nullopt, options, at::Tensor(), dst), q.conv, weights);
   }
 
   static void register_in(torch::Library& m) {
@@ -111,6 +110,7 @@ struct QuantizedOnDevice {
       const at::Tensor& weights,
       const OptionalTensor& bias,
       const QuantizedOptions& options,
+      const at::Tensor& slopes,
       const at::Tensor& dst) {
     using namespace quantized_operands;
     const QuantizedOperands& o = options.operands;
@@ -126,9 +126,10 @@ struct QuantizedOnDevice {
         .residual_zero_point = scalar(o[kResidualZeroPoint]),
         .weights_scale = static_cast<float>(o[kWeightsScale].number),
         .returns_sums = q.returns_sums};
-    add_epilogue(p.conv, q.conv, options.residual);
-    if (options.residual.has_value())
-      p.residual_dtype = options.residual->scalar_type();
+    const OptionalTensor& residual = options.epilogue.residual;
+    add_epilogue(p.conv, q.conv, residual, slopes);
+    if (residual.has_value())
+      p.residual_dtype = residual->scalar_type();
     if (const OptionalTensor& scales = o[kWeightsScale].tensor) {
       p.weights_scales = scales->const_data_ptr<float>();
       p.weights_scale_stride = scales->dim() == 0 ? 0 : scales->stride(0);

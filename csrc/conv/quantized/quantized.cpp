@@ -12,9 +12,9 @@ namespace {
 
 using at::Tensor;
 
-// Positions of the arguments after the attributes: residual and activation, and then these.
+// Positions of the arguments after the epilogue.
 enum {
-  dtype = conv_arg::activation + 1,
+  dtype = conv_arg::slope + 1,
   operands,
   weights_scale = operands + quantized_operands::kWeightsScale
 };

@@ -61,7 +61,10 @@ struct QuantizedForward {
     if (p.residual != nullptr)
       v = steps.with_residual(
           v, load<float>(p.residual, problem.residual_dtype, o.offset(oc, p.residual_stride)));
-    v = with_activation(p.activation, [&](auto tag) { return activate_portably<tag.value>(v); });
+    const float slope = p.slopes == nullptr ? 0 : static_cast<const float*>(p.slopes)[oc];
+    v = with_activation(p.activation, [&](auto tag) {
+      return activate_portably<decltype(tag)::value>(v, p.parameters, slope);
+    });
     *out = steps.template rounded<Dst>(v);
   }
 };

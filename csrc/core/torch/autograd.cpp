@@ -282,6 +282,7 @@ void drop_empty_lists(const c10::OperatorHandle& op, Stack& stack) {
 
 struct AutogradKernel {
   Derivatives derivatives;
+  InSteps in_steps;
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) const {
     drop_empty_lists(op, *stack);
@@ -290,6 +291,8 @@ struct AutogradKernel {
     const Differentiated differentiated(arguments);
     if (!differentiated.backward && !differentiated.forward)
       return run_below(op, keys, stack);
+    if (in_steps.try_call(op, keys, stack))
+      return;
 
     if (derivatives.ending != nullptr)
       derivatives.ending->prepare(stack->data() + stack->size() - arguments.size());
@@ -375,8 +378,8 @@ torch::CppFunction differentiable_by(c10::KernelFunction decomposition) {
   });
 }
 
-torch::CppFunction differentiable(Derivatives derivatives) {
-  return boxed(AutogradKernel{derivatives});
+torch::CppFunction differentiable(Derivatives derivatives, InSteps in_steps) {
+  return boxed(AutogradKernel{derivatives, in_steps});
 }
 
 } // namespace torch_dnnl

@@ -70,8 +70,9 @@ inline const Derivatives no_derivatives{
     [](size_t, const Stack&) { return Pullback{}; },
     [](size_t, const at::Tensor&, const Stack&) { return at::Tensor(); }};
 
-// The kernel for the Autograd key.
-torch::CppFunction differentiable(Derivatives derivatives);
+// The kernel for the Autograd key. Calls that are made in steps are, where there is something to
+// differentiate.
+torch::CppFunction differentiable(Derivatives derivatives, InSteps in_steps = {});
 
 // The same of an operator that only saves time. `decomposition`, made of operators that are
 // differentiable, is called where there is something to differentiate. If these have batching

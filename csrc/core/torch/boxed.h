@@ -25,4 +25,20 @@ torch::CppFunction boxed(F f) {
   return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(std::move(f)));
 }
 
+// Calls of an operator that other operators compute, in steps that are differentiable and have
+// batching rules.
+struct InSteps {
+  bool (*applies)(const c10::IValue* args) = nullptr;
+  void (*call)(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) = nullptr;
+
+  // Whether the call was made.
+  bool try_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) const {
+    const c10::IValue* args = stack->data() + stack->size() - op.schema().arguments().size();
+    if (applies == nullptr || !applies(args))
+      return false;
+    call(op, keys, stack);
+    return true;
+  }
+};
+
 } // namespace torch_dnnl

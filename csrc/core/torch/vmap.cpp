@@ -26,8 +26,10 @@ at::Tensor unfolded_from(const at::Tensor& result, int64_t dim, const c10::SymIn
   return result.unflatten_symint(dim, {batch, rest}).movedim(dim, 0);
 }
 
-torch::CppFunction batched(BatchingRule rule) {
-  return boxed([rule](const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+torch::CppFunction batched(BatchingRule rule, InSteps in_steps) {
+  return boxed([=](const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    if (in_steps.try_call(op, keys, stack))
+      return;
     // The innermost vmap that any argument takes part in; tensors of outer levels
     // stay wrapped and are met again when the rule calls the operator.
     int64_t level = -1;

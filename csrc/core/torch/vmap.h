@@ -33,8 +33,8 @@ at::Tensor unfolded_from(const at::Tensor& result, int64_t dim, const c10::SymIn
 
 using BatchingRule = Stack (*)(const BatchedCall& call);
 
-// The kernel for the FuncTorchBatched key.
-torch::CppFunction batched(BatchingRule rule);
+// The kernel for the FuncTorchBatched key. Calls that are made in steps need no rule.
+torch::CppFunction batched(BatchingRule rule, InSteps in_steps = {});
 
 // The rule of an operator with one output.
 template <at::Tensor (*rule)(const BatchedCall&)>

@@ -17,10 +17,16 @@ OPS = torch.ops.torch_dnnl
 KERNELS = torch_dnnl.build_info()["kernels"]["cpu"]["convolution"]
 # Of AVX512-BF16 and AMX, which take subnormal numbers for 0, and give 0 for them.
 _HAS_HALF_PRODUCTS = torch.cpu._is_avx512_bf16_supported()
-KINKS = {"relu": (0.0,), "relu6": (0.0, 6.0), "hardswish": (-3.0, 3.0)}
-ACTIVATIONS = [None, "relu", "relu6", "silu", "gelu", "sigmoid", "tanh", "hardswish"]
-# The derivatives of the others are functions of the result.
-OF_PREACTIVATION = ("silu", "gelu", "hardswish")
+KINKS = {
+    "relu": (0.0,),
+    "leaky_relu": (0.0,),
+    "relu6": (0.0, 6.0),
+    "hardswish": (-3.0, 3.0),
+    "hardsigmoid": (-3.0, 3.0),
+}
+ACTIVATIONS = list(oracle.ACTIVATIONS)
+# The derivatives of the others are functions of the preactivation.
+OF_RESULT = ("relu", "relu6", "sigmoid", "tanh")
 ATTRIBUTES = ("strides", "pads_begin", "pads_end", "dilations", "auto_pad", "groups")
 FORMATS = ("data_format", "weights_format")
 MOST_PRODUCTS = 3_000_000  # of the oracle, which takes a hundredth of a second for so many
@@ -210,7 +216,7 @@ def expected_transpose(call: dict[str, Any]) -> tuple[Tensor, Tensor]:
 def expected_fused_backward(call: dict[str, Any]) -> tuple[Tensor, ...]:
     """`value` is the result or, of some activations, what they are applied to."""
     grad, value, name = call["grad"].double(), call["value"].double(), call["activation"]
-    if name in OF_PREACTIVATION:
+    if name not in OF_RESULT:
         with torch.enable_grad():
             u = value.detach().requires_grad_()
             (slope,) = torch.autograd.grad(oracle.ACTIVATIONS[name](u).sum(), u)

@@ -45,15 +45,22 @@ inline at::Tensor convolution(
 
 // What follows the sums.
 struct ConvolutionEpilogue {
-  // Is added before the activation: a tensor of the result's shape.
+  // Is added before the activation: a tensor of the result's shape, or with 1 in the place of the
+  // batch or of spatial sizes.
   std::optional<at::Tensor> residual = {};
-  // relu, relu6, silu, gelu, sigmoid, tanh or hardswish.
+  // relu, relu6, silu, gelu, gelu_tanh, sigmoid, tanh, hardswish, hardsigmoid, mish, softplus,
+  // leaky_relu, elu, clamp or prelu.
   std::optional<std::string> activation = {};
+  // Of leaky_relu, elu and clamp (from alpha to beta).
+  std::optional<double> alpha = {}, beta = {};
+  // Of prelu: one element or [OC].
+  std::optional<at::Tensor> slope = {};
   // Whether the second result is what the activation is applied to.
   bool keep_preactivation = false;
 
   void pass(detail::Call& call) const {
     call("residual", residual)("activation", activation);
+    call("alpha", alpha)("beta", beta)("slope", slope);
     call("keep_preactivation", keep_preactivation);
   }
 };
@@ -139,7 +146,7 @@ inline at::Tensor convolution_backward_weights(
 
 // The gradients of convolution_fused's first result: of src if there are `weights`, of the weights
 // if there is `src`, of the bias and of the residual if they are asked for; else tensors of no
-// elements. `value`: that result or, of silu, gelu and hardswish, the second one. `src_size`,
+// elements. `value`: that result or, of most activations, the second one. `src_size`,
 // `kernel_size`: spatial sizes of the gradients.
 inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> convolution_fused_backward(
     const at::Tensor& grad,
@@ -151,12 +158,15 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> convolution_fu
     const Sizes& kernel_size,
     const ConvolutionAttributes& attributes = {},
     bool bias = false,
-    bool residual = false) {
+    bool residual = false,
+    std::optional<double> alpha = {},
+    std::optional<double> beta = {}) {
   static const auto op = detail::find("convolution_fused_backward");
   detail::Call call(op);
   call("grad", grad)("value", value)("activation", activation)("src", src)("weights", weights);
   call("src_size", src_size)("kernel_size", kernel_size).with(attributes);
-  const auto results = call("bias", bias)("residual", residual).run();
+  call("bias", bias)("residual", residual)("alpha", alpha)("beta", beta);
+  const auto results = call.run();
   return {
       results[0].toTensor(), results[1].toTensor(), results[2].toTensor(), results[3].toTensor()};
 }

@@ -8,10 +8,11 @@ namespace torch_dnnl {
 // A scale or a zero point is a tensor of one element, weights_scale also [OC]; without a tensor, it
 // is the number.
 struct QuantizedConvolutionOptions {
-  // Is added before the activation: a tensor of the result's shape.
+  // As of ConvolutionEpilogue; the slope is float32.
   std::optional<at::Tensor> residual = {};
-  // relu, relu6, silu, gelu, sigmoid, tanh or hardswish.
   std::optional<std::string> activation = {};
+  std::optional<double> alpha = {}, beta = {};
+  std::optional<at::Tensor> slope = {};
   // The type of the result: int8 if there is none, uint8, int32 or a floating type.
   std::optional<at::ScalarType> dtype = {};
   std::optional<at::Tensor> src_scale = {};
@@ -30,7 +31,8 @@ struct QuantizedConvolutionOptions {
   double residual_zero_point_value = 0.;
 
   void pass(detail::Call& call) const {
-    call("residual", residual)("activation", activation)("dtype", dtype);
+    call("residual", residual)("activation", activation);
+    call("alpha", alpha)("beta", beta)("slope", slope)("dtype", dtype);
     call("src_scale", src_scale)("src_zero_point", src_zero_point);
     call("weights_scale", weights_scale);
     call("dst_scale", dst_scale)("dst_zero_point", dst_zero_point);

@@ -106,18 +106,28 @@ bool with_byte_types(const QuantizedProblem& p, const F& f) {
 
 typedef float HalfVector __attribute__((vector_size(sizeof(Vector<float>) / 2)));
 
-// Whole vectors are activated.
+// Values are [pixel][channel]. `slopes`: of prelu, for the channels. Whole vectors are activated.
 template <Activation activation>
-void activate_all(float* values, int64_t n) {
-  if constexpr (is_of_float32(activation)) {
+void activate_all(
+    float* values,
+    int64_t pixels,
+    int64_t channels,
+    const ActivationParameters& parameters,
+    const float* slopes) {
+  const int64_t n = pixels * channels;
+  if constexpr (activation == Activation::prelu) {
+    for (int64_t x = 0; x < pixels; x++, values += channels)
+      for (int64_t c = 0; c < channels; c++)
+        values[c] = activate_portably<activation>(values[c], parameters, slopes[c]);
+  } else if constexpr (is_of_float32(activation)) {
     for (int64_t i = 0; i < n; i++)
-      values[i] = activate_portably<activation>(values[i]);
+      values[i] = activate_portably<activation>(values[i], parameters, 0);
   } else {
     for (int64_t i = 0; i < n; i += kLanes<double>) {
       HalfVector some;
       std::memcpy(&some, values + i, sizeof(some));
       const auto wide = __builtin_convertvector(some, Vector<double>);
-      some = __builtin_convertvector(activate_in_float64<activation>(wide), HalfVector);
+      some = __builtin_convertvector(activate_in_float64<activation>(wide, parameters), HalfVector);
       std::memcpy(values + i, &some, sizeof(some));
     }
   }
@@ -380,7 +390,13 @@ void QuantizedEpilogue::store(const QuantizedRun& run, const Workspace& own) con
     });
   if (p_.conv.activation != Activation::none)
     with_activation(p_.conv.activation, [&](auto tag) {
-      activate_all<tag.value>(own.values.data(), run.pixels * run.channels);
+      const auto* const slopes = static_cast<const float*>(p_.conv.slopes);
+      activate_all<tag.value>(
+          own.values.data(),
+          run.pixels,
+          run.channels,
+          p_.conv.parameters,
+          slopes == nullptr ? nullptr : slopes + run.channel);
     });
   dispatch(QuantizedResultTypes{}, p_.dst_dtype, [&]<class Dst>(std::type_identity<Dst>) {
     store_as<Dst>(run, own);

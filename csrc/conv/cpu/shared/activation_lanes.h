@@ -92,6 +92,9 @@ struct Elementary<at::vec::Vectorized<C>> {
   static V tanh(const V& x) {
     return x.tanh();
   }
+  static V log1p(const V& x) {
+    return x.log1p();
+  }
   static V at_least(const V& x, const V& bound) {
     return at::vec::clamp_min(x, bound);
   }

@@ -24,6 +24,9 @@ struct Rows {
   T *preactivation, *out;
   int64_t out_step;
   int64_t count, rows; // outputs of a row, and rows
+  ActivationParameters parameters;
+  const T* slopes;                    // of prelu
+  int64_t slope_step, slope_row_step; // from an output to the next, and from a row to the next
 };
 
 template <class T>
@@ -37,25 +40,37 @@ template <class T, Activation activation>
   constexpr int64_t n = kLanes<C>;
   const Rows<T> r = all;
   const bool is_plain = r.residual == nullptr && r.preactivation == nullptr && r.count % n == 0;
+  Lanes<C> alpha(static_cast<C>(r.parameters.alpha));
+  const Lanes<C> beta(static_cast<C>(r.parameters.beta));
   for (int64_t row = 0; row < r.rows; row++) {
     const auto sums = [&](int64_t i) {
       const int64_t in_panel = i % kPanel<C> / n * r.sums.vector_step;
       return r.sums.data + row * r.sums.row_step + i / kPanel<C> * r.sums.panel_step + in_panel;
     };
     T* const out = r.out + row * r.out_step;
+    const auto load_slopes = [&](int64_t i) {
+      if constexpr (activation == Activation::prelu) {
+        const T* const slopes = r.slopes + row * r.slope_row_step + i * r.slope_step;
+        alpha = r.slope_step == 0 ? Lanes<C>(static_cast<C>(*slopes))
+                                  : load_up_to<C>(slopes, r.count - i);
+      }
+    };
     if (is_plain) {
-      for (int64_t i = 0; i < r.count; i += n)
-        store_lanes<C>(out + i, activate<activation>(Lanes<C>::loadu(sums(i))));
+      for (int64_t i = 0; i < r.count; i += n) {
+        load_slopes(i);
+        store_lanes<C>(out + i, activate<activation>(Lanes<C>::loadu(sums(i)), alpha, beta));
+      }
       continue;
     }
     for (int64_t i = 0; i < r.count; i += n) {
+      load_slopes(i);
       const int64_t part = r.count - i;
       auto x = load_up_to<C>(sums(i), part);
       if (r.residual != nullptr)
         x = x + load_up_to<C>(r.residual + row * r.residual_step + i, part);
       if (r.preactivation != nullptr)
         store_up_to<C>(r.preactivation + row * r.out_step + i, x, part);
-      store_up_to<C>(out + i, activate<activation>(x), part);
+      store_up_to<C>(out + i, activate<activation>(x, alpha, beta), part);
     }
   }
 }
@@ -80,6 +95,7 @@ void complete_apart(
           r.sums.data + row * r.sums.row_step + first / kPanel<compute_t<T>> * r.sums.panel_step;
       const int64_t from = row * r.residual_step + first * residual_stride;
       const int64_t to = row * r.out_step + first * out_stride;
+      dense.slopes = r.slopes + row * r.slope_row_step + first * r.slope_step;
       for (int64_t i = 0; i < dense.count && r.residual != nullptr; i++)
         residuals[i] = r.residual[from + i * residual_stride];
       complete(dense);
@@ -115,7 +131,11 @@ void Epilogue<T>::store_rows(
       begin(static_cast<T*>(p_.out), out_stride_),
       out_stride_[across.index],
       along.size,
-      across.size};
+      across.size,
+      p_.parameters,
+      p_.slopes == nullptr ? nullptr : static_cast<const T*>(p_.slopes) + run.channel,
+      along.index == kChannels,
+      across.index == kChannels};
   const int64_t residual_stride = stride[along.index], out_stride = out_stride_[along.index];
   if (out_stride == 1 && (p_.residual == nullptr || residual_stride == 1))
     complete(rows);

@@ -258,7 +258,8 @@ bool supports_quantized_depthwise(const QuantizedProblem& q) {
   // Columns of the image, and those beside it that runs meet.
   const int64_t columns =
       (p.dst_size[2] + kRun) * p.stride[2] + p.kernel[2] * p.dilation[2] + p.pad[2];
-  return p.ic > 0 && has_short_sums(q) && ceil_div(items_of(p), kThreads) <= kMost &&
+  const bool is_prelu = p.activation == Activation::prelu; // the reference has it
+  return p.ic > 0 && !is_prelu && has_short_sums(q) && ceil_div(items_of(p), kThreads) <= kMost &&
       std::max(columns, p.src_size[2]) <= kMost;
 }
 

@@ -87,8 +87,10 @@ struct ChannelSteps {
 
 // A call and not inlined: in float64, this is far more code than the kernel around it.
 __device__ __attribute__((noinline)) inline float
-activated_portably(Activation activation, float x) {
-  return with_activation(activation, [&](auto tag) { return activate_portably<tag.value>(x); });
+activated_portably(Activation activation, const ActivationParameters& parameters, float x) {
+  return with_activation(activation, [&](auto tag) {
+    return activate_portably<decltype(tag)::value>(x, parameters, 0);
+  });
 }
 
 // Where a run is in a tensor.
@@ -132,11 +134,11 @@ __device__ __forceinline__ void complete_run(
   if (q.conv.activation == Activation::relu) {
 #pragma unroll
     for (int e = 0; e < kRun; e++)
-      v[e] = activate_portably<Activation::relu>(v[e]);
+      v[e] = activate_portably<Activation::relu>(v[e], q.conv.parameters, 0);
   } else if (q.conv.activation != Activation::none) {
 #pragma unroll
     for (int e = 0; e < kRun; e++)
-      v[e] = activated_portably(q.conv.activation, v[e]);
+      v[e] = activated_portably(q.conv.activation, q.conv.parameters, v[e]);
   }
   with_result_type(q.dst_dtype, [&](auto tag) {
     using T = decltype(tag);
