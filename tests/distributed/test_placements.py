@@ -85,6 +85,21 @@ def test_no_activation_of_a_sum(activation, mesh):
     assert not any(t.placements[0].is_partial() for t in inner)
 
 
+@pytest.mark.parametrize("src, weight, output", [(S(0), R, S(0)), (R, S(0), S(1))])
+def test_prelu_and_broadcast_residual(src, weight, output, mesh):
+    """Slopes are cut as the output channels are; a residual is whole where it is broadcast."""
+    channels = weight
+    x, w = on(mesh, (8, 8, 12, 10), src), on(mesh, (16, 8, 3, 3), weight)
+    slopes, bias = on(mesh, (16,), channels), on(mesh, (16,), channels)
+    residual = on(mesh, (1, 16, 1, 1), S(1) if output == S(1) else R)
+    formats = {"data_format": "NCX", "weights_format": "OIX", "auto_pad": "same_upper"}
+    with torch.no_grad():
+        options = formats | {"activation": "prelu", "alpha": slopes, "residual": residual}
+        dst = D.convolution(x, w, bias, **options)
+    assert dst.placements == (output,)
+    assert dst.shape == (8, 16, 12, 10)
+
+
 @pytest.mark.parametrize(
     "groups, channels, outputs, fits",
     [

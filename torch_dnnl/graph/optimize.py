@@ -32,6 +32,7 @@ from torch_dnnl.graph.layouts import (
     use_channels_last,
 )
 from torch_dnnl.graph.nodes import arguments_of, aten, erase_unused, value
+from torch_dnnl.graph.packing import pack_weights
 from torch_dnnl.graph.quantized import has_quantized, lower_quantized
 from torch_dnnl.graph.report import Report
 from torch_dnnl.graph.resizes import decompositions
@@ -229,7 +230,8 @@ def _rewrite(module: GraphModule) -> None:
     constants.fold()
     allow_any_layout(graph)
     use_channels_last(graph, layouts)
-    quicken(graph, constants)
+    pack_weights(graph, constants)
+    quicken(graph)
     graph.eliminate_dead_code(lambda node: node.op == "call_module" or node.is_impure())
     graph.lint()
 

@@ -13,7 +13,11 @@ from unittest import mock
 
 from torch import Tensor
 from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule
+
+from torch_dnnl.graph.constants import Constants
+from torch_dnnl.graph.packing import pack_weights
 
 _lock = RLock()  # another thread would restore what this one has changed
 
@@ -25,10 +29,13 @@ def compile_graph(module: GraphModule, example_inputs: Sequence[Any], **kwargs: 
       the first image as numbers, and the backward graph takes these for saved tensors of any image.
     - Results have the strides of eager mode. By default Inductor keeps the strides of the last
       operator, and an operator of torch_dnnl may choose other strides than torch's.
+    - Constant weights, as frozen graphs have, are packed.
     - Symbolic strides can be sorted (https://github.com/pytorch/pytorch/issues/172204).
     """
     from torch._inductor import compile_fx, ir
 
+    with unset_fake_temporarily():
+        pack_weights(module.graph, Constants(module))
     context = TracingContext.try_get()
     with _lock, ExitStack() as changes:
 

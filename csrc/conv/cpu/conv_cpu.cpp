@@ -27,19 +27,19 @@ void run_reference(const ConvProblem& p) {
       p, [&](const auto& functor) { for_each_element(output_elements(p), cost, functor); });
 }
 
-// A kernel that computes what is finite alone.
-template <bool (*run)(const ConvProblem&)>
-void run_or_next(const ConvProblem& p);
-
-using ConvKernel = PackingKernel<ConvProblem>;
+// A kernel that meets data which it cannot compute has `attempt` in the place of `run`: false means
+// that another kernel has to compute the problem.
+struct ConvKernel : PackingKernel<ConvProblem> {
+  bool (*attempt)(const ConvProblem&) = nullptr;
+};
 
 constexpr ConvKernel kernels[] = {
-    {{"pixel_lanes", supports_pixel_lanes, prefers_pixel_lanes, run_or_next<run_pixel_lanes>},
-     &pixel_lanes_packing},
+    {{{"pixel_lanes", supports_pixel_lanes, prefers_pixel_lanes, nullptr}, &pixel_lanes_packing},
+     run_pixel_lanes},
     {{"depthwise_pairs", supports_depthwise_pairs, prefers_depthwise_pairs, run_depthwise_pairs}},
     {{"channel_lanes", supports_channel_lanes, prefers_channel_lanes, run_channel_lanes},
      &channel_lanes_packing},
-    {{"brgemm", supports_brgemm, prefers_brgemm, run_or_next<run_brgemm>}, &brgemm_packing},
+    {{{"brgemm", supports_brgemm, prefers_brgemm, nullptr}, &brgemm_packing}, run_brgemm},
     {{"gemm", supports_gemm, prefers_gemm, run_gemm}, &gemm_packing},
     {{"few_outputs", supports_few_outputs, prefers_few_outputs, run_few_outputs},
      &few_outputs_packing},
@@ -56,15 +56,24 @@ bool is_winograd(const ConvKernel& kernel) {
   return std::string_view(kernel.name).starts_with("winograd");
 }
 
-template <bool (*run)(const ConvProblem&)>
-void run_or_next(const ConvProblem& p) {
-  if (run(p))
-    return;
-  choose(kernels, p, [](const auto& kernel, const ConvProblem& q) {
-    const bool takes_all =
-        kernel.run != run_or_next<run_pixel_lanes> && kernel.run != run_or_next<run_brgemm>;
-    return takes_all && kernel.prefers(q);
-  }).run(p);
+// Runs a kernel, or the next one where the kernel cannot compute the data. A profile has the names
+// of both.
+void run_kernel(const ConvKernel& kernel, const ConvProblem& p) {
+  if (kernel.attempt == nullptr)
+    return run<ConvProblem>(kernel, p);
+  {
+    const Profiled profiled(kernel.name);
+    if (kernel.attempt(p))
+      return;
+  }
+  run<ConvProblem>(
+      choose(
+          kernels,
+          p,
+          [](const auto& next, const ConvProblem& q) {
+            return next.attempt == nullptr && next.prefers(q);
+          }),
+      p);
 }
 
 // The kernel of a family, or of the name that is asked for.
@@ -121,11 +130,10 @@ struct Cpu {
       // Plain weights without the taps that only meet pads have other sums.
       const ConvProblem plain = is_winograd(*kernel) ? problem : canonical(problem);
       if (has_weights && product(plain.kernel) < product(problem.kernel))
-        return kernel->supports(plain) ? run<ConvProblem>(*kernel, plain)
-                                       : compute(problem, algorithm);
+        return kernel->supports(plain) ? run_kernel(*kernel, plain) : compute(problem, algorithm);
       if (is_packed_for(packed, *kernel, p, problem)) {
         p.packed = packed_data(packed);
-        return run<ConvProblem>(*kernel, p);
+        return run_kernel(*kernel, p);
       }
     }
     conv_detail::check_has_weights(
@@ -141,7 +149,7 @@ struct Cpu {
     const ConvKernel& kernel = kernel_of(algorithm, q);
     if (p.pass == ConvPass::backward_weights && product(q.kernel) < product(p.kernel))
       std::memset(p.out, 0, output_elements(p) * c10::elementSize(p.dtype));
-    run<ConvProblem>(kernel, q);
+    run_kernel(kernel, q);
   }
   static void fused_backward(const FusedBackward& call) {
     fused_backward_in_parts(call, compute);

@@ -11,10 +11,21 @@
 
 namespace torch_dnnl {
 
-// Runs a kernel; a profile has its name under that of the operator.
+// While it lives, a profile has the kernel's name under that of the operator.
+struct Profiled {
+  explicit Profiled(const char* kernel) : guard_(at::RecordScope::FUNCTION) {
+    if (guard_.isActive())
+      guard_.before(
+          std::string("torch_dnnl::kernel::") + kernel, c10::ArrayRef<const c10::IValue>());
+  }
+
+ private:
+  at::RecordFunction guard_;
+};
+
 template <class Problem>
 void run(const Kernel<Problem>& kernel, const Problem& p) {
-  RECORD_FUNCTION(std::string("torch_dnnl::kernel::") + kernel.name, {});
+  const Profiled profiled(kernel.name);
   kernel.run(p);
 }
 

@@ -60,15 +60,14 @@ inline const void* packed_data(const at::Tensor& packed) {
 }
 
 // The kernel whose name is in a buffer; null if there is none, or if nothing is packed.
-template <class Problem, size_t n>
-const PackingKernel<Problem>*
-kernel_of_packed(const PackingKernel<Problem> (&kernels)[n], const at::Tensor& packed) {
+template <class Row, size_t n>
+const Row* kernel_of_packed(const Row (&kernels)[n], const at::Tensor& packed) {
   if (packed.numel() == 0)
     return nullptr;
   check_packed(packed);
   const char* const name =
       static_cast<const char*>(packed.const_data_ptr()) + offsetof(PackedHeader, kernel);
-  for (const PackingKernel<Problem>& kernel : kernels)
+  for (const Row& kernel : kernels)
     if (kernel.packing != nullptr &&
         std::strncmp(kernel.name, name, sizeof(PackedHeader::kernel)) == 0)
       return &kernel;
