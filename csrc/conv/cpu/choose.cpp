@@ -3,10 +3,10 @@
 // shows where another kernel is faster.
 #include <algorithm>
 
+#include "conv/cpu/igemm/types.h"
 #include "conv/cpu/pixel_lanes/plan.h"
 #include "conv/cpu/shared/gather.h"
 #include "conv/cpu/shared/kernels.h"
-#include "conv/cpu/shared/products/matrix_tiles.h"
 #include "conv/cpu/winograd/tiles.h"
 #include "conv/reference.h"
 #include "core/cpu/simd.h"
@@ -84,7 +84,7 @@ bool prefers_reference(const ConvProblem& p) {
 bool prefers_depthwise_pairs(const ConvProblem& p) {
   constexpr int64_t few = 16; // of 32 channels of a vector
   constexpr int64_t many = int64_t(1) << 20;
-  return HalfProducts<c10::BFloat16>::are_fast() && p.groups >= few && p.kernel[0] == 1 &&
+  return Float16Gemm<c10::BFloat16>::is_fast() && p.groups >= few && p.kernel[0] == 1 &&
       p.n * p.groups * product(p.src_size) >= many;
 }
 
@@ -100,7 +100,7 @@ bool prefers_matrix_tiles(const ConvProblem& p) {
   const int64_t inputs = p.pass == ConvPass::backward_data ? p.oc : p.ic;
   return p.dtype == c10::kBFloat16 && p.pass != ConvPass::backward_weights &&
       std::min(p.ic, p.oc) > 1 && inputs * product(p.kernel) >= kFullVector &&
-      has_matrix_tiles<HalfProducts<c10::BFloat16>>();
+      uses_amx<Float16Gemm<c10::BFloat16>>();
 }
 
 bool prefers_pixel_lanes(const ConvProblem& problem) {
@@ -159,7 +159,7 @@ bool prefers_float_products(const ConvProblem& p) {
   constexpr int64_t most_weights = int64_t(1) << 22; // 16 MB
   const bool is_forward = p.pass == ConvPass::forward, is_strided = product(p.stride) > 1;
   if (p.dtype != c10::kFloat || p.pass == ConvPass::backward_weights || p.groups > 1 ||
-      channel_pairs(p) * product(p.kernel) > most_weights || !FloatProducts::are_fast())
+      channel_pairs(p) * product(p.kernel) > most_weights || !Float32Gemm::is_fast())
     return false;
   const int64_t channels = std::min(p.ic, p.oc), pixels = product(p.dst_size);
   if (product(p.kernel) == 1) {
@@ -180,12 +180,12 @@ bool prefers_brgemm(const ConvProblem& p) {
         (p.pass != ConvPass::backward_data || p.ic >= kFullVector / 2);
     if (p.dtype != c10::CppTypeToScalarType<T>::value || !has_channels)
       return false;
-    if (HalfProducts<T>::have_tiles())
+    if (Float16Gemm<T>::has_amx())
       return true;
     const int64_t pixel =
         p.packed == nullptr ? WinogradCosts::half_pixel : WinogradCosts::packed_half_pixel;
     const bool are_tiles_better = supports_winograd_4x4(p) && prefers_winograd(p, pixel);
-    return HalfProducts<T>::are_fast() && !are_tiles_better;
+    return Float16Gemm<T>::is_fast() && !are_tiles_better;
   };
   return are_multiplied_in_pairs(std::type_identity<c10::BFloat16>()) ||
       are_multiplied_in_pairs(std::type_identity<c10::Half>());
