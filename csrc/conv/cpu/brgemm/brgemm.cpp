@@ -2,6 +2,7 @@
 // the CPU. Accumulators are float32 and are rounded once.
 #include <algorithm>
 #include <cstring>
+#include <variant>
 
 #include "conv/cpu/igemm/igemm.h"
 #include "conv/cpu/shared/clear.h"

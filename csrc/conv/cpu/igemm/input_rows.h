@@ -6,7 +6,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "conv/cpu/igemm/output.h"
 #include "conv/cpu/igemm/plan.h"
 #include "conv/cpu/shared/image_rows.h"
 #include "core/cpu/scratch.h"

@@ -1,6 +1,5 @@
-// Quantized depthwise convolution where the machine adds up products of four bytes at once. Pixels
-// are read as 64 channels that lie together: in channels-last images where they are, of others in
-// copies of the rows that a task meets.
+// Quantized depthwise convolution by dot4 of bytes. Pixels are read as 64 adjacent channels: in
+// place from channels-last images, and from copied rows of other images.
 #include <algorithm>
 #include <vector>
 
