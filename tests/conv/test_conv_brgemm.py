@@ -1,5 +1,5 @@
-"""The products of half types through torch's brgemm, forced: on a machine without instructions for
-them they are made one by one, of the same operands in the same order."""
+"""The implicit GEMM of 16-bit floats, forced: a CPU without instructions for them multiplies one by
+one, the same operands in the same order."""
 
 import random
 
@@ -43,8 +43,8 @@ def test_groups_that_are_merged(dtype):
 
 @every_type
 def test_rows_that_are_multiplied_together(dtype):
-    """A matrix unit takes 16 pixels and 32 channels at once: short rows with what is between them,
-    long ones in parts, weights that are read in parts, and taps whose rows meet pads only."""
+    """AMX multiplies 16 pixels by 32 channels: short rows with the pixels between them, long rows
+    in parts, weights in parts, and taps whose rows meet only padding."""
     choose = random.Random(4)
     torch.manual_seed(4)
     for channels, size, kernel, pads, strides, dilations in [

@@ -3,10 +3,10 @@
 // shows where another kernel is faster.
 #include <algorithm>
 
+#include "conv/cpu/igemm/types.h"
 #include "conv/cpu/pixel_lanes/plan.h"
 #include "conv/cpu/shared/gather.h"
 #include "conv/cpu/shared/kernels.h"
-#include "conv/cpu/shared/products/matrix_tiles.h"
 #include "conv/cpu/winograd/tiles.h"
 #include "conv/reference.h"
 #include "core/cpu/simd.h"
@@ -33,7 +33,7 @@ struct WinogradCosts {
   static constexpr int64_t kernels_in_tiles = 4;  // tiles that take as long as the kernels
   static constexpr int64_t packed_in_tiles = 5;   // as reading kernels that are transformed already
   static constexpr int64_t direct_pixel = 6;      // of those that meet data
-  static constexpr int64_t half_pixel = 4;        // where half types are multiplied in pairs
+  static constexpr int64_t half_pixel = 4;        // with dot2 of 16-bit floats
   static constexpr int64_t packed_half_pixel = 3; // the same with packed weights
   static constexpr int64_t direct_weights = 100;  // if the second-level cache does not hold them
   static constexpr int64_t cached_weights = int64_t(1) << 20;
@@ -84,7 +84,7 @@ bool prefers_reference(const ConvProblem& p) {
 bool prefers_depthwise_pairs(const ConvProblem& p) {
   constexpr int64_t few = 16; // of 32 channels of a vector
   constexpr int64_t many = int64_t(1) << 20;
-  return HalfProducts<c10::BFloat16>::are_fast() && p.groups >= few && p.kernel[0] == 1 &&
+  return Float16Gemm<c10::BFloat16>::is_fast() && p.groups >= few && p.kernel[0] == 1 &&
       p.n * p.groups * product(p.src_size) >= many;
 }
 
@@ -95,12 +95,13 @@ bool prefers_channel_lanes(const ConvProblem& p) {
       (p.groups > 1 && (p.ic == 1 || (pairs <= 64 && product(p.kernel) > 1)));
 }
 
-// A matrix unit is so fast that tiles may be all but empty. (channel_lanes has groups of few.)
-bool prefers_matrix_tiles(const ConvProblem& p) {
+// AMX is so fast that its tiles may be almost empty. (channel_lanes computes groups of few
+// channels.)
+bool prefers_amx(const ConvProblem& p) {
   const int64_t inputs = p.pass == ConvPass::backward_data ? p.oc : p.ic;
   return p.dtype == c10::kBFloat16 && p.pass != ConvPass::backward_weights &&
       std::min(p.ic, p.oc) > 1 && inputs * product(p.kernel) >= kFullVector &&
-      has_matrix_tiles<HalfProducts<c10::BFloat16>>();
+      uses_amx<Float16Gemm<c10::BFloat16>>();
 }
 
 bool prefers_pixel_lanes(const ConvProblem& problem) {
@@ -116,7 +117,7 @@ bool prefers_pixel_lanes(const ConvProblem& problem) {
   const double channels = filled(has_few_channels ? p.groups * outputs : outputs, lanes);
   const bool is_narrow = has_rows && poor * channels <= 1 &&
       std::all_of(p.stride, p.stride + 3, [](int64_t s) { return s <= most_stride; });
-  if (!has_few_channels && (!is_narrow || prefers_matrix_tiles(p)))
+  if (!has_few_channels && (!is_narrow || prefers_amx(p)))
     return false;
   const PixelLanesPlan plan = plan_pixel_lanes(p, lanes);
   if (plan.block * plan.rows * plan.tile < least_pixels)
@@ -159,7 +160,7 @@ bool prefers_float_products(const ConvProblem& p) {
   constexpr int64_t most_weights = int64_t(1) << 22; // 16 MB
   const bool is_forward = p.pass == ConvPass::forward, is_strided = product(p.stride) > 1;
   if (p.dtype != c10::kFloat || p.pass == ConvPass::backward_weights || p.groups > 1 ||
-      channel_pairs(p) * product(p.kernel) > most_weights || !FloatProducts::are_fast())
+      channel_pairs(p) * product(p.kernel) > most_weights || !Float32Gemm::is_fast())
     return false;
   const int64_t channels = std::min(p.ic, p.oc), pixels = product(p.dst_size);
   if (product(p.kernel) == 1) {
@@ -173,22 +174,22 @@ bool prefers_float_products(const ConvProblem& p) {
 }
 
 bool prefers_brgemm(const ConvProblem& p) {
-  if (prefers_matrix_tiles(p) || prefers_float_products(p))
+  if (prefers_amx(p) || prefers_float_products(p))
     return true;
-  const auto are_multiplied_in_pairs = [&]<class T>(std::type_identity<T>) {
+  const auto prefers_dot2 = [&]<class T>(std::type_identity<T>) {
     const bool has_channels = std::min(p.ic * product(p.kernel), p.oc) >= kFullVector &&
         (p.pass != ConvPass::backward_data || p.ic >= kFullVector / 2);
     if (p.dtype != c10::CppTypeToScalarType<T>::value || !has_channels)
       return false;
-    if (HalfProducts<T>::have_tiles())
+    if (Float16Gemm<T>::has_amx())
       return true;
     const int64_t pixel =
         p.packed == nullptr ? WinogradCosts::half_pixel : WinogradCosts::packed_half_pixel;
     const bool are_tiles_better = supports_winograd_4x4(p) && prefers_winograd(p, pixel);
-    return HalfProducts<T>::are_fast() && !are_tiles_better;
+    return Float16Gemm<T>::is_fast() && !are_tiles_better;
   };
-  return are_multiplied_in_pairs(std::type_identity<c10::BFloat16>()) ||
-      are_multiplied_in_pairs(std::type_identity<c10::Half>());
+  return prefers_dot2(std::type_identity<c10::BFloat16>()) ||
+      prefers_dot2(std::type_identity<c10::Half>());
 }
 
 bool prefers_gemm(const ConvProblem& p) {

@@ -1,10 +1,10 @@
-// Images of a gradient of weights as operands of products, packed once for all tasks.
+// Images as operands of the GEMMs of a gradient of weights, packed once for all tasks.
 #pragma once
 
 #include <algorithm>
 
+#include "conv/cpu/brgemm/channel_rows.h"
 #include "conv/cpu/brgemm/weights_plan.h"
-#include "conv/cpu/shared/products/lines/channel_lines.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/scratch.h"
 
@@ -20,19 +20,19 @@ void clear_rows(T* channel, int64_t pitch, Range rows, int64_t pixels) {
 
 // Some rows of an image.
 struct RowsOfImage {
-  LineOfImage first;
+  ImageRow first;
   int64_t count, stride;
 };
 
 // To [channel][row][pixel]: channel by channel, unless the channels of a pixel lie together.
 template <class T>
 void copy_rows(const RowsOfImage& rows, int64_t plane, int64_t pitch, T* to) {
-  LineOfImage line = rows.first;
+  ImageRow line = rows.first;
   const auto* image = static_cast<const T*>(line.data);
   if (line.pixel_stride != 1) {
     for (int64_t i = 0; i < rows.count; i++, image += rows.stride, to += pitch) {
       line.data = image;
-      copy_channel_lines<T>(line, plane, to);
+      copy_channel_rows<T>(line, plane, to);
     }
     return;
   }
@@ -40,7 +40,7 @@ void copy_rows(const RowsOfImage& rows, int64_t plane, int64_t pitch, T* to) {
   line.channel_stride = rows.stride;
   for (int64_t c = 0; c < rows.first.channels; c++, to += plane) {
     line.data = image + c * rows.first.channel_stride;
-    copy_channel_lines<T>(line, pitch, to);
+    copy_channel_rows<T>(line, pitch, to);
   }
 }
 
@@ -48,7 +48,7 @@ void copy_rows(const RowsOfImage& rows, int64_t plane, int64_t pitch, T* to) {
 
 template <class T>
 class PackedImages {
-  using Products = ProductsOf<T>;
+  using Gemm = GemmOf<T>;
 
  public:
   PackedImages(const ConvProblem& p, const BrgemmWeightsPlan& plan) : p_(p), plan_(plan) {}
@@ -100,7 +100,7 @@ class PackedImages {
   void pack_all_dst() const {
     const int64_t depth = p_.dst_size[0], panels = plan_.panels, parts = plan_.parts();
     const int64_t elements =
-        kProductColumns * plan_.tile_rows * round_up(plan_.tile_width + plan_.pixels.reach, 2);
+        kPanelColumns * plan_.tile_rows * round_up(plan_.tile_width + plan_.pixels.reach, 2);
     const int64_t tasks = images_.count() * depth * p_.groups * panels;
     parallel_tasks(tasks * parts, elements * kCopy, [&](int64_t begin, int64_t end) {
       const Scratch<T> lines(elements);
@@ -121,7 +121,7 @@ class PackedImages {
   T* panel_at(int64_t n, int64_t d, int64_t group, int64_t panel) const {
     const int64_t plane = ((n - images_.begin) * p_.dst_size[0] + d) * p_.groups + group;
     return dst_.data() +
-        (plane * plan_.columns + panel * kProductColumns) * p_.dst_size[1] * plan_.pitch;
+        (plane * plan_.columns + panel * kPanelColumns) * p_.dst_size[1] * plan_.pitch;
   }
 
   // A part of the rows, or of a row, of some channels; and with the last one what lies between
@@ -136,17 +136,17 @@ class PackedImages {
     const int64_t row_part = part / plan_.width_tiles, pixel_part = part % plan_.width_tiles;
     const Range rows = nth_part(row_part, plan_.row_tiles, all);
     const Range pixels = nth_part(pixel_part, plan_.width_tiles, plan_.pitch);
-    for (int64_t h = 0; h < plan_.rows.rests; h++) {
+    for (int64_t h = 0; h < plan_.rows.phases; h++) {
       const int64_t first_row = plan_.rows.first(h) - p_.pad[1];
       const Range inside = rows_inside(p_, first_row, rows);
-      for (int64_t w = 0; w < plan_.pixels.rests; w++) {
-        T* const of_rest = to + plan_.rest_at(p_, h, w) + pixels.begin;
+      for (int64_t w = 0; w < plan_.pixels.phases; w++) {
+        T* const of_phase = to + plan_.phase_at(p_, h, w) + pixels.begin;
         for (int64_t c = 0; c < channels.count(); c++) {
-          T* const channel = of_rest + c * plan_.plane;
+          T* const channel = of_phase + c * plan_.plane;
           clear_rows(channel, plan_.pitch, {rows.begin, inside.begin}, pixels.count());
           clear_rows(channel, plan_.pitch, {inside.end, rows.end}, pixels.count());
         }
-        const LineOfImage line{
+        const ImageRow line{
             image + (inside.begin * p_.stride[1] + first_row) * xs[3],
             channels.count(),
             xs[1],
@@ -159,10 +159,10 @@ class PackedImages {
             {line, inside.count(), p_.stride[1] * xs[3]},
             plan_.plane,
             plan_.pitch,
-            of_rest + inside.begin * plan_.pitch);
+            of_phase + inside.begin * plan_.pitch);
       }
     }
-    const int64_t end = plan_.rest_at(p_, plan_.rows.rests, 0);
+    const int64_t end = plan_.phase_at(p_, plan_.rows.phases, 0);
     if (part == plan_.parts() - 1)
       for (int64_t c = 0; c < channels.count(); c++)
         std::fill(to + c * plan_.plane + end, to + (c + 1) * plan_.plane, T(0));
@@ -172,10 +172,10 @@ class PackedImages {
   void
   pack_panel(int64_t n, int64_t d, int64_t group, int64_t panel, int64_t part, T* lines) const {
     const int64_t *ys = p_.dst_stride, pitch = plan_.pitch;
-    const int64_t first = panel * kProductColumns, columns = plan_.columns_of(panel);
+    const int64_t first = panel * kPanelColumns, columns = plan_.columns_of(panel);
     const GradientTile tile = tile_of(p_, plan_, part);
     const bool is_last = tile.pixels.end == p_.dst_size[2];
-    const LineOfImage line{
+    const ImageRow line{
         static_cast<const T*>(p_.dst) + n * ys[0] + (group * p_.oc + first) * ys[1] + d * ys[2] +
             tile.rows.begin * ys[3],
         std::min(columns, p_.oc - first),
@@ -187,7 +187,7 @@ class PackedImages {
         ys[4]};
     T* const to =
         panel_at(n, d, group, panel) + (tile.rows.begin * pitch + tile.pixels.begin) * columns;
-    interleave_rows<T, Products::kPack>(line, tile.rows.count(), ys[3], columns, lines, to);
+    interleave_rows<Gemm::kVnni>(line, tile.rows.count(), ys[3], columns, lines, to);
   }
 
   const ConvProblem& p_;

@@ -1,4 +1,4 @@
-// The products of a tile of gradients with what some taps meet in src.
+// GEMMs of a tile of gradients with the pixels of src that some taps meet.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace torch_dnnl {
 
 template <class T>
 class TapProducts {
-  using Products = ProductsOf<T>;
+  using Gemm = GemmOf<T>;
 
  public:
   TapProducts(
@@ -40,11 +40,11 @@ class TapProducts {
         for (int64_t c = 0; c < o_.channels.count(); c++)
           multiply(
               part,
-              {lines + c * plan_.plane, end - tap, plan_.rest_at(p_, 0, 1)},
-              sums + c * kProductColumns,
+              {lines + c * plan_.plane, end - tap, plan_.phase_at(p_, 0, 1)},
+              sums + c * kPanelColumns,
               of_tap_);
       } else {
-        multiply(part, {lines, o_.channels.count(), plan_.plane}, sums, kProductColumns);
+        multiply(part, {lines, o_.channels.count(), plan_.plane}, sums, kPanelColumns);
       }
     }
   }
@@ -68,7 +68,7 @@ class TapProducts {
 
   void multiply(const Part& part, const Lines& lines, float* sums, int64_t sums_pitch) const {
     const int64_t row = part.rows.begin, pixel = part.tile.pixels.begin;
-    Products::multiply(
+    Gemm::multiply(
         {lines.count,
          plan_.columns_of(part.panel),
          plan_.depth(part.tile, part.rows),
@@ -83,8 +83,8 @@ class TapProducts {
   int64_t lines_at(int64_t tap) const {
     Digits digits{tap};
     const int64_t kw = digits.next(p_.kernel[2]), kh = digits.next(p_.kernel[1]);
-    return plan_.rest_at(p_, plan_.rows.rest(kh), plan_.pixels.rest(kw)) +
-        plan_.rows.behind(kh) * plan_.pitch + plan_.pixels.behind(kw);
+    return plan_.phase_at(p_, plan_.rows.phase(kh), plan_.pixels.phase(kw)) +
+        plan_.rows.offset(kh) * plan_.pitch + plan_.pixels.offset(kw);
   }
 
   const ConvProblem& p_;
@@ -92,7 +92,7 @@ class TapProducts {
   const PackedImages<T>& images_;
   const WeightsOutput& o_;
   float* const sums_;
-  const int64_t of_tap_ = plan_.block * kProductColumns; // sums
+  const int64_t of_tap_ = plan_.block * kPanelColumns; // sums
 };
 
 } // namespace torch_dnnl

@@ -1,10 +1,9 @@
-// Backward weights of half types, and of float32, as products through torch's brgemm.
+// Backward weights of 16-bit floats, and of float32, as GEMMs through torch's brgemm.
 //
-// For each tap, the gradients of weights are src^T dst, summed over pixels. The lines of dst follow
-// one another at a pitch that leaves room for the shift of all taps along a line, with zeros in it,
-// and those of src lie likewise: so the pixels of some lines are the depth of one product, and a
-// tap is where it begins in src. Where strides are not 1, the pixels that belong to a tap are those
-// of one rest by the stride; they are kept apart.
+// The gradient of the weights of a tap is src^T dst, summed over pixels. Lines of dst are packed at
+// a pitch with room for the shift of all taps along a line, filled with zeros. Lines of src have
+// the same pitch. So the pixels of several lines are the k of one GEMM, and a tap is an offset in
+// src. With strides, a tap meets the pixels of one phase: src is packed phase by phase.
 #include <algorithm>
 #include <atomic>
 #include <vector>
@@ -29,7 +28,7 @@ constexpr int64_t kFewPacked = int64_t(1) << 22;
 
 template <class T>
 class BrgemmWeights {
-  using Products = ProductsOf<T>;
+  using Gemm = GemmOf<T>;
 
  public:
   BrgemmWeights(const ConvProblem& p, const BrgemmWeightsPlan& plan) : p_(p), plan_(plan) {}
@@ -48,7 +47,7 @@ class BrgemmWeights {
         [] { return Workspace{}; },
         [&](const Workspace& /*own*/, int64_t i, int64_t chunk, float* sums) {
           accumulate(output(i), chunk, images, sums);
-          Products::release();
+          Gemm::release();
         },
         [&](int64_t i, const float* sums) {
           if (!store(output(i), sums))
@@ -100,8 +99,8 @@ class BrgemmWeights {
         follow(0, kernel[1] * kernel[2]) && ws[1] == plan_.taps && o.taps.count() == plan_.taps;
     bool are_finite = true;
     for (int64_t panel = o.panels.begin; panel < o.panels.end; panel++) {
-      const int64_t first = panel * kProductColumns;
-      const int64_t channels = std::min(kProductColumns, p_.oc - first);
+      const int64_t first = panel * kPanelColumns;
+      const int64_t channels = std::min(kPanelColumns, p_.oc - first);
       const float* const from = sums + plan_.sums_at(o, panel, o.taps.begin);
       T* const to = static_cast<T*>(p_.out) + o.group * p_.weights_group + first * ws[0] +
           o.channels.begin * ws[1];
@@ -115,14 +114,14 @@ class BrgemmWeights {
         if (!are_together || plan_.taps == 1)
           store_tap(of_tap, {at, channels, o.channels.count(), ws[0], ws[1]});
         for (int64_t c = 0; c < o.channels.count(); c++)
-          are_finite &= all_finite(of_tap + c * kProductColumns, channels);
+          are_finite &= all_finite(of_tap + c * kPanelColumns, channels);
       }
     }
     return are_finite;
   }
   // Channels of the output are channels of this image, and those of the input its pixels.
   void store_tap(const float* sums, const ImageRun<T>& to) const {
-    store_pixels(LaneRun<const float>{sums, kLanes<float>, kProductColumns}, to);
+    store_pixels(LaneRun<const float>{sums, kLanes<float>, kPanelColumns}, to);
   }
   // All taps of some channels, [output channel][input channel][tap].
   void store_together(const float* sums, int64_t outputs, int64_t inputs, T* to) const {
@@ -137,7 +136,7 @@ class BrgemmWeights {
 
   const ConvProblem& p_;
   const BrgemmWeightsPlan& plan_;
-  const int64_t of_tap_ = plan_.block * kProductColumns; // sums
+  const int64_t of_tap_ = plan_.block * kPanelColumns; // sums
 };
 
 } // namespace
@@ -156,7 +155,7 @@ bool brgemm_weights_gradient(const ConvProblem& problem) {
   const ConvProblem p = with_joined_pixels(problem);
   const BrgemmWeightsPlan plan = plan_brgemm_weights(p);
   bool is_done = false;
-  dispatch(BrgemmTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
+  dispatch(IgemmTypes{}, p.dtype, [&]<class T>(std::type_identity<T>) {
     is_done = BrgemmWeights<T>(p, plan).run();
   });
   return is_done;

@@ -1,37 +1,38 @@
-// How gradients of weights become products of packed images, and how these lie in memory.
+// The plan of a gradient of weights as GEMMs of packed images, and the layout of these images.
 #pragma once
 
 #include <algorithm>
 
+#include "conv/cpu/igemm/types.h"
 #include "conv/cpu/shared/gradient_tiles.h"
-#include "conv/cpu/shared/products/products.h"
 #include "conv/problem.h"
 #include "core/math.h"
 
 namespace torch_dnnl {
 
-// How the pixels of src lie along one axis: apart by their rest by the stride, where taps of the
-// same rest begin one behind the other; or once for each tap.
-struct RestAxis {
-  int64_t rests; // that some tap has, or taps
-  int64_t reach; // pixels of a rest behind those of the first tap
+// How packed pixels of src lie along one axis: in phases, one for each remainder of a pixel's
+// position by the stride, or in one copy for each tap. All taps of a phase read the same copy, at
+// different offsets.
+struct PhaseAxis {
+  int64_t phases; // that taps use; or taps
+  int64_t reach;  // extra pixels that a phase needs beyond its first tap
   int64_t stride, dilation;
-  bool are_taps;
+  bool are_taps; // a copy for each tap
 
-  int64_t rest(int64_t tap) const {
+  int64_t phase(int64_t tap) const {
     return are_taps ? tap : tap * dilation % stride;
   }
-  // How far a tap begins behind the first one of its rest.
-  int64_t behind(int64_t tap) const {
+  // Where a tap begins in its phase.
+  int64_t offset(int64_t tap) const {
     return are_taps ? 0 : tap * dilation / stride;
   }
-  // The first pixel of a rest, from that of the first tap on.
-  int64_t first(int64_t rest) const {
-    return are_taps ? rest * dilation : rest;
+  // The first pixel of a phase, relative to the first pixel of the first tap.
+  int64_t first(int64_t phase) const {
+    return are_taps ? phase * dilation : phase;
   }
 };
 
-// Those of some rows of dst that meet src, if row 0 meets row `first` of it.
+// The rows of dst that meet src, if row 0 of dst meets row `first` of src.
 inline Range rows_inside(const ConvProblem& p, int64_t first, Range rows) {
   const Range inside = within(first, p.stride[1], p.src_size[1], rows.end);
   const int64_t begin = std::clamp(inside.begin, rows.begin, rows.end);
@@ -44,19 +45,19 @@ struct WeightsOutput {
   Range panels, channels, taps;
 };
 
-// A task computes an output, which is some taps of some panels of output channels and a block of
-// input channels, for a chunk of the tiles of a wave of images. The plan, and with it the order of
-// sums, depends on the problem alone. A tile is some lines of dst, or a part of one line; `tiles`
-// are those of one image.
+// An output is some taps, some panels of output channels, and a block of input channels. A task
+// computes an output for one chunk of the tiles of a wave of images. A tile is some lines of dst,
+// or a part of one line; `tiles` counts those of one image. The plan depends on the problem alone,
+// and so does the order of sums.
 struct BrgemmWeightsPlan : GradientTiles {
   int64_t taps, task_taps, block, panels, task_panels, outputs, chunks;
-  RestAxis rows, pixels;
+  PhaseAxis rows, pixels;
   int64_t pitch;   // of lines, of both images
-  int64_t plane;   // from a channel of src to the next: [rest of rows][rest of pixels][row][pixel]
+  int64_t plane;   // from a channel of src to the next: [row phase][pixel phase][row][pixel]
   int64_t columns; // of the panels of a group together
   int64_t waves, wave_images;
-  bool reads_src;  // where it lies: a plane is a line as products take it
-  bool joins_taps; // those of a row of the kernel are the rows of a product of one channel
+  bool reads_src;  // GEMMs read src in place: a plane is one line
+  bool joins_taps; // the taps of a kernel row are the rows m of a GEMM of one channel
 
   // Of a plane of an image.
   int64_t parts() const {
@@ -64,22 +65,22 @@ struct BrgemmWeightsPlan : GradientTiles {
   }
 
   int64_t sums() const {
-    return task_panels * task_taps * block * kProductColumns;
+    return task_panels * task_taps * block * kPanelColumns;
   }
   // Where those of a panel and a tap are, [input channel][output channel].
   int64_t sums_at(const WeightsOutput& o, int64_t panel, int64_t tap) const {
-    return ((panel - o.panels.begin) * task_taps + tap - o.taps.begin) * block * kProductColumns;
+    return ((panel - o.panels.begin) * task_taps + tap - o.taps.begin) * block * kPanelColumns;
   }
   int64_t columns_of(int64_t panel) const {
-    return std::min(kProductColumns, columns - panel * kProductColumns);
+    return std::min(kPanelColumns, columns - panel * kPanelColumns);
   }
   // Pixels of some rows of a tile, with the zeros between its lines.
   int64_t depth(const GradientTile& tile, Range of_rows) const {
     return of_rows.count() == 1 ? round_up(tile.pixels.count(), 2) : of_rows.count() * pitch;
   }
-  // Where the first row and pixel of a rest are in a channel of src.
-  int64_t rest_at(const ConvProblem& p, int64_t row, int64_t pixel) const {
-    return (row * pixels.rests + pixel) * (p.dst_size[1] + rows.reach) * pitch;
+  // Where a phase begins in a channel of src.
+  int64_t phase_at(const ConvProblem& p, int64_t row, int64_t pixel) const {
+    return (row * pixels.phases + pixel) * (p.dst_size[1] + rows.reach) * pitch;
   }
   // Elements of a packed image.
   int64_t src_elements(const ConvProblem& p) const {
@@ -99,29 +100,29 @@ namespace weights_plan_detail {
 inline constexpr int64_t kTaskSums = 128 * 1024; // stay in the second-level cache
 inline constexpr int64_t kTaskChannels = 128;    // of src
 inline constexpr int64_t kTilePixels = 256;      // of dst, and of the zeros between lines
-// The same, of few channels of src, whose sums a matrix unit is to read less often.
-inline constexpr int64_t kMatrixUnitPixels = 1024, kFewChannels = 64;
+// The same for few channels of src: AMX reloads accumulators less often.
+inline constexpr int64_t kAmxTilePixels = 1024, kFewChannels = 64;
 inline constexpr int64_t kTasks = 32;             // enough for the threads to share
 inline constexpr int64_t kChunkPixels = 1024;     // that make up for adding sums of chunks
 inline constexpr int64_t kWaveElements = 1 << 21; // of packed images that stay in the last cache
 inline constexpr int64_t kAliased = 1024; // elements: channels at a multiple compete for the cache
 inline constexpr int64_t kApart = 32;
-inline constexpr int64_t kCopies = 4; // times the pixels of rests, at most
-inline constexpr double kZeros = 0.2; // behind lines, in lines, that make up for copies
+inline constexpr int64_t kCopies = 4; // at most so many times the pixels of phases
+inline constexpr double kZeros = 0.2; // fraction of a row; with more zeros each tap is copied
 
-inline RestAxis rest_axis(const ConvProblem& p, int axis) {
+inline PhaseAxis phase_axis(const ConvProblem& p, int axis) {
   const int64_t stride = p.stride[axis], dilation = p.dilation[axis];
   const int64_t shift = (p.kernel[axis] - 1) * dilation;
   return {std::min(stride, shift + 1), shift / stride, stride, dilation, /*are_taps=*/false};
 }
 
-// Taps have copies of their own if distant ones would leave many zeros between lines, or if they
-// are joined.
-inline RestAxis pixel_axis(const ConvProblem& p) {
-  const RestAxis axis = rest_axis(p, 2);
-  const RestAxis taps{p.kernel[2], /*reach=*/0, axis.stride, axis.dilation, /*are_taps=*/true};
+// Each tap has its own copy if distant taps would need many zeros between lines, or if the taps of
+// a row are joined.
+inline PhaseAxis pixel_axis(const ConvProblem& p) {
+  const PhaseAxis axis = phase_axis(p, 2);
+  const PhaseAxis taps{p.kernel[2], /*reach=*/0, axis.stride, axis.dilation, /*are_taps=*/true};
   const int64_t width = p.dst_size[2];
-  const bool are_few = taps.rests * width <= kCopies * axis.rests * (width + axis.reach);
+  const bool are_few = taps.phases * width <= kCopies * axis.phases * (width + axis.reach);
   return are_few && (axis.reach > kZeros * width || p.kernel[2] > p.ic) ? taps : axis;
 }
 
@@ -132,19 +133,18 @@ inline BrgemmWeightsPlan plan_brgemm_weights(const ConvProblem& p) {
   BrgemmWeightsPlan plan{};
   plan.taps = product(p.kernel);
   plan.block = ceil_div(p.ic, ceil_div(p.ic, kTaskChannels));
-  plan.panels = ceil_div(p.oc, kProductColumns);
-  plan.columns = round_up(p.oc, kProductLanes);
-  const int64_t of_tap = plan.block * kProductColumns;
+  plan.panels = ceil_div(p.oc, kPanelColumns);
+  plan.columns = round_up(p.oc, kPanelLanes);
+  const int64_t of_tap = plan.block * kPanelColumns;
   plan.task_taps = std::clamp<int64_t>(kTaskSums / of_tap, 1, plan.taps);
   plan.task_panels = std::clamp<int64_t>(kTaskSums / (of_tap * plan.task_taps), 1, plan.panels);
 
-  plan.rows = rest_axis(p, 1);
+  plan.rows = phase_axis(p, 1);
   plan.pixels = pixel_axis(p);
   const int64_t rows = p.dst_size[1], width = p.dst_size[2];
   plan.pitch = round_up(width + plan.pixels.reach, 2);
-  const bool has_tiles = p.dtype == c10::kBFloat16 && HalfProducts<c10::BFloat16>::have_tiles();
-  const int64_t tile_pixels =
-      has_tiles && plan.block <= kFewChannels ? kMatrixUnitPixels : kTilePixels;
+  const bool has_amx = p.dtype == c10::kBFloat16 && Float16Gemm<c10::BFloat16>::has_amx();
+  const int64_t tile_pixels = has_amx && plan.block <= kFewChannels ? kAmxTilePixels : kTilePixels;
   plan.tile_rows = std::clamp<int64_t>(tile_pixels / plan.pitch, 1, rows);
   plan.row_tiles = ceil_div(rows, plan.tile_rows);
   plan.tile_rows = ceil_div(rows, plan.row_tiles);
@@ -152,14 +152,14 @@ inline BrgemmWeightsPlan plan_brgemm_weights(const ConvProblem& p) {
   plan.tile_width = round_up(ceil_div(width, plan.width_tiles), 2);
   plan.width_tiles = ceil_div(width, plan.tile_width);
   plan.tiles = p.dst_size[0] * plan.parts();
-  plan.plane = plan.rest_at(p, plan.rows.rests, 0);
+  plan.plane = plan.phase_at(p, plan.rows.phases, 0);
   if (plan.plane % kAliased == 0)
     plan.plane += kApart;
   plan.reads_src = product(p.kernel) == 1 && product(p.stride) == 1 && p.src_stride[4] == 1 &&
       rows == 1 && width % 2 == 0 && p.pad[1] == 0 && p.pad[2] == 0 && p.src_size[2] >= width;
   if (plan.reads_src)
     plan.plane = p.src_stride[1];
-  const bool are_taps = plan.pixels.rests == p.kernel[2] && plan.pixels.reach == 0;
+  const bool are_taps = plan.pixels.phases == p.kernel[2] && plan.pixels.reach == 0;
   plan.joins_taps = are_taps && p.kernel[2] > p.ic;
   const int64_t elements = plan.src_elements(p) + plan.dst_elements(p);
   plan.wave_images = std::clamp<int64_t>(kWaveElements / std::max<int64_t>(elements, 1), 1, p.n);

@@ -1,5 +1,5 @@
-// Depthwise convolution of channels-last images of bfloat16 where the machine adds up products of
-// pairs at once: those of two rows of the kernel. Images are read and written where they lie.
+// Depthwise convolution of channels-last images of bfloat16 by dot2: the products of two kernel
+// rows at once. Images are read and written in place.
 #include <algorithm>
 #include <vector>
 

@@ -7,7 +7,7 @@
 #include "conv/cpu/quantized/depthwise_plan.h"
 #include "conv/cpu/quantized/epilogue.h"
 #include "conv/cpu/quantized/kernels.h"
-#include "conv/cpu/shared/products/pair_sums.h"
+#include "core/cpu/dot2.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/scratch.h"
 
@@ -19,7 +19,7 @@ constexpr int kPixels = kRegisters == 32 ? 28 : 12; // whose sums are in registe
 // Where the pairs of a row of outputs are, for a row of the kernel that meets data: the line of
 // inputs, and the weights of the first vector.
 struct RowOfTaps {
-  const IntSums *line, *weights;
+  const Int32Lanes *line, *weights;
 };
 
 // Some outputs, and where what they are computed from lies, in vectors.
@@ -34,20 +34,20 @@ struct DepthwiseRun {
 // The sums of a vector of channels, `pitch` from a pixel's to the next.
 template <int pixels>
 void add_pixels(const DepthwiseRun& run, int32_t* to, int64_t pitch) {
-  IntSums sums[pixels] = {};
+  Int32Lanes sums[pixels] = {};
   for (int64_t r = 0; r < run.count; r++) {
-    const IntSums* const line = run.rows[r].line + run.line_offset;
-    const IntSums* const weights = run.rows[r].weights + run.weights_offset;
+    const Int32Lanes* const line = run.rows[r].line + run.line_offset;
+    const Int32Lanes* const weights = run.rows[r].weights + run.weights_offset;
     for (int64_t j = 0; j < run.term_count; j++) {
-      const IntSums weight = weights[j], *from = line + run.terms[j];
+      const Int32Lanes weight = weights[j], *from = line + run.terms[j];
 #pragma GCC unroll 28
       for (int i = 0; i < pixels; i++)
-        sums[i] = add_pairs(sums[i], from[i * run.output_step], weight);
+        sums[i] = dot2(sums[i], from[i * run.output_step], weight);
     }
   }
 #pragma GCC unroll 28
   for (int i = 0; i < pixels; i++)
-    store_sums(to + i * pitch, sums[i]);
+    store_int32(to + i * pitch, sums[i]);
 }
 
 // Memory of a thread.
@@ -88,13 +88,14 @@ class Depthwise {
   // In pairs: [vector][row of the kernel][term][channel of the vector].
   void pack_weights() {
     std::fill_n(weights_.data(), weights_size_, int16_t(0));
-    const int64_t of_vector = kernel_rows_ * plan_.terms() * kIntSums; // pairs
-    parallel_tasks(ceil_div(channels_, kIntSums), 2 * of_vector, [&](int64_t begin, int64_t end) {
-      for (int64_t c = begin * kIntSums; c < std::min(end * kIntSums, channels_); c++) {
-        const int64_t at = c / kIntSums * of_vector + c % kIntSums;
-        pack_channel(c / p_.oc, c % p_.oc, weights_.data() + 2 * at);
-      }
-    });
+    const int64_t of_vector = kernel_rows_ * plan_.terms() * kInt32Lanes; // pairs
+    parallel_tasks(
+        ceil_div(channels_, kInt32Lanes), 2 * of_vector, [&](int64_t begin, int64_t end) {
+          for (int64_t c = begin * kInt32Lanes; c < std::min(end * kInt32Lanes, channels_); c++) {
+            const int64_t at = c / kInt32Lanes * of_vector + c % kInt32Lanes;
+            pack_channel(c / p_.oc, c % p_.oc, weights_.data() + 2 * at);
+          }
+        });
   }
 
   void pack_channel(int64_t group, int64_t channel, int16_t* to) const {
@@ -104,7 +105,7 @@ class Depthwise {
     for (int64_t kd = 0; kd < p_.kernel[0]; kd++)
       for (int64_t kh = 0; kh < p_.kernel[1]; kh++)
         for (int64_t tap = 0; tap < plan_.taps; tap++)
-          for (int64_t pair = 0; pair < plan_.channel_pairs; pair++, to += 2 * kIntSums) {
+          for (int64_t pair = 0; pair < plan_.channel_pairs; pair++, to += 2 * kInt32Lanes) {
             const int64_t kw = tap * plan_.pair_taps, i = 2 * pair;
             const int8_t* const first = weights + i * ws[1] + kd * ws[2] + kh * ws[3] + kw * ws[4];
             to[0] = first[0];
@@ -115,7 +116,7 @@ class Depthwise {
 
   void compute_row(const DepthwiseTask& task, int64_t h, DepthwiseWorkspace& own) const {
     int64_t count = 0;
-    const auto* const weights = reinterpret_cast<const IntSums*>(weights_.data());
+    const auto* const weights = reinterpret_cast<const Int32Lanes*>(weights_.data());
     for (int64_t kd = 0; kd < p_.kernel[0]; kd++) {
       const int64_t d = task.d * p_.stride[0] + kd * p_.dilation[0] - p_.pad[0];
       if (d < 0 || d >= p_.src_size[0])
@@ -139,16 +140,16 @@ class Depthwise {
          task.pixels.begin,
          task.channels.count(),
          task.pixels.count(),
-         no_excess_.data()},
+         no_compensation_.data()},
         own.epilogue);
   }
 
   void add_row(const DepthwiseTask& task, int64_t rows, const DepthwiseWorkspace& own) const {
     static constexpr auto kAdd = table_of<kPixels>([](auto pixels) { return &add_pixels<pixels>; });
     const int64_t row = task.pixels.count(), parts = ceil_div(row, int64_t(kPixels));
-    for (int64_t c = 0; c < task.channels.count(); c += kIntSums) {
-      const int64_t line = c / kIntSums * plan_.channel_pairs * plan_.line;
-      const int64_t vector = (task.channels.begin + c) / kIntSums;
+    for (int64_t c = 0; c < task.channels.count(); c += kInt32Lanes) {
+      const int64_t line = c / kInt32Lanes * plan_.channel_pairs * plan_.line;
+      const int64_t vector = (task.channels.begin + c) / kInt32Lanes;
       DepthwiseRun run{own.rows.data(), rows, terms_.data(), plan_.terms(), plan_.output_step};
       run.weights_offset = vector * kernel_rows_ * plan_.terms();
       for (int64_t part = 0; part < parts; part++) { // as equal as can be
@@ -172,9 +173,9 @@ class Depthwise {
   const int64_t channels_ = p_.groups * p_.oc, kernel_rows_ = p_.kernel[0] * p_.kernel[1];
   const DepthwisePlan plan_ = plan_depthwise(p_, at::get_num_threads());
   const std::vector<int64_t> terms_ = terms();
-  const int64_t weights_size_ = 2 * round_up(channels_, kIntSums) * kernel_rows_ * plan_.terms();
+  const int64_t weights_size_ = 2 * round_up(channels_, kInt32Lanes) * kernel_rows_ * plan_.terms();
   const Scratch<int16_t> weights_{weights_size_};
-  const std::vector<int32_t> no_excess_ = std::vector<int32_t>(plan_.block);
+  const std::vector<int32_t> no_compensation_ = std::vector<int32_t>(plan_.block);
   const QuantizedEpilogue epilogue_{problem_};
 };
 
@@ -184,13 +185,13 @@ class Depthwise {
 bool supports_quantized_depthwise(const QuantizedProblem& p) {
   const int64_t ic = p.conv.ic, oc = p.conv.oc;
   const bool is_depthwise = ic == 1 && oc == 1;
-  const bool has_few = ic > 1 && ic <= oc && kProductLanes % oc == 0;
+  const bool has_few = ic > 1 && ic <= oc && kPanelLanes % oc == 0;
   return has_short_sums(p) && (is_depthwise || has_few);
 }
 
 bool prefers_quantized_depthwise(const QuantizedProblem& p) {
   // Groups of more channels fill the columns of products.
-  return (p.conv.ic == 1 || p.conv.groups > 1) && p.conv.oc < kProductLanes;
+  return (p.conv.ic == 1 || p.conv.groups > 1) && p.conv.oc < kPanelLanes;
 }
 
 void run_quantized_depthwise(const QuantizedProblem& p) {

@@ -6,14 +6,14 @@
 #include <vector>
 
 #include "conv/cpu/quantized/depthwise_plan.h"
-#include "conv/cpu/shared/products/lines/image_lines.h"
-#include "conv/cpu/shared/products/pair_sums.h"
+#include "conv/cpu/shared/image_rows.h"
 #include "conv/quantized/problem.h"
+#include "core/cpu/dot2.h"
 #include "core/cpu/scratch.h"
 
 namespace torch_dnnl {
 
-inline constexpr int64_t kPairBytes = 2 * kIntSums; // of a vector
+inline constexpr int64_t kPairBytes = 2 * kInt32Lanes; // of a vector
 
 // For each pair of a group's channels, where its bytes are among those of a vector's groups.
 inline std::vector<uint8_t> pair_orders(const ConvProblem& p) {
@@ -21,7 +21,7 @@ inline std::vector<uint8_t> pair_orders(const ConvProblem& p) {
   for (int64_t pair = 0; pair < ceil_div(p.ic, 2); pair++) {
     for (int64_t i = 0; i < kPairBytes; i++) {
       const int64_t channel = 2 * pair + i % 2, group = i / 2 / p.oc;
-      order.push_back(channel < p.ic ? group * p.ic + channel : kUnordered);
+      order.push_back(channel < p.ic ? group * p.ic + channel : kZeroByte);
     }
   }
   return order;
@@ -34,7 +34,7 @@ class DepthwiseLines {
         plan_(plan),
         is_signed_(p_.dtype == c10::kChar),
         zero_point_(static_cast<int>(problem.src_zero_point.get())) {
-    std::fill_n(pads_, kIntSums, static_cast<uint8_t>(zero_point_));
+    std::fill_n(pads_, kInt32Lanes, static_cast<uint8_t>(zero_point_));
   }
 
   void select_task(const DepthwiseTask& task) {
@@ -44,9 +44,9 @@ class DepthwiseLines {
 
   // That of row `row` of plane d, [vector of channels][pair of channels][pair]; kd, kh: the taps
   // that meet them.
-  const IntSums* line(int64_t kd, int64_t kh, int64_t d, int64_t row) {
+  const Int32Lanes* line(int64_t kd, int64_t kh, int64_t d, int64_t row) {
     const int64_t slot = kd * plan_.ring + (plan_.are_by_turns ? row % plan_.ring : kh);
-    auto* const line = reinterpret_cast<IntSums*>(lines_.data() + slot * plan_.line_size());
+    auto* const line = reinterpret_cast<Int32Lanes*>(lines_.data() + slot * plan_.line_size());
     if (rows_[slot] != row) {
       rows_[slot] = row;
       fill(d, row, line);
@@ -55,12 +55,12 @@ class DepthwiseLines {
   }
 
  private:
-  void fill(int64_t d, int64_t row, IntSums* line) const {
+  void fill(int64_t d, int64_t row, Int32Lanes* line) const {
     const int64_t parts = plan_.are_apart ? plan_.taps : 1;
     const int64_t partner = plan_.partner * plan_.inputs;
     // Whole vectors of channels are read of an image.
     const bool reads_image =
-        plan_.pair_taps == 2 && p_.src_stride[1] == 1 && task_.channels.count() % kIntSums == 0;
+        plan_.pair_taps == 2 && p_.src_stride[1] == 1 && task_.channels.count() % kInt32Lanes == 0;
     for (int64_t part = 0; part < parts; part++, line += plan_.line / parts) {
       const int64_t tap = part * plan_.pair_taps;
       if (reads_image) {
@@ -70,9 +70,9 @@ class DepthwiseLines {
       copy(d, row, tap, bytes_.data());
       if (plan_.are_apart && plan_.pair_taps == 2)
         copy(d, row, tap + 1, bytes_.data() + partner);
-      for (int64_t c = 0; c < task_.channels.count(); c += kIntSums)
+      for (int64_t c = 0; c < task_.channels.count(); c += kInt32Lanes)
         for (int64_t i = 0; i < plan_.channel_pairs; i++)
-          pair_up(c, i, line + (c / kIntSums * plan_.channel_pairs + i) * plan_.line);
+          pair_up(c, i, line + (c / kInt32Lanes * plan_.channel_pairs + i) * plan_.line);
     }
   }
 
@@ -82,40 +82,40 @@ class DepthwiseLines {
   }
 
   // Of a vector of channels that was copied, and a pair of the channels of its groups.
-  void pair_up(int64_t channel, int64_t channel_pair, IntSums* to) const {
+  void pair_up(int64_t channel, int64_t channel_pair, Int32Lanes* to) const {
     const uint8_t* from = bytes_.data() + channel / p_.oc * p_.ic;
     const int64_t step = plan_.pair_step * plan_.inputs, partner = plan_.partner * plan_.inputs;
     const uint8_t* const order = orders_.data() + channel_pair * kPairBytes;
-    const PairOffsets copied{false, source_.pad()};
+    const PairOffsets copied{false, source_.padding()};
     if (plan_.pair_taps == 2)
       for (int64_t i = 0; i < pairs(); i++, from += step)
-        to[i] = copied.apply(pairs_of_bytes(from, from + partner));
+        to[i] = copied.apply(pairs_of_runs(from, from + partner));
     else
       for (int64_t i = 0; i < pairs(); i++, from += step)
         to[i] = copied.apply(pairs_in_order(from, order));
   }
 
   // Of all vectors of channels, which lie next to each other in the image.
-  void pair_up_image(int64_t d, int64_t row, int64_t tap, IntSums* to) const {
+  void pair_up_image(int64_t d, int64_t row, int64_t tap, Int32Lanes* to) const {
     const int64_t pixel = p_.src_stride[4], distance = p_.kernel[2] > 1 ? p_.dilation[2] : 0;
     const int64_t first = first_pixel(tap);
     const int64_t step = plan_.are_apart ? p_.stride[2] : plan_.pair_step;
     const Range both = both_inside(first, step, distance);
     const PairOffsets offsets{is_signed_, zero_point_};
     const uint8_t* image = image_at(d, row);
-    for (int64_t c = 0; c < task_.channels.count(); c += kIntSums, image += kIntSums) {
+    for (int64_t c = 0; c < task_.channels.count(); c += kInt32Lanes, image += kInt32Lanes) {
       const auto at = [&](int64_t x) {
         return x >= 0 && x < p_.src_size[2] ? image + x * pixel : pads_;
       };
       const auto pair_at_edge = [&](int64_t i) {
         const int64_t x = first + i * step;
-        to[i] = offsets.apply(pairs_of_bytes(at(x), at(x + distance)));
+        to[i] = offsets.apply(pairs_of_runs(at(x), at(x + distance)));
       };
       for (int64_t i = 0; i < both.begin; i++)
         pair_at_edge(i);
       const uint8_t* from = image + (first + both.begin * step) * pixel;
       for (int64_t i = both.begin; i < both.end; i++, from += step * pixel)
-        to[i] = offsets.apply(pairs_of_bytes(from, from + distance * pixel));
+        to[i] = offsets.apply(pairs_of_runs(from, from + distance * pixel));
       for (int64_t i = both.end; i < pairs(); i++)
         pair_at_edge(i);
       to += plan_.line;
@@ -142,7 +142,7 @@ class DepthwiseLines {
 
   // The pixels of a row from the one on that the first output's tap meets, [pixel][channel].
   void copy(int64_t d, int64_t row, int64_t tap, uint8_t* to) const {
-    const LineOfImage line{
+    const ImageRow line{
         image_at(d, row),
         task_.channels.count() / p_.oc * p_.ic,
         p_.src_stride[1],
@@ -158,8 +158,8 @@ class DepthwiseLines {
   const DepthwisePlan& plan_;
   const bool is_signed_;
   const int zero_point_;
-  const IntegerLines<uint8_t> source_{is_signed_, zero_point_};
-  uint8_t pads_[kIntSums]; // as the image has them
+  const IntegerRows<uint8_t> source_{is_signed_, zero_point_};
+  uint8_t pads_[kInt32Lanes]; // as the image has them
   const int64_t slots_ = plan_.planes * plan_.ring;
   std::vector<int64_t> rows_ = std::vector<int64_t>(slots_); // which row of the image a line is
   const Scratch<int32_t> lines_{slots_ * plan_.line_size()};

@@ -18,7 +18,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "conv/cpu/shared/products/products.h"
+#include "conv/cpu/igemm/types.h"
 #include "conv/problem.h"
 #include "core/math.h"
 
@@ -101,7 +101,7 @@ inline DepthwisePlan plan_depthwise(const ConvProblem& p, int64_t threads) {
   plan.taps = ceil_div(p.kernel[2], plan.pair_taps);
   plan.channel_pairs = ceil_div(p.ic, 2);
   const auto choose_block = [&](int64_t most) {
-    plan.block = round_up(ceil_div(channels, ceil_div(channels, most)), kProductLanes);
+    plan.block = round_up(ceil_div(channels, ceil_div(channels, most)), kPanelLanes);
     plan.blocks = ceil_div(channels, plan.block);
     plan.inputs = plan.block / p.oc * p.ic;
   };

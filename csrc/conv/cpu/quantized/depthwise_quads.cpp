@@ -1,12 +1,11 @@
-// Quantized depthwise convolution where the machine adds up products of four bytes at once. Pixels
-// are read as 64 channels that lie together: in channels-last images where they are, of others in
-// copies of the rows that a task meets.
+// Quantized depthwise convolution by dot4 of bytes. Pixels are read as 64 adjacent channels: in
+// place from channels-last images, and from copied rows of other images.
 #include <algorithm>
 #include <vector>
 
 #include "conv/cpu/quantized/epilogue.h"
 #include "conv/cpu/quantized/kernels.h"
-#include "conv/cpu/shared/products/lines/image_lines.h"
+#include "conv/cpu/shared/image_rows.h"
 #include "conv/cpu/shared/tap_columns.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/scratch.h"
@@ -91,7 +90,7 @@ class CopiedRows {
     const uint8_t* const plane = plane_of(p_, at, d);
     const int64_t channels = std::min(kChannels, p_.groups - at.block * kChannels);
     const int64_t at_once = xs[3] == width ? end - first_ : 1;
-    const IntegerLines<uint8_t> as_they_are{/*is_signed=*/false, /*zero_point=*/0};
+    const IntegerRows<uint8_t> as_they_are{/*is_signed=*/false, /*zero_point=*/0};
     for (int64_t h = first_; h < end; h += at_once)
       as_they_are.copy(
           {plane + h * xs[3], channels, xs[1], 0, at_once * width, 1, at_once * width, 1},
@@ -113,14 +112,14 @@ class CopiedRows {
   int64_t first_ = 0;             // row of the image
 };
 
-// In the order of sums: what they begin with, which takes their excess away, and the epilogue's
-// steps, for so many channels; others begin with 0.
+// In the order of sums: their initial values, which subtract the compensation, and the scales and
+// biases of the epilogue, for so many channels. The other channels have 0.
 class LaneSteps {
  public:
   LaneSteps(
       const QuantizedEpilogue& epilogue,
       const ColumnWeights<uint8_t>& weights,
-      const int32_t* excess,
+      const int32_t* compensation,
       int64_t channels)
       : first_(weights.blocks() * kChannels),
         scales_(weights.blocks() * kChannels),
@@ -136,7 +135,7 @@ class LaneSteps {
       const int64_t block = c / kChannels, copies = weights.is_half(block) ? 2 : 1;
       for (int64_t i = 0; i < copies; i++) {
         const int64_t at = block * kChannels + Columns::place(c % kChannels + i * Columns::kHalf);
-        first_.data()[at] = static_cast<int32_t>(0 - static_cast<uint32_t>(excess[c]));
+        first_.data()[at] = wrapping_sub(0, compensation[c]);
         scales_.data()[at] = scale[c];
         biases_.data()[at] = bias[c];
       }
@@ -250,7 +249,7 @@ class DepthwiseQuads {
           w,
           channels(at.block),
           rows.count() * pixels,
-          excess_.data() + at.block * kChannels};
+          compensation_.data() + at.block * kChannels};
       if (is_in_lanes_) {
         epilogue_.store_lanes(results, in_halves, steps_.channels(at.block), own.epilogue);
       } else {
@@ -269,8 +268,8 @@ class DepthwiseQuads {
     weights_.select(at.block, at.d, at.h, pads_, step, row_at, own.rows.data());
   }
 
-  // The zero point times the sums of all weights of a channel, which sums have too much.
-  Scratch<int32_t> excess() const {
+  // Of each channel: the zero point times the sum of its weights.
+  Scratch<int32_t> compensation() const {
     Scratch<int32_t> all(weights_.blocks() * kChannels);
     const int64_t* const ws = p_.weights_stride;
     const int32_t offset = zero_point() + (is_signed() ? 128 : 0);
@@ -295,13 +294,13 @@ class DepthwiseQuads {
   const ConvProblem& p_ = problem_.conv;
   const QuadPlan plan_ = plan_quads(p_, at::get_num_threads());
   const ColumnWeights<uint8_t> weights_{p_};
-  const Scratch<int32_t> excess_ = excess();
+  const Scratch<int32_t> compensation_ = compensation();
   uint8_t pads_[kChannels]; // as the image has them
   const AddColumns<uint8_t> add_ = add_columns_of<uint8_t>(p_),
                             add_halves_ = add_columns_of<uint8_t, /*in_halves=*/true>(p_);
   const QuantizedEpilogue epilogue_{problem_};
   const bool is_in_lanes_ = epilogue_.takes_lanes();
-  const LaneSteps steps_{epilogue_, weights_, excess_.data(), is_in_lanes_ ? p_.groups : 0};
+  const LaneSteps steps_{epilogue_, weights_, compensation_.data(), is_in_lanes_ ? p_.groups : 0};
 };
 
 } // namespace

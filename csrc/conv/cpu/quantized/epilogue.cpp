@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <type_traits>
 
 #include "conv/cpu/quantized/bytes.h"
@@ -211,8 +212,8 @@ void QuantizedEpilogue::store_bytes(const QuantizedRun& run, const Workspace& ow
       const auto value_at = [&](int64_t c) {
         // Modulo 2^32.
         const auto products = Vector<uint32_t>(load_vector(sums + c));
-        const auto excess = Vector<uint32_t>(load_vector(channels.excess + c));
-        Vector<float> v = __builtin_convertvector(Ints(products - excess), Vector<float>);
+        const auto compensation = Vector<uint32_t>(load_vector(channels.compensation + c));
+        Vector<float> v = __builtin_convertvector(Ints(products - compensation), Vector<float>);
         v = v * load_vector(channels.scale + c) + load_vector(channels.bias + c);
         if constexpr (has_residual) {
           // The baseline library's Lanes are no Vector.
@@ -244,11 +245,10 @@ bool QuantizedEpilogue::try_store_bytes(const QuantizedRun& run, const Workspace
 }
 
 #if defined(CPU_CAPABILITY_AVX512)
-// f(where the pixels of a run are). In images that are not channels-last they have places of the
-// workspace.
-template <class Dst, class Residual, class F>
-void QuantizedEpilogue::with_places(const QuantizedRun& run, const Workspace& own, const F& f)
-    const {
+// Where the pixels of a run are: in the workspace, if an image is not channels-last.
+template <class Dst, class Residual>
+TilePlaces<Dst, Residual>
+QuantizedEpilogue::tile_places(const QuantizedRun& run, const Workspace& own) const {
   TilePlaces<Dst, Residual> places{run.channels, run.pixels};
   if constexpr (!std::is_void_v<Residual>) {
     const int64_t* const stride = p_.conv.residual_stride;
@@ -262,26 +262,46 @@ void QuantizedEpilogue::with_places(const QuantizedRun& run, const Workspace& ow
     }
   }
   const int64_t* const stride = p_.conv.dst_stride;
-  Dst* const image = static_cast<Dst*>(p_.conv.out) + offset_of(run, stride);
   const bool is_in_place = stride[1] == 1;
-  places.out = is_in_place ? image : reinterpret_cast<Dst*>(own.bytes.data());
+  places.out = is_in_place ? static_cast<Dst*>(p_.conv.out) + offset_of(run, stride)
+                           : reinterpret_cast<Dst*>(own.bytes.data());
   places.out_step = is_in_place ? stride[4] : run.channels;
-  f(places);
-  if (!is_in_place)
-    exchange</*kToImage=*/true>(run, stride, places.out, image);
+  return places;
 }
 
-template <class Dst, class Residual>
-void QuantizedEpilogue::multiply_as(
-    const TileProduct<ByteProducts>& product,
-    const QuantizedRun& run,
-    const Workspace& own) const {
-  const auto [scale, bias, excess] = channels_of(run);
+template <class Dst>
+void QuantizedEpilogue::copy_to_image(const QuantizedRun& run, const Workspace& own) const {
+  const int64_t* const stride = p_.conv.dst_stride;
+  if (stride[1] == 1)
+    return;
+  Dst* const image = static_cast<Dst*>(p_.conv.out) + offset_of(run, stride);
+  exchange</*kToImage=*/true>(run, stride, reinterpret_cast<Dst*>(own.bytes.data()), image);
+}
+
+auto QuantizedEpilogue::tile_output(const QuantizedRun& run, const Workspace& own) const
+    -> TileOutput {
+  const auto [scale, bias, compensation] = channels_of(run);
+  const TileChannels channels{scale, bias, compensation};
   const bool has_relu = p_.conv.activation == Activation::relu;
-  with_places<Dst, Residual>(run, own, [&](const TilePlaces<Dst, Residual>& places) {
-    multiply_in_registers<ByteProducts>(
-        product, TileSteps<Dst, Residual>(steps_, has_relu, {scale, bias, excess}, places));
+  if (returns_floats())
+    return TileSteps<float, void>(steps_, has_relu, channels, tile_places<float, void>(run, own));
+  std::optional<TileOutput> output;
+  with_byte_types(p_, [&]<class Dst, class Residual>() {
+    output.emplace(
+        std::in_place_type<TileSteps<Dst, Residual>>,
+        steps_,
+        has_relu,
+        channels,
+        tile_places<Dst, Residual>(run, own));
   });
+  return *output;
+}
+
+void QuantizedEpilogue::finish(const QuantizedRun& run, const Workspace& own) const {
+  if (returns_floats())
+    copy_to_image<float>(run, own);
+  else
+    copy_to_image<uint8_t>(run, own); // int8 is copied alike
 }
 
 bool QuantizedEpilogue::returns_floats() const {
@@ -294,8 +314,7 @@ bool QuantizedEpilogue::takes_bytes() const {
 }
 
 bool QuantizedEpilogue::takes_tiles() const {
-  return has_register_tiles<ByteProducts>() && !p_.returns_sums &&
-      (takes_bytes() || (returns_floats() && has_simple_activation()));
+  return !p_.returns_sums && (takes_bytes() || (returns_floats() && has_simple_activation()));
 }
 
 bool QuantizedEpilogue::takes_lanes() const {
@@ -310,37 +329,27 @@ void QuantizedEpilogue::store_lanes(
   constexpr int at_once = 4; // sums of four pixels, or pairs
   const bool has_relu = p_.conv.activation == Activation::relu;
   const auto store = [&]<int count, class Steps>(const Steps& steps, int64_t at, int64_t first) {
-    TileSums sums[count][kTileVectors];
-    std::memcpy(sums, run.sums + at * run.pitch, sizeof(sums));
-    steps.store(sums, first);
+    TileVector acc[count][kTileVectors];
+    std::memcpy(acc, run.sums + at * run.pitch, sizeof(acc));
+    steps.store(acc, first);
   };
   with_byte_types(p_, [&]<class Dst, class Residual>() {
-    with_places<Dst, void>(run, own, [&](const TilePlaces<Dst, void>& places) {
-      const TileChannels channels{in_order.scale, in_order.bias, nullptr};
-      int64_t x = 0;
-      if (in_halves) {
-        const TileSteps<Dst, void, SumOrder::halves> steps(steps_, has_relu, channels, places);
-        for (; x < run.pixels; x += 2 * at_once)
-          store.template operator()<at_once>(steps, x / 2, x);
-        return;
-      }
-      const TileSteps<Dst, void, SumOrder::lanes> steps(steps_, has_relu, channels, places);
+    const TilePlaces<Dst, void> places = tile_places<Dst, void>(run, own);
+    const TileChannels channels{in_order.scale, in_order.bias, nullptr};
+    int64_t x = 0;
+    if (in_halves) {
+      const TileSteps<Dst, void, AccOrder::halves> steps(steps_, has_relu, channels, places);
+      for (; x < run.pixels; x += 2 * at_once)
+        store.template operator()<at_once>(steps, x / 2, x);
+    } else {
+      const TileSteps<Dst, void, AccOrder::lanes> steps(steps_, has_relu, channels, places);
       for (; x + at_once <= run.pixels; x += at_once)
         store.template operator()<at_once>(steps, x, x);
       for (; x < run.pixels; x++)
         store.template operator()<1>(steps, x, x);
-    });
+    }
+    copy_to_image<Dst>(run, own);
   });
-}
-
-void QuantizedEpilogue::multiply(
-    const TileProduct<ByteProducts>& product,
-    const QuantizedRun& run,
-    const Workspace& own) const {
-  if (returns_floats())
-    return multiply_as<float, void>(product, run, own);
-  with_byte_types(
-      p_, [&]<class Dst, class Residual>() { multiply_as<Dst, Residual>(product, run, own); });
 }
 #else
 bool QuantizedEpilogue::takes_tiles() const {
@@ -355,11 +364,6 @@ void QuantizedEpilogue::store_lanes(
     const QuantizedRun& /*run*/,
     bool /*in_halves*/,
     const Channels& /*in_order*/,
-    const Workspace& /*own*/) const {}
-
-void QuantizedEpilogue::multiply(
-    const TileProduct<ByteProducts>& /*product*/,
-    const QuantizedRun& /*run*/,
     const Workspace& /*own*/) const {}
 #endif
 

@@ -2,7 +2,10 @@
 // the layout of the result.
 #pragma once
 
-#include "conv/cpu/shared/products/register_tiles.h"
+#include <variant>
+
+#include "conv/cpu/igemm/compensation.h"
+#include "conv/cpu/quantized/tile_steps.h"
 #include "conv/quantized/problem.h"
 #include "core/cpu/scratch.h"
 
@@ -15,7 +18,7 @@ struct QuantizedRun {
   int64_t pitch;
   int64_t n, channel, d, h, w;
   int64_t channels, pixels;
-  const int32_t* excess; // which the sums of each channel have too much
+  const int32_t* compensation; // of each channel, subtracted from its sums
 };
 
 class QuantizedEpilogue {
@@ -23,15 +26,13 @@ class QuantizedEpilogue {
   // The first steps, for the channels of a run.
   struct Channels {
     const float *scale, *bias;
-    const int32_t* excess;
+    const int32_t* compensation;
 
-    // Modulo 2^32: the result is in range where the terms are not.
-    int32_t sum(int32_t products, int64_t c) const {
-      return static_cast<int32_t>(
-          static_cast<uint32_t>(products) - static_cast<uint32_t>(excess[c]));
+    int32_t sum(int32_t acc, int64_t c) const {
+      return wrapping_sub(acc, compensation[c]);
     }
-    float value(int32_t products, int64_t c) const {
-      return QuantizedSteps::value(static_cast<float>(sum(products, c)), scale[c], bias[c]);
+    float value(int32_t acc, int64_t c) const {
+      return QuantizedSteps::value(static_cast<float>(sum(acc, c)), scale[c], bias[c]);
     }
   };
 
@@ -46,30 +47,39 @@ class QuantizedEpilogue {
   };
   void store(const QuantizedRun& run, const Workspace& own) const;
 
-  // Whether results can be made of sums in registers. Then multiply() makes those of a product of
-  // all pixels of a run, without sums, with a panel.
+  // Whether the epilogue can complete register tiles.
   bool takes_tiles() const;
-  void multiply(
-      const TileProduct<ByteProducts>& product,
-      const QuantizedRun& run,
-      const Workspace& own) const;
+#if defined(CPU_CAPABILITY_AVX512)
+  using TileOutput = std::variant<
+      TileSteps<uint8_t, void>,
+      TileSteps<uint8_t, uint8_t>,
+      TileSteps<uint8_t, int8_t>,
+      TileSteps<int8_t, void>,
+      TileSteps<int8_t, uint8_t>,
+      TileSteps<int8_t, int8_t>,
+      TileSteps<float, void>>;
+  // The steps for all pixels of a run, which has no sums.
+  TileOutput tile_output(const QuantizedRun& run, const Workspace& own) const;
+  // After the last tile: copies outputs from the workspace to images that are not channels-last.
+  void finish(const QuantizedRun& run, const Workspace& own) const;
+#endif
 
-  // Whether results can be made of sums in the order of TapColumns, which begin with what takes
-  // their excess away. `in_order`: scales and biases in this order, for the channels of a run.
+  // Whether the epilogue can complete sums in the order of TapColumns, from which the compensation
+  // has been subtracted. in_order: scales and biases in this order, for the channels of a run.
   bool takes_lanes() const;
   void store_lanes(
       const QuantizedRun& run,
       bool in_halves,
       const Channels& in_order,
       const Workspace& own) const;
-  // Of all channels, which sums that begin so have no excess of.
+  // Of all channels, without compensation.
   Channels all_channels() const {
     return {scales_.data(), biases_.data(), nullptr};
   }
 
  private:
   Channels channels_of(const QuantizedRun& run) const {
-    return {scales_.data() + run.channel, biases_.data() + run.channel, run.excess};
+    return {scales_.data() + run.channel, biases_.data() + run.channel, run.compensation};
   }
   template <class T>
   void add_residual(const QuantizedRun& run, const Workspace& own) const;
@@ -79,13 +89,12 @@ class QuantizedEpilogue {
   bool has_simple_activation() const;
   bool returns_floats() const;
   bool takes_bytes() const;
-  template <class Dst, class Residual, class F>
-  void with_places(const QuantizedRun& run, const Workspace& own, const F& f) const;
+#if defined(CPU_CAPABILITY_AVX512)
   template <class Dst, class Residual>
-  void multiply_as(
-      const TileProduct<ByteProducts>& product,
-      const QuantizedRun& run,
-      const Workspace& own) const;
+  TilePlaces<Dst, Residual> tile_places(const QuantizedRun& run, const Workspace& own) const;
+  template <class Dst>
+  void copy_to_image(const QuantizedRun& run, const Workspace& own) const;
+#endif
   template <class Dst>
   void store_as(const QuantizedRun& run, const Workspace& own) const;
 

@@ -15,12 +15,12 @@ bool prefers_quantized_depthwise(const QuantizedProblem& p);
 void run_quantized_depthwise(const QuantizedProblem& p);
 
 // One channel in a group of channels-last images, rows of 3, 5 or 7 taps with strides of 1 and 2,
-// and sums that int32 holds, where the machine adds up four products of bytes at once.
+// and sums that int32 holds, on CPUs with dot4 of bytes.
 bool supports_quantized_depthwise_quads(const QuantizedProblem& p);
 bool prefers_quantized_depthwise_quads(const QuantizedProblem& p);
 void run_quantized_depthwise_quads(const QuantizedProblem& p);
 
-// Sums that int32 holds, where the machine and torch have products of bytes.
+// Sums that int32 holds, where torch and the CPU have an int8 brgemm.
 bool supports_quantized_brgemm(const QuantizedProblem& p);
 void run_quantized_brgemm(const QuantizedProblem& p);
 

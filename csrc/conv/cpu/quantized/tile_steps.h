@@ -1,17 +1,17 @@
-// The steps from sums to bytes for tiles of sums in registers: the same bits as bytes.h and
-// epilogue.cpp give.
+// The steps from accumulators to outputs for register tiles, with the same bits as bytes.h and
+// epilogue.cpp.
 #pragma once
 
 #include <type_traits>
 
+#include "conv/cpu/igemm/output.h"
 #include "conv/cpu/quantized/bytes.h"
-#include "conv/cpu/shared/products/register_tiles.h"
 
 namespace torch_dnnl {
 
 #if defined(CPU_CAPABILITY_AVX512)
-// Where the first of some pixels is, and how many channels of the panel there are. Residual: void
-// where there is none.
+// Where the outputs of some pixels are. channels: fewer than kPanelColumns only for TapColumns.
+// Residual: void if there is none.
 template <class Dst, class Residual>
 struct TilePlaces {
   int64_t channels, pixels;
@@ -23,21 +23,21 @@ struct TilePlaces {
 // The first steps, for the channels of a panel.
 struct TileChannels {
   const float *scale, *bias;
-  const int32_t* excess;
+  const int32_t* compensation;
 
-  TileSums first(int v) const {
-    return _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_loadu_si512(excess + v * 16));
+  TileVector initial(int v) const {
+    return _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_loadu_si512(compensation + v * 16));
   }
 };
 
-// The orders of channels in sums: vectors of 16, or lanes of four as packing takes them, which
-// TapColumns has, of 64 channels or of the halves of two pixels.
-enum class SumOrder { vectors, lanes, halves };
+// The order of channels in accumulators: vectors of 16; or TapColumns' lanes of four, as packing to
+// bytes reads them, of 64 channels or of 32 channels of two pixels.
+enum class AccOrder { vectors, lanes, halves };
 
-// Bytes. Quotients are below 2^31, and scales are positive.
-template <class Dst, class Residual, SumOrder order = SumOrder::vectors>
+// To int8 or uint8. Quotients are below 2^31, and scales are positive.
+template <class Dst, class Residual, AccOrder order = AccOrder::vectors>
 class TileSteps : public TileChannels {
-  static_assert(std::is_void_v<Residual> || order == SumOrder::vectors);
+  static_assert(std::is_void_v<Residual> || order == AccOrder::vectors);
 
  public:
   TileSteps(
@@ -50,40 +50,38 @@ class TileSteps : public TileChannels {
         residual_scale_(broadcast(steps.residual_scale)),
         residual_zero_point_(broadcast(steps.residual_zero_point)),
         round_(steps),
-        // What becomes of 0 is the least that is left of negative numbers.
+        // ReLU after rounding: the output of 0 is the minimum.
         least_(_mm512_set1_epi8(
             has_relu ? steps.rounded<Dst>(0.0f) : std::numeric_limits<Dst>::min())) {}
 
-  template <int rows, int vectors>
-  void store(const TileSums (&sums)[rows][vectors], int64_t row) const {
-    Ints values[rows][kTileVectors] = {};
+  template <int mr>
+  void store(const TileVector (&acc)[mr][kTileVectors], int64_t row) const {
+    Ints values[mr][kTileVectors] = {};
 #pragma GCC unroll 4
-    for (int v = 0; v < vectors; v++) {
+    for (int v = 0; v < kTileVectors; v++) {
       const Vector<float> scales = load_vector(scale + v * 16), biases = load_vector(bias + v * 16);
 #pragma GCC unroll 6
-      for (int r = 0; r < rows; r++) {
-        Vector<float> value = _mm512_cvtepi32_ps(sums[r][v]);
+      for (int r = 0; r < mr; r++) {
+        Vector<float> value = _mm512_cvtepi32_ps(acc[r][v]);
         value = value * scales + biases;
         if constexpr (!std::is_void_v<Residual>) {
           const auto* const at = places_.residual + (row + r) * places_.residual_step + v * 16;
-          const Vector<float> bytes = vectors == kTileVectors && is_whole_
-              ? load_lanes<float>(at)
-              : load_up_to<float>(at, places_.channels - v * 16);
+          const Vector<float> bytes = load_lanes<float>(at);
           value = value + residual_scale_ * (bytes - residual_zero_point_);
         }
         values[r][v] = round_(value);
       }
     }
 #pragma GCC unroll 6
-    for (int r = 0; r < rows; r++) {
-      __m512i bytes = order == SumOrder::vectors ? saturated_bytes<Dst>(values[r])
+    for (int r = 0; r < mr; r++) {
+      __m512i bytes = order == AccOrder::vectors ? saturated_bytes<Dst>(values[r])
                                                  : packed_bytes<Dst>(values[r]);
       bytes =
           std::is_signed_v<Dst> ? _mm512_max_epi8(bytes, least_) : _mm512_max_epu8(bytes, least_);
-      if constexpr (order == SumOrder::halves) {
+      if constexpr (order == AccOrder::halves) {
         store_half(_mm512_castsi512_si256(bytes), row + r);
-        store_half(_mm512_extracti64x4_epi64(bytes, 1), row + rows + r);
-      } else if (vectors == kTileVectors && is_whole_) {
+        store_half(_mm512_extracti64x4_epi64(bytes, 1), row + mr + r);
+      } else if (order == AccOrder::vectors || is_whole_) {
         _mm512_storeu_si512(out(row + r), bytes);
       } else {
         copy_part<64>(out(row + r), reinterpret_cast<const Dst*>(&bytes), places_.channels);
@@ -104,10 +102,10 @@ class TileSteps : public TileChannels {
   Vector<float> residual_scale_, residual_zero_point_;
   ByReciprocal<Dst, /*is_bounded=*/true> round_;
   __m512i least_;
-  bool is_whole_ = places_.channels == kProductColumns;
+  bool is_whole_ = places_.channels == kPanelColumns;
 };
 
-// Numbers of float32.
+// To float32.
 template <>
 class TileSteps<float, void> : public TileChannels {
  public:
@@ -120,18 +118,16 @@ class TileSteps<float, void> : public TileChannels {
         places_(places),
         floor_(broadcast(has_relu ? 0 : -std::numeric_limits<float>::infinity())) {}
 
-  template <int rows, int vectors>
-  void store(const TileSums (&sums)[rows][vectors], int64_t row) const {
+  template <int mr>
+  void store(const TileVector (&acc)[mr][kTileVectors], int64_t row) const {
 #pragma GCC unroll 4
-    for (int v = 0; v < vectors; v++) {
+    for (int v = 0; v < kTileVectors; v++) {
       const Vector<float> scales = load_vector(scale + v * 16), biases = load_vector(bias + v * 16);
 #pragma GCC unroll 6
-      for (int r = 0; r < rows; r++) {
-        const Vector<float> value = _mm512_cvtepi32_ps(sums[r][v]);
-        store_up_to<float>(
-            places_.out + (row + r) * places_.out_step + v * 16,
-            Lanes<float>(at_least(value * scales + biases, floor_)),
-            places_.channels - v * 16);
+      for (int r = 0; r < mr; r++) {
+        const Vector<float> value = _mm512_cvtepi32_ps(acc[r][v]);
+        float* const to = places_.out + (row + r) * places_.out_step + v * 16;
+        store_lanes<float>(to, Lanes<float>(at_least(value * scales + biases, floor_)));
       }
     }
   }

@@ -6,8 +6,7 @@
 #include "conv/cpu/quantized/epilogue.h"
 #include "conv/cpu/quantized/kernels.h"
 #include "conv/cpu/quantized/winograd_tiles.h"
-#include "conv/cpu/shared/products/lines/channel_lines.h"
-#include "conv/cpu/shared/products/lines/image_lines.h"
+#include "conv/cpu/shared/image_rows.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/scratch.h"
 #include "core/cpu/transpose.h"
@@ -15,7 +14,7 @@
 namespace torch_dnnl {
 namespace {
 
-constexpr int64_t kTogether = PairProducts::kTogether;
+constexpr int64_t kNr = Int16Gemm::kNr;
 
 // A task computes panels of output channels of some tiles of 2 x 2 outputs: `width` of each of
 // `rows` rows of tiles, which are counted through all images.
@@ -41,7 +40,7 @@ struct WinogradPlan {
   }
   // Output channels of a panel, in whole vectors.
   int64_t panel_columns(const ConvProblem& p, int64_t panel) const {
-    return std::min(kProductColumns, round_up(p.oc - panel * kProductColumns, kTogether));
+    return std::min(kPanelColumns, round_up(p.oc - panel * kPanelColumns, kNr));
   }
 };
 
@@ -49,9 +48,9 @@ WinogradPlan plan_winograd(const ConvProblem& p, int64_t threads) {
   constexpr int64_t cached = 8192, most_tiles = 32, least_tiles = 8; // cached: terms of all tiles
   WinogradPlan plan{};
   plan.terms = p.kernel[0] * p.ic;
-  plan.chunk = round_up(ceil_div(plan.terms, ceil_div(plan.terms, PairProducts::kDepth)), 2);
+  plan.chunk = round_up(ceil_div(plan.terms, ceil_div(plan.terms, Int16Gemm::kMaxK)), 2);
   plan.chunks = ceil_div(plan.terms, plan.chunk);
-  plan.panels = plan.task_panels = ceil_div(p.oc, kProductColumns);
+  plan.panels = plan.task_panels = ceil_div(p.oc, kPanelColumns);
   plan.image_rows = ceil_div(p.dst_size[1], 2);
   plan.all_rows = p.n * p.dst_size[0] * plan.image_rows;
   plan.columns = ceil_div(p.dst_size[2], 2);
@@ -85,24 +84,24 @@ TileRow tile_row(const ConvProblem& p, const WinogradPlan& plan, int64_t index) 
   return row;
 }
 
-// [group][panel][element][chunk][columns / kTogether][term / 2][column % kTogether][term % 2]
+// [group][panel][element][chunk][columns / kNr][term / 2][column % kNr][term % 2]
 class WinogradWeights {
  public:
   WinogradWeights(const ConvProblem& p, const WinogradPlan& plan) : p_(p), plan_(plan) {
-    const int64_t parts = ceil_div(p.oc, kTogether);
-    parallel_tasks(p.groups * parts, 16 * kTogether * plan.terms, [&](int64_t begin, int64_t end) {
+    const int64_t parts = ceil_div(p.oc, kNr);
+    parallel_tasks(p.groups * parts, 16 * kNr * plan.terms, [&](int64_t begin, int64_t end) {
       const Scratch<int16_t> taps(2 * 9 * p.ic);
-      const Scratch<int16_t> lines(kWinogradElements * kTogether * rows_);
-      std::fill_n(lines.data(), kWinogradElements * kTogether * rows_, int16_t(0));
+      const Scratch<int16_t> lines(kWinogradElements * kNr * rows_);
+      std::fill_n(lines.data(), kWinogradElements * kNr * rows_, int16_t(0));
       for (int64_t i = begin; i < end; i++)
-        transform(i / parts, i % parts * kTogether, taps.data(), lines.data());
+        transform(i / parts, i % parts * kNr, taps.data(), lines.data());
     });
   }
 
   const int16_t* at(int64_t group, int64_t panel, int64_t element, int64_t chunk) const {
     const int64_t columns = plan_.panel_columns(p_, panel);
     return panels_.data() + group * group_size_ +
-        kWinogradElements * panel * kProductColumns * rows_ +
+        kWinogradElements * panel * kPanelColumns * rows_ +
         (element * rows_ + chunk * plan_.chunk) * columns;
   }
 
@@ -126,11 +125,11 @@ class WinogradWeights {
     std::copy_n(bytes, 9 * ic, taps);
   }
 
-  // Of kTogether output channels from `first` on; those that are not there are 0.
+  // Of kNr output channels from `first` on; those that are not there are 0.
   void transform(int64_t group, int64_t first, int16_t* taps, int16_t* lines) const {
     const int64_t* const ws = p_.weights_stride;
-    const int64_t channels = std::min(kTogether, p_.oc - first);
-    for (int64_t c = 0; c < kTogether; c++) {
+    const int64_t channels = std::min(kNr, p_.oc - first);
+    for (int64_t c = 0; c < kNr; c++) {
       for (int64_t d = 0; d < p_.kernel[0]; d++) {
         const auto* from = static_cast<const int8_t*>(p_.weights) + group * p_.weights_group +
             (first + c) * ws[0] + d * ws[2];
@@ -138,17 +137,16 @@ class WinogradWeights {
           copy_taps(from, taps);
         else
           std::fill_n(taps, 9 * p_.ic, int16_t(0));
-        transform_weights_tile(taps, p_.ic, lines + c * rows_ + d * p_.ic, kTogether * rows_);
+        transform_weights_tile(taps, p_.ic, lines + c * rows_ + d * p_.ic, kNr * rows_);
       }
     }
-    const int64_t panel = first / kProductColumns, column = first % kProductColumns;
+    const int64_t panel = first / kPanelColumns, column = first % kPanelColumns;
     for (int64_t element = 0; element < kWinogradElements; element++) {
       for (int64_t i = 0; i < plan_.chunks; i++) {
         const Range chunk = plan_.chunk_range(i);
         const int64_t depth = round_up(chunk.count(), 2);
         auto* const to = const_cast<int16_t*>(at(group, panel, element, i)) + column * depth;
-        interleave_lines<int16_t, 2>(
-            lines + element * kTogether * rows_ + chunk.begin, rows_, kTogether, depth, to);
+        interleave_vnni<2>(lines + element * kNr * rows_ + chunk.begin, rows_, kNr, depth, to);
       }
     }
   }
@@ -156,7 +154,7 @@ class WinogradWeights {
   const ConvProblem& p_;
   const WinogradPlan& plan_;
   const int64_t rows_ = round_up(plan_.terms, 2);
-  const int64_t group_size_ = kWinogradElements * rows_ * round_up(p_.oc, kTogether);
+  const int64_t group_size_ = kWinogradElements * rows_ * round_up(p_.oc, kNr);
   const Scratch<int16_t> panels_{p_.groups * group_size_};
 };
 
@@ -179,10 +177,10 @@ class Winograd {
     explicit Workspace(const Winograd& all)
         : line(all.line_pixels_ * all.p_.ic),
           lines(4 * all.line_pixels_ * all.p_.ic),
-          inputs(kWinogradElements * all.plan_.tiles() * all.plan_.terms + kProductLanes),
-          products(kWinogradElements * all.plan_.tiles() * kProductColumns),
-          sums(4 * all.plan_.width * kProductColumns),
-          epilogue(2 * all.plan_.width * kProductColumns) {}
+          inputs(kWinogradElements * all.plan_.tiles() * all.plan_.terms + kPanelLanes),
+          products(kWinogradElements * all.plan_.tiles() * kPanelColumns),
+          sums(4 * all.plan_.width * kPanelColumns),
+          epilogue(2 * all.plan_.width * kPanelColumns) {}
     Scratch<uint8_t> line;
     Scratch<int16_t> lines, inputs; // inputs: [element][tile][term]
     Scratch<int32_t> products;      // [element][tile][output channel]
@@ -225,7 +223,7 @@ class Winograd {
         const int64_t h = row.h + r - p_.pad[1];
         int16_t* const line = own.lines.data() + r * line_size;
         if (d < 0 || d >= p_.src_size[0] || h < 0 || h >= p_.src_size[1]) {
-          std::fill_n(line, line_size, lines_.pad());
+          std::fill_n(line, line_size, lines_.padding());
           continue;
         }
         const auto* image = static_cast<const uint8_t*>(p_.src) + row.n * xs[0] +
@@ -249,15 +247,15 @@ class Winograd {
     for (int64_t element = 0; element < kWinogradElements; element++) {
       for (int64_t i = 0; i < plan_.chunks; i++) {
         const Range chunk = plan_.chunk_range(i);
-        PairProducts::multiply(
+        Int16Gemm::multiply(
             {tiles,
              plan_.panel_columns(p_, panel),
              chunk.count(),
              plan_.terms,
-             kProductColumns,
+             kPanelColumns,
              own.inputs.data() + element * plan_.tiles() * plan_.terms + chunk.begin,
              weights_.at(group, panel, element, i),
-             own.products.data() + element * plan_.tiles() * kProductColumns,
+             own.products.data() + element * plan_.tiles() * kPanelColumns,
              /*adds=*/i > 0});
       }
     }
@@ -270,28 +268,28 @@ class Winograd {
       Range columns,
       int64_t tile,
       const Workspace& own) const {
-    const int64_t row_step = 2 * plan_.width * kProductColumns;
+    const int64_t row_step = 2 * plan_.width * kPanelColumns;
     for (int64_t x = 0; x < columns.count(); x++)
       transform_output_tile(
-          own.products.data() + (tile + x) * kProductColumns,
-          plan_.tiles() * kProductColumns,
+          own.products.data() + (tile + x) * kPanelColumns,
+          plan_.tiles() * kPanelColumns,
           plan_.panel_columns(p_, panel),
-          own.sums.data() + 2 * x * kProductColumns,
+          own.sums.data() + 2 * x * kPanelColumns,
           row_step,
-          kProductColumns);
-    const int64_t first = panel * kProductColumns, w = 2 * columns.begin;
+          kPanelColumns);
+    const int64_t first = panel * kPanelColumns, w = 2 * columns.begin;
     for (int64_t h = row.h; h < std::min(row.h + 2, p_.dst_size[1]); h++)
       epilogue_.store(
           {own.sums.data() + (h - row.h) * row_step,
-           kProductColumns,
+           kPanelColumns,
            row.n,
            group * p_.oc + first,
            row.d,
            h,
            w,
-           std::min(kProductColumns, p_.oc - first),
+           std::min(kPanelColumns, p_.oc - first),
            std::min(2 * columns.count(), p_.dst_size[2] - w),
-           no_excess_.data()},
+           no_compensation_.data()},
           own.epilogue);
   }
 
@@ -299,11 +297,11 @@ class Winograd {
   const ConvProblem& p_ = problem_.conv;
   const WinogradPlan plan_ = plan_winograd(p_, at::get_num_threads());
   const int64_t line_pixels_ = 2 * plan_.width + 2;
-  const IntegerLines<int16_t> lines_{
+  const IntegerRows<int16_t> lines_{
       p_.dtype == c10::kChar,
       static_cast<int>(problem_.src_zero_point.get())};
   const WinogradWeights weights_{p_, plan_};
-  const std::vector<int32_t> no_excess_ = std::vector<int32_t>(kProductColumns);
+  const std::vector<int32_t> no_compensation_ = std::vector<int32_t>(kPanelColumns);
   const QuantizedEpilogue epilogue_{problem_};
 };
 

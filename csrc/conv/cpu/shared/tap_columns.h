@@ -1,14 +1,14 @@
-// Depthwise convolution by instructions that add up the products of four bytes, or of two numbers
-// of bfloat16, in each word of 32 bits: those of a column of taps, one in each of four or two rows.
+// Depthwise convolution by dot products of four bytes (dot4) or of two bfloat16 (dot2) in each
+// 32-bit lane: the products of a column of taps, one tap in each of four or two kernel rows.
 //
-// Rows of the kernel are taken so many at a time, the last ones with rows of weight 0. A vector of
-// channels is loaded of pixels one above the other, and interleaving makes the numbers of a channel
-// neighbours. It stays within the 16 bytes of a lane: vector v of sums has in lane l the four
-// channels from `kRows * 4 l + 4 v` on. Sums of bytes are left in this order, from which packing
-// brings them back.
+// Kernel rows are computed four or two at a time; missing rows have weight 0. A vector of channels
+// is loaded from each of four or two pixels, one above the other. Interleaving the vectors makes
+// the values of a channel adjacent. Interleaving stays within 16-byte lanes: lane l of accumulator
+// v has the four channels from `kRows * 4 l + 4 v` on. Accumulators of bytes keep this order, and
+// packing to bytes restores the order of channels.
 //
-// In halves: a block of half as many channels has their weights twice, and is computed for two
-// pixels at once, `kOutputs` apart, one in either half of the vectors.
+// In halves: a block with half as many channels has their weights twice. Its vectors compute two
+// pixels, `kOutputs` apart, one in each half.
 #pragma once
 
 #include <algorithm>
@@ -62,9 +62,9 @@ namespace tap_columns_detail {
 template <class T>
 using Run = typename TapColumns<T>::Run;
 
-// (The flags of the library do not include these instructions.)
+// Written as asm because the library is compiled without the flags of these instructions.
 template <class T>
-inline __m512i add_products(__m512i sums, __m512i a, const void* b) {
+inline __m512i dot(__m512i sums, __m512i a, const void* b) {
   const auto& weights = *static_cast<const __m512i*>(b);
   if constexpr (std::is_same_v<T, uint8_t>)
     asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(a), "m"(weights));
@@ -168,7 +168,7 @@ add_rows(const Run<T>& run, const typename TapColumns<T>::Rows& rows, int64_t x,
       for (int v = 0; v < vectors; v++) {
         const auto* const weights =
             rows.weights + tap * Columns::kTapWeights + v * Columns::kChannels;
-        sums[i][v] = add_products<T>(sums[i][v], loaded.words[v], weights);
+        sums[i][v] = dot<T>(sums[i][v], loaded.words[v], weights);
       }
     }
   }

@@ -1,0 +1,81 @@
+// Convolution as an implicit GEMM: a plan (plan.h), packed weights (pack_weights.h), input rows
+// that are prepared task by task (input_rows.h), an executor (brgemm.h, vnni.h or amx.h), and the
+// output stage that it calls (output.h).
+#pragma once
+
+#include "conv/cpu/igemm/amx.h"
+#include "conv/cpu/igemm/brgemm.h"
+#include "conv/cpu/igemm/vnni.h"
+#include "core/cpu/parallel.h"
+
+namespace torch_dnnl {
+
+// Rows: IntegerRows or FloatRows. Output: an output stage.
+template <class Gemm, class Rows, class Output>
+class IgemmRun {
+ public:
+  IgemmRun(const Igemm<Gemm, Output>& igemm, const Rows& rows) : igemm_(igemm), rows_(rows) {}
+
+  void run() const {
+    const int64_t tasks = plan_.tasks(igemm_.p), blocks = plan_.panel_blocks;
+    const int64_t operations =
+        plan_.rows * plan_.width * plan_.task_panels * kPanelColumns * plan_.blocks * plan_.k / 4;
+    if (plan_.threads_pack)
+      return parallel_tasks(blocks, tasks / blocks * operations, [&](int64_t begin, int64_t end) {
+        for (int64_t block = begin; block < end; block++) {
+          igemm_.weights.pack(nth_range(block, plan_.task_panels, plan_.panels));
+          compute_each(block, tasks, blocks);
+        }
+      });
+    parallel_tasks(
+        tasks, operations, [&](int64_t begin, int64_t end) { compute_each(begin, end, 1); });
+  }
+
+ private:
+  // Memory of a thread.
+  struct Workspace {
+    explicit Workspace(const IgemmRun& all)
+        : rows(all.igemm_.p, all.plan_, all.rows_),
+          gemm(all.plan_),
+          output(all.plan_.gemm_pixels() * kPanelColumns) {}
+    InputRows<Gemm, Rows> rows;
+    GemmWorkspace<Gemm> gemm;
+#if defined(CPU_CAPABILITY_AVX512)
+    AmxState amx;
+#endif
+    typename Output::Workspace output;
+  };
+
+  // The tasks first, first + step, ... < end.
+  void compute_each(int64_t first, int64_t end, int64_t step) const {
+    Workspace own(*this);
+    for (int64_t i = first; i < end; i += step) {
+      const IgemmTask task = igemm_task(plan_, igemm_.p, i);
+      own.rows.begin(task);
+      compute(task, own);
+    }
+    Gemm::release();
+  }
+  void compute(const IgemmTask& task, Workspace& own) const {
+#if defined(CPU_CAPABILITY_AVX512)
+    if constexpr (kHasRegisterTiles<Gemm>) {
+      if (plan_.uses_amx)
+        return amx_.compute(task, own.rows, {own.gemm, own.amx, own.output});
+      if (vnni_.is_possible())
+        return vnni_.compute(task, own.rows, own.gemm, own.output);
+    }
+#endif
+    brgemm_.compute(task, own.rows, own.gemm, own.output);
+  }
+
+  const Igemm<Gemm, Output>& igemm_;
+  const IgemmPlan& plan_ = igemm_.plan;
+  const Rows& rows_;
+  const BrgemmExecutor<Gemm, Rows, Output> brgemm_{igemm_};
+#if defined(CPU_CAPABILITY_AVX512)
+  const VnniExecutor<Gemm, Rows, Output> vnni_{igemm_};
+  const AmxExecutor<Gemm, Rows, Output> amx_{igemm_};
+#endif
+};
+
+} // namespace torch_dnnl
