@@ -27,19 +27,16 @@ void run_reference(const ConvProblem& p) {
       p, [&](const auto& functor) { for_each_element(output_elements(p), cost, functor); });
 }
 
-// A kernel that meets data which it cannot compute has `attempt` in the place of `run`: false means
-// that another kernel has to compute the problem.
-struct ConvKernel : PackingKernel<ConvProblem> {
-  bool (*attempt)(const ConvProblem&) = nullptr;
-};
+using ConvKernel = PackingKernel<ConvProblem>;
 
 constexpr ConvKernel kernels[] = {
-    {{{"pixel_lanes", supports_pixel_lanes, prefers_pixel_lanes, nullptr}, &pixel_lanes_packing},
+    {{"pixel_lanes", supports_pixel_lanes, prefers_pixel_lanes, nullptr},
+     &pixel_lanes_packing,
      run_pixel_lanes},
     {{"depthwise_pairs", supports_depthwise_pairs, prefers_depthwise_pairs, run_depthwise_pairs}},
     {{"channel_lanes", supports_channel_lanes, prefers_channel_lanes, run_channel_lanes},
      &channel_lanes_packing},
-    {{{"brgemm", supports_brgemm, prefers_brgemm, nullptr}, &brgemm_packing}, run_brgemm},
+    {{"brgemm", supports_brgemm, prefers_brgemm, nullptr}, &brgemm_packing, run_brgemm},
     {{"gemm", supports_gemm, prefers_gemm, run_gemm}, &gemm_packing},
     {{"few_outputs", supports_few_outputs, prefers_few_outputs, run_few_outputs},
      &few_outputs_packing},

@@ -24,6 +24,9 @@ struct Packing {
 template <class Problem>
 struct PackingKernel : Kernel<Problem> {
   const Packing<Problem>* packing = nullptr; // null: the kernel reads weights as they are
+  // In the place of `run`, of a kernel that may meet data which it cannot compute. False: another
+  // kernel has to compute the problem.
+  bool (*attempt)(const Problem&) = nullptr;
 };
 
 // Those that the problem brings; else memory of `size` elements that pack(C* to) fills.
