@@ -245,7 +245,7 @@ def test_derivative_of_every_size_of_number(activation, dtype):
     # -inf * 0 in silu and gelu, as in torch. Others may have the limit where torch has NaN.
     same = expected.isnan() & (values.isinf() | h.isnan().view(-1))
     # 1 + u (1 - s) of silu at 16: an error of s counts as often. It is torch's formula.
-    # Torch's float64 derivatives of gelu_tanh and mish cancel where the derivative is nearly 0 or 1.
+    # Torch's derivatives of gelu_tanh and mish in float64 cancel where these are nearly 0 or 1.
     units = 60 if activation in ("gelu_tanh", "mish") else 20
     bar = {torch.float32: 2**-24, torch.float64: 2**-53}[dtype] * units
     assert (same | (error <= bar)).all(), error.nan_to_num().max()

@@ -15,6 +15,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from torch_dnnl._literals import Activation, AutoPad, DataFormat, TorchPadding, WeightsFormat
 from torch_dnnl.functional import _algorithm
+from torch_dnnl.functional._epilogue import epilogue, epilogue_kinds
 from torch_dnnl.functional._errors import check_types, in_words_of, is_int
 from torch_dnnl.functional._packed import PackedWeights
 from torch_dnnl.functional._quick import quick
@@ -226,33 +227,6 @@ def _call(
     operator = _convolution_fused if "activation" in options else _convolution
     result = operator(src, weights, *args, **options)
     return result[0] if "activation" in options else result  # type: ignore[no-any-return]
-
-
-def epilogue(
-    residual: Tensor | None,
-    activation: str | None,
-    alpha: float | Tensor | None,
-    beta: float | None,
-) -> dict[str, Any]:
-    """The arguments of an operator for what follows the sums."""
-    if any(isinstance(each, (bytes, bool)) for each in (activation, alpha, beta)):
-        raise TypeError  # the schema takes bytes for a str, and bools for numbers
-    options = {"residual": residual, "activation": activation, "alpha": alpha, "beta": beta}
-    if isinstance(alpha, Tensor):
-        options |= {"alpha": None, "slope": alpha}
-    return options
-
-
-def epilogue_kinds(
-    residual: object, activation: object, alpha: object, beta: object
-) -> dict[str, tuple[object, str]]:
-    """What `check_types` takes."""
-    return {
-        "residual": (residual, "a Tensor or None"),
-        "activation": (activation, "a str or None"),
-        "alpha": (alpha, "a number or a Tensor or None"),
-        "beta": (beta, "a number or None"),
-    }
 
 
 def check_ints(*values: Any) -> None:

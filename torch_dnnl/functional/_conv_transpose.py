@@ -28,11 +28,11 @@ from torch_dnnl.functional._conv import (
     Size,
     check_ints,
     check_rank,
-    epilogue,
     overridden,
     per_dimension,
     raise_as_torch,
 )
+from torch_dnnl.functional._epilogue import epilogue
 from torch_dnnl.functional._errors import check_types, in_words_of_pads
 from torch_dnnl.functional._packed import PackedWeights
 from torch_dnnl.functional._quick import quick

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from torch_dnnl._literals import Activation, AutoPad, DataFormat, WeightsFormat
 from torch_dnnl.functional import _algorithm
-from torch_dnnl.functional._conv import Size, check_ints, epilogue, epilogue_kinds, per_dimension
+from torch_dnnl.functional._conv import Size, check_ints, per_dimension
+from torch_dnnl.functional._epilogue import epilogue, epilogue_kinds
 from torch_dnnl.functional._errors import check_types
 from torch_dnnl.functional._packed import PackedWeights
 from torch_dnnl.functional._tracing import read_numbers

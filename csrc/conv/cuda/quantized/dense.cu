@@ -203,7 +203,7 @@ void run_best_shape(
 bool supports_quantized_dense(const QuantizedProblem& q) {
   const ConvProblem& p = q.conv;
   const bool is_empty = p.ic * product(p.kernel) * product(p.src_size) == 0; // sums of nothing
-  const bool is_prelu = p.activation == Activation::prelu; // the reference has it
+  const bool is_prelu = p.activation == Activation::prelu;                   // the reference has it
   return p.n > 0 && !is_empty && !is_prelu && has_short_sums(q) && fits(p) &&
       can_pack<uint8_t>(make_problem<uint8_t>(p).gathered, p.groups);
 }
