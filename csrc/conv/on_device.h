@@ -33,6 +33,68 @@ pack_weights(const at::Tensor& weights, c10::SymIntArrayRef src_sizes, const Con
       conv_problem(args, ConvPass::forward, src, weights, dst), args, weights);
 }
 
+namespace conv_detail {
+
+using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
+
+// The result and, if it is kept, what the activation is applied to.
+inline TwoTensors empty_outputs(
+    const ConvArguments& args,
+    c10::SymIntArrayRef sizes,
+    const at::Tensor& src,
+    at::MemoryFormat format,
+    bool keep_preactivation) {
+  const auto make = [&] { return empty_image(args, sizes, src, format); };
+  return {make(), keep_preactivation ? make() : empty({0}, src.options())};
+}
+
+// Tensors of a call whose addresses a problem has.
+struct HeldTensors {
+  at::Tensor src, slopes;
+};
+// Of the result `dst`, which is that of a convolution or of a gradient of data.
+inline ConvProblem problem_of(
+    const ConvArguments& args,
+    ConvPass pass,
+    const at::Tensor& src,
+    const at::Tensor& weights,
+    const at::Tensor& dst,
+    const std::optional<at::Tensor>& bias,
+    at::MemoryFormat format,
+    HeldTensors& held) {
+  held.src = in_format(args, src, format);
+  const bool is_forward = pass == ConvPass::forward;
+  return is_forward ? conv_problem(args, pass, held.src, weights, dst, bias)
+                    : conv_problem(args, pass, dst, weights, held.src, bias);
+}
+inline ConvProblem with_epilogue(
+    ConvProblem p,
+    const ConvArguments& args,
+    const EpilogueOptions& epilogue,
+    const at::Tensor& dst,
+    const at::Tensor& preactivation,
+    HeldTensors& held) {
+  held.slopes = slopes_of(epilogue, dst.size(args.image_at.channel));
+  add_epilogue(p, args, epilogue.residual, held.slopes, preactivation);
+  return p;
+}
+
+// Whether prelu is a pass of its own on this device.
+template <class Device>
+bool has_prelu_pass(const ConvArguments& args) {
+  return requires { Device::kPreluIsAPass; } && args.activation == Activation::prelu;
+}
+template <class F>
+TwoTensors with_prelu(EpilogueOptions plain, const ConvArguments& args, bool keep, const F& call) {
+  const at::Tensor slope = *plain.slope;
+  plain.activation = std::nullopt;
+  plain.slope = std::nullopt;
+  const auto [u, none] = call(plain);
+  return {prelu(u, slope, args.is_nxc()), keep ? u : none};
+}
+
+} // namespace conv_detail
+
 // What a device registers: check, allocate, and Device::compute a problem that is not empty, by the
 // algorithm that is asked for.
 template <class Device>
@@ -45,10 +107,10 @@ struct ConvOnDevice {
     const ConvArguments args = forward_arguments(src, weights, bias, options);
     const auto format = conv_detail::result_format(args, src, weights);
     const at::Tensor dst = conv_detail::empty_image(args, args.dst, src, format);
-    at::Tensor from; // the problem has its address
+    conv_detail::HeldTensors held;
     compute(args, dst, [&] {
-      from = conv_detail::in_format(args, src, format);
-      return conv_problem(args, ConvPass::forward, from, weights, dst, bias);
+      const auto pass = ConvPass::forward;
+      return conv_detail::problem_of(args, pass, src, weights, dst, bias, format, held);
     });
     return dst;
   }
@@ -63,21 +125,18 @@ struct ConvOnDevice {
       const std::optional<at::Tensor>& packed) {
     const ConvArguments args = forward_arguments(src, weights, bias, options, epilogue);
     conv_detail::check_device_of_packed(args.op, packed, src);
-    if (has_prelu_pass(args))
-      return with_prelu(epilogue, args, keep_preactivation, [&](const EpilogueOptions& plain) {
+    if (conv_detail::has_prelu_pass<Device>(args))
+      return conv_detail::with_prelu(epilogue, args, keep_preactivation, [&](const auto& plain) {
         return ConvOnDevice::packed(src, weights, bias, options, plain, false, packed);
       });
     const auto format = conv_detail::result_format(args, src, weights);
-    const auto make = [&] { return conv_detail::empty_image(args, args.dst, src, format); };
-    const at::Tensor dst = make();
-    const at::Tensor preactivation = keep_preactivation ? make() : empty({0}, src.options());
-    at::Tensor from, slopes; // the problem has their addresses
+    const auto [dst, preactivation] =
+        conv_detail::empty_outputs(args, args.dst, src, format, keep_preactivation);
+    conv_detail::HeldTensors held;
     const auto problem = [&] {
-      from = conv_detail::in_format(args, src, format);
-      slopes = slopes_of(epilogue, dst.size(args.image_at.channel));
-      auto p = conv_problem(args, ConvPass::forward, from, weights, dst, bias);
-      add_epilogue(p, args, epilogue.residual, slopes, preactivation);
-      return p;
+      const auto pass = ConvPass::forward;
+      auto p = conv_detail::problem_of(args, pass, src, weights, dst, bias, format, held);
+      return conv_detail::with_epilogue(p, args, epilogue, dst, preactivation, held);
     };
     compute(args, dst, problem, packed, conv_detail::has_weights(weights));
     return {dst, preactivation};
@@ -94,21 +153,18 @@ struct ConvOnDevice {
       at::OptionalSymIntArrayRef dst_size) {
     const auto sizes = dst_size.value_or(c10::SymIntArrayRef());
     const ConvArguments args = transpose_arguments(src, weights, bias, options, epilogue, sizes);
-    if (has_prelu_pass(args))
-      return with_prelu(epilogue, args, keep_preactivation, [&](const EpilogueOptions& plain) {
+    if (conv_detail::has_prelu_pass<Device>(args))
+      return conv_detail::with_prelu(epilogue, args, keep_preactivation, [&](const auto& plain) {
         return transpose(src, weights, bias, options, plain, false, dst_size);
       });
     const auto format = conv_detail::result_format(args, src, weights);
-    const auto make = [&] { return conv_detail::empty_image(args, args.src, src, format); };
-    const at::Tensor dst = make();
-    const at::Tensor preactivation = keep_preactivation ? make() : empty({0}, src.options());
-    at::Tensor from, slopes; // the problem has their addresses
+    const auto [dst, preactivation] =
+        conv_detail::empty_outputs(args, args.src, src, format, keep_preactivation);
+    conv_detail::HeldTensors held;
     compute(args, dst, [&] {
-      from = conv_detail::in_format(args, src, format);
-      slopes = slopes_of(epilogue, dst.size(args.image_at.channel));
-      auto p = conv_problem(args, ConvPass::backward_data, dst, weights, from, bias);
-      add_epilogue(p, args, epilogue.residual, slopes, preactivation);
-      return p;
+      const auto pass = ConvPass::backward_data;
+      auto p = conv_detail::problem_of(args, pass, src, weights, dst, bias, format, held);
+      return conv_detail::with_epilogue(p, args, epilogue, dst, preactivation, held);
     });
     return {dst, preactivation};
   }
@@ -120,8 +176,8 @@ struct ConvOnDevice {
       const ConvOptions& options) {
     const ConvArguments args = backward_data_arguments(grad, weights, src_size, options);
     const at::Tensor src = conv_detail::empty_data_gradient(args, grad, weights);
-    compute(
-        args, src, [&] { return conv_problem(args, ConvPass::backward_data, src, weights, grad); });
+    const auto pass = ConvPass::backward_data;
+    compute(args, src, [&] { return conv_problem(args, pass, src, weights, grad); });
     return src;
   }
 
@@ -132,9 +188,8 @@ struct ConvOnDevice {
       const ConvOptions& options) {
     const ConvArguments args = backward_weights_arguments(grad, src, kernel_size, options);
     const at::Tensor weights = conv_detail::empty_weights_gradient(args, grad, src);
-    compute(args, weights, [&] {
-      return conv_problem(args, ConvPass::backward_weights, src, weights, grad);
-    });
+    const auto pass = ConvPass::backward_weights;
+    compute(args, weights, [&] { return conv_problem(args, pass, src, weights, grad); });
     return weights;
   }
 
@@ -171,20 +226,6 @@ struct ConvOnDevice {
 
  private:
   static constexpr bool is_meta = std::is_same_v<Device, Meta>;
-
-  // Whether prelu is a pass of its own on this device.
-  static bool has_prelu_pass(const ConvArguments& args) {
-    return requires { Device::kPreluIsAPass; } && args.activation == Activation::prelu;
-  }
-  template <class F>
-  static std::tuple<at::Tensor, at::Tensor>
-  with_prelu(EpilogueOptions plain, const ConvArguments& args, bool keep, const F& call) {
-    const at::Tensor slope = *plain.slope;
-    plain.activation = std::nullopt;
-    plain.slope = std::nullopt;
-    const auto [u, none] = call(plain);
-    return {prelu(u, slope, args.is_nxc()), keep ? u : none};
-  }
 
   template <class F>
   static void compute(
