@@ -184,15 +184,18 @@ inline void check_slope(
                    << slope->sym_sizes());
 }
 
-// The activation of an output of these sizes. `dtype`: of the slopes of prelu.
-inline void add_activation(
-    ConvArguments& a,
+inline void add_activation(ConvArguments& a, const EpilogueOptions& options) {
+  a.activation = activation_of(a.op, options.activation);
+  a.parameters = parameters_of(a.op, a.activation, options.alpha, options.beta);
+}
+
+// The slopes of an output of these sizes. `dtype`: that of the slopes.
+inline void check_slopes(
+    const ConvArguments& a,
     const EpilogueOptions& options,
     c10::SymIntArrayRef output_sizes,
     c10::ScalarType dtype,
     const at::Tensor& src) {
-  a.activation = activation_of(a.op, options.activation);
-  a.parameters = parameters_of(a.op, a.activation, options.alpha, options.beta);
   if (a.activation == Activation::prelu)
     return check_slope(a.op, options.slope, dtype, output_sizes[a.image_at.channel], src);
   TORCH_CHECK_VALUE(
@@ -201,11 +204,11 @@ inline void add_activation(
 }
 
 inline void check_epilogue(
-    ConvArguments& a,
+    const ConvArguments& a,
     const EpilogueOptions& options,
     c10::SymIntArrayRef output_sizes,
     const at::Tensor& src) {
-  add_activation(a, options, output_sizes, src.scalar_type(), src);
+  check_slopes(a, options, output_sizes, src.scalar_type(), src);
   if (options.residual.has_value()) {
     check_strided(a.op, "residual", *options.residual);
     check_alike(a.op, "residual", *options.residual, "src", src);
@@ -300,6 +303,7 @@ inline ConvArguments forward_arguments(
     const EpilogueOptions& epilogue = {}) {
   using namespace conv_detail;
   ConvArguments a = attributes("convolution", src, "src", options);
+  add_activation(a, epilogue);
   check_image(a, "src", src);
   check_weights(a, weights);
   check_alike(a.op, "weights", weights, "src", src);
@@ -322,6 +326,7 @@ inline ConvArguments transpose_arguments(
     c10::SymIntArrayRef dst_size) {
   using namespace conv_detail;
   ConvArguments a = attributes("convolution_transpose", src, "src", options);
+  add_activation(a, epilogue);
   check_image(a, "src", src);
   add_data_gradient(a, src, weights, dst_size, kTransposed);
   if (bias.has_value()) {

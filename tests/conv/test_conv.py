@@ -270,7 +270,10 @@ def test_transposed_convolution_of_no_pixels_and_its_residual():
         result = D.convolution_transpose(src, weights, residual=residual, **options)
         assert result.shape == residual.shape
         assert torch.autograd.grad(result.sum(), residual)[0].shape == residual.shape
-        with pytest.raises(ValueError, match=r"residual .* \[2, 0, 0, 1\], got \[2, 1, 1, 1\]"):
-            D.convolution_transpose(src, weights, residual=torch.zeros(2, 1, 1, 1), **options)
+        broadcast = torch.zeros(2, 1, 1, 1)
+        result = D.convolution_transpose(src, weights, residual=broadcast, **options)
+        assert result.shape == residual.shape
+        with pytest.raises(ValueError, match=r"residual .* \[2, 0, 0, 1\], got \[2, 2, 1, 1\]"):
+            D.convolution_transpose(src, weights, residual=torch.zeros(2, 2, 1, 1), **options)
     with pytest.raises(ValueError, match="leaves"):
         D.convolution_transpose(src, weights, pads_begin=7)

@@ -220,7 +220,8 @@ def test_residuals_of_axes_that_are_one():
         results = [
             OPS.convolution_fused(
                 *(x, w, bias, [1, 1], [1, 0], [1, 0], [1, 1], "none", 1, "NCX", "OIX", algorithm),
-                *(residual, "silu", True),
+                *(residual, "silu"),
+                keep_preactivation=True,
             )
             for algorithm in ("auto", "reference")
         ]

@@ -208,7 +208,7 @@ def test_images_far_apart_matches_oracle(device, layout):
     exact, exact_w = values.double(), w.cpu().double()
     expected = oracle.convolution(exact, exact_w, None, *attributes)
     assert_close(OPS.convolution(far, w, None, *attributes), expected)
-    fused, _ = OPS.convolution_fused(far, w, None, *attributes, "auto", far, None, False)
+    fused, _ = OPS.convolution_fused(far, w, None, *attributes, "auto", far)
     assert_close(fused, expected + exact)
     assert_close(
         OPS.convolution_backward_data(far, w, size, *attributes),

@@ -17,6 +17,7 @@ FACTOR = 2
 NOISE = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 OPERATORS = (
     torch.ops.torch_dnnl.convolution_fused.default,
+    torch.ops.torch_dnnl.convolution_packed.default,
     torch.ops.torch_dnnl.convolution_transpose.default,
 )
 

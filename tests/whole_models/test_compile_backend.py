@@ -24,22 +24,38 @@ from torch_dnnl.inductor import preferences
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 3e-2}
 
 
+PACKED = torch.ops.torch_dnnl.convolution_packed.default
+
+
+def is_fused(call):
+    return call["activation"] is not None or call["residual"] is not None
+
+
 class Graphs(list):
     """The graphs that Inductor generates code for, after its passes and ours."""
 
     @property
     def operators(self):
-        """How often each operator is called."""
-        nodes = (node for graph in self for node in graph.nodes if node.op == "call_function")
-        names = (getattr(node.target, "_schema", None) for node in nodes)
-        return Counter(schema.name for schema in names if schema is not None)
+        """How often each operator is called. A call with packed weights counts as the operator that
+        takes plain weights."""
+        nodes = [node for graph in self for node in graph.nodes if node.op == "call_function"]
+        names = (getattr(node.target, "_schema", None) for node in nodes if node.target != PACKED)
+        found = Counter(schema.name for schema in names if schema is not None)
+        of_packed = (is_fused(arguments_of(node)) for node in nodes if node.target == PACKED)
+        found.update("torch_dnnl::convolution" + "_fused" * fused for fused in of_packed)
+        return found
 
     @property
     def fused(self):
         """The arguments of each call of convolution_fused."""
-        target = torch.ops.torch_dnnl.convolution_fused.default
-        nodes = [node for graph in self for node in graph.nodes]
-        return [arguments_of(node) for node in nodes if node.target is target]
+        targets = (torch.ops.torch_dnnl.convolution_fused.default, PACKED)
+        nodes = [node for graph in self for node in graph.nodes if node.target in targets]
+        return [call for call in map(arguments_of, nodes) if is_fused(call)]
+
+    @property
+    def packed(self):
+        """How many convolutions have packed weights."""
+        return sum(node.target == PACKED for graph in self for node in graph.nodes)
 
     @property
     def activations(self):
@@ -141,6 +157,7 @@ def test_inference(freezing):
     assert found["torch_dnnl::convolution"] == found["torch_dnnl::resample"] == 2
     # Batch norm is in the weights: as constants, or made anew for each call.
     assert (found["aten::mul"] == 0) == freezing
+    assert (graphs.packed > 4) == freezing
     assert found["aten::clone"] == found["aten::convolution"] == 0
     if freezing:
         expected = {"convolution", "convolution_fused", "resample"}
@@ -266,7 +283,7 @@ def test_what_is_left_alone():
         def forward(self, x):
             a, b, c, d, e = self.convs
             x = a(x) * x.mean((2, 3), keepdim=True)
-            x = F.gelu(b(x), approximate="tanh")
+            x = F.celu(b(x), 0.5)
             x = c(x) + x.mean(1, keepdim=True)
             y = d(x)
             return torch.add(e(y), y, alpha=2) + (y - 1).relu()

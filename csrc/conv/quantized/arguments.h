@@ -147,6 +147,7 @@ inline QuantizedArguments quantized_arguments(
       contains(QuantizedResultTypes{}, q.dtype),
       Expected(op) << "dtype to be uint8, int8, int32, float32, bfloat16 or float16, got "
                    << dtype_name(q.dtype));
+  add_activation(a, options.epilogue);
   check_image(a, "src", src, types_of(QuantizedTypes{}, "uint8 or int8"));
   check_weights(a, weights, types_of(TypeList<int8_t>{}, "int8"));
   check_same_device(op, "weights", weights, "src", src);
@@ -158,7 +159,7 @@ inline QuantizedArguments quantized_arguments(
         bias->scalar_type() == c10::kFloat,
         Expected(op) << "bias to be float32, got " << dtype_name(bias->scalar_type()));
   }
-  add_activation(a, options.epilogue, a.dst, c10::kFloat, src);
+  check_slopes(a, options.epilogue, a.dst, c10::kFloat, src);
   std::optional<c10::ScalarType> residual_dtype;
   if (options.epilogue.residual.has_value()) {
     const at::Tensor& residual = *options.epilogue.residual;
