@@ -236,9 +236,12 @@ def _packed(weights: Tensor, options: dict[str, Any]) -> Tensor:
     )
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_for_onnx() -> bool:
     return torch.onnx.is_in_onnx_export()  # False where Dynamo traces it
+
+
+# What torch.compiler.assume_constant_result sets, which imports all of Dynamo.
+_is_for_onnx._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 _FORMATS = {1: torch.contiguous_format, 2: torch.channels_last, 3: torch.channels_last_3d}
