@@ -68,7 +68,13 @@ def test_optimized_model(name, dtype):
             x = images(layout, batch, model.channels, *size).to(dtype)
             with double_precision():
                 exact = run(model, double, x.double())
-            eager, results = run(model, module, x), run(model, optimized, x)
+            try:
+                results = run(model, optimized, x)
+            except AssertionError as error:  # the export of a model may bound its sizes
+                if size == sizes[0] or "Guard failed" not in str(error):
+                    raise
+                continue
+            eager = run(model, module, x)
             for y, z in zip(results, eager, strict=True):
                 assert (y.shape, y.dtype) == (z.shape, z.dtype)
             limit = max(NOISE[dtype], FACTOR * distance(eager, exact))
