@@ -59,9 +59,14 @@ def test_optimized_model(name, dtype):
     module = model.make().to(dtype)
     double = copy.deepcopy(module).double()
     sizes = [[n * model.multiple for n in size] for size in SIZES]
-    optimized, is_dynamic = captured(
-        model, module, images("planes", 2, model.channels, *sizes[0]).to(dtype)
-    )
+    example = images("planes", 2, model.channels, *sizes[0]).to(dtype)
+    try:
+        run(model, module, example)
+    except RuntimeError:  # some models of diffusers compute a part in float32
+        with pytest.raises(RuntimeError):
+            captured(model, module, example)
+        return
+    optimized, is_dynamic = captured(model, module, example)
     assert any(node.target is convolution for node in optimized.graph.nodes)
     for layout in ("planes", "decoded"):
         for batch, size in [(2, sizes[0])] + [(3, sizes[1])] * is_dynamic:
