@@ -33,22 +33,25 @@ template <class T>
 Stores choose_stores(const ChannelLanesPlan& plan) {
   constexpr int64_t n = kLanes<compute_t<T>>;
   const Epilogue<T> epilogue(plan.p);
-  const Activation activation =
-      plan.uses_outputs && epilogue.is_clamp() ? plan.p.activation : Activation::none;
+  Bounds<double> bounds{};
+  if (plan.uses_outputs && epilogue.is_clamp()) {
+    const auto [low, high, are_set] = epilogue.bounds();
+    bounds = {low, high, are_set};
+  }
   const int64_t* stride = plan.out_stride;
   const int64_t bytes = output_elements(plan.p) * int64_t(sizeof(T));
   const bool are_lines = std::is_same_v<T, compute_t<T>> &&
       sizeof(Vector<compute_t<T>>) == kCacheLine && plan.channels % n == 0 && is_line(plan.p.out) &&
       (stride[0] | stride[2] | stride[3] | stride[4]) % n == 0;
   if (plan.uses_outputs && are_lines && epilogue.is_clamp() && bytes >= kStreamedInOrderBytes)
-    return {Stores::streamed, 0, activation};
+    return {Stores::streamed, 0, bounds};
   const int64_t inputs =
       plan.p.n * plan.p.groups * plan.in_channels * product(plan.in_size) * int64_t(sizeof(T));
   if (!plan.uses_outputs || !plan.reads_image || inputs + bytes < kFewBytes)
-    return {Stores::plain, 0, activation};
+    return {Stores::plain, 0, bounds};
   const int64_t rows = plan.backward_data ? 1 : plan.p.stride[1];
   const bool stays = plan.in_size[2] * plan.channels * int64_t(sizeof(T)) <= kCachedRow;
-  return {Stores::ahead, stays ? rows * plan.in_stride[3] : 0, activation};
+  return {Stores::ahead, stays ? rows * plan.in_stride[3] : 0, bounds};
 }
 
 // packed: [vector][tap][input channel][lane].

@@ -7,9 +7,7 @@
 // loaded once, and multiplied by all taps while the outputs' sums, or gradients, stay in registers.
 #pragma once
 
-#include <limits>
-
-#include "conv/activation.h"
+#include "conv/cpu/shared/microkernel.h"
 #include "core/cpu/simd.h"
 #include "core/math.h"
 
@@ -88,7 +86,7 @@ struct VectorRun {
 struct Stores {
   enum { plain, ahead, streamed } how;
   int64_t pixels_ahead;  // from pixels to those that are brought; 0: those of the next block
-  Activation activation; // relu, relu6 or none
+  Bounds<double> bounds; // what sums are clamped to
 };
 
 namespace tap_kernels_detail {
@@ -130,11 +128,13 @@ template <class C, class P>
   }
 }
 
-// relu or relu6, with the bits of activate().
+// With the bits of activate().
 template <class C, size_t outputs>
-[[gnu::always_inline]] inline void clamp(Register<C> (&sums)[outputs], Activation activation) {
-  const C bound = activation == Activation::relu6 ? C(6) : std::numeric_limits<C>::infinity();
-  const Register<C> least{}, most = bound - least;
+[[gnu::always_inline]] inline void
+clamp(Register<C> (&sums)[outputs], const Bounds<double>& bounds) {
+  const Register<C> zero{};
+  const Register<C> least = static_cast<C>(bounds.low) - zero;
+  const Register<C> most = static_cast<C>(bounds.high) - zero;
 #pragma GCC unroll kUnrolled
   for (size_t p = 0; p < outputs; p++) {
     sums[p] = least > sums[p] ? least : sums[p];
@@ -236,8 +236,8 @@ void gather_taps(
     for_each_run<P>(b, o, [&](auto taps, auto... run) __attribute__((always_inline)) {
       gather_run<taps(), stride, C>(b, run..., sums);
     });
-    if (stores.activation != Activation::none)
-      clamp<C>(sums, stores.activation);
+    if (stores.bounds.are_set)
+      clamp<C>(sums, stores.bounds);
 #pragma GCC unroll kUnrolled
     for (size_t p = 0; p < outputs; p++)
       store_pixel<C>(to + p * b.out_step, sums[p], stores);

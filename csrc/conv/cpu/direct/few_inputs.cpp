@@ -132,9 +132,9 @@ class FewInputs : GatherImages {
     }
   }
 
-  // Whether sums are written where results are: they need no epilogue, and are whole vectors.
+  // Whether sums are written where results are: they are clamped at most, and are whole vectors.
   bool is_direct(const Tile& tile, int64_t panel) const {
-    return std::is_same_v<T, C> && epilogue_.is_empty() &&
+    return std::is_same_v<T, C> && epilogue_.is_clamp() &&
         (plan_.lanes_are_pixels ? tile.pixels.count() % kLanes<C> == 0
                                 : p.dst_stride[1] == 1 && panels_.size(panel) % kLanes<C> == 0);
   }
@@ -145,14 +145,15 @@ class FewInputs : GatherImages {
     return {tile.n, channel, tile.d, row, pixels.begin, panels_.size(panel), pixels.count()};
   }
 
-  // The sums of some taps, which begin at the bias, or where they are.
+  // The sums of some taps, which begin at the bias, or where they are. The last sums are clamped.
   void
   multiply(const Tile& tile, int64_t panel, Range taps, const C* inputs, C* sums, int64_t sums_row)
       const {
     const int64_t depth = taps.count() * p.ic, *terms = plan_.copies.terms.data();
     const C* weights = weights_.at(tile.group, panel, taps.begin);
     const C* bias = bias_.at(tile.group, panel * panels_.width);
-    const bool is_first = taps.begin == 0;
+    const bool is_first = taps.begin == 0, is_last = taps.end == plan_.copies.taps;
+    const Bounds<C> bounds = is_last && epilogue_.is_clamp() ? epilogue_.bounds() : Bounds<C>{};
     if (!plan_.lanes_are_pixels) {
       const int64_t start_row = is_first ? 0 : sums_row;
       return gemm<C, Strided, Listed, Strided>(
@@ -162,7 +163,8 @@ class FewInputs : GatherImages {
           {{inputs, {plan_.copies.result_pixel_step}, terms},
            {weights, {panels_.width}},
            {is_first ? bias : sums, start_row, kLanes<C>},
-           {sums, sums_row}});
+           {sums, sums_row},
+           bounds});
     }
     const int64_t start_row = is_first ? bias_.channel_step() : sums_row;
     for (int64_t x = 0; x < tile.pixels.count(); x += kPanel<C>) {
@@ -173,7 +175,8 @@ class FewInputs : GatherImages {
           {{weights, {1}, {panels_.width}},
            {inputs + x, terms},
            {is_first ? bias : sums + x, start_row, is_first ? 0 : kLanes<C>},
-           {sums + x, sums_row}});
+           {sums + x, sums_row},
+           bounds});
     }
   }
 

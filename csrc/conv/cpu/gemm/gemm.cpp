@@ -261,6 +261,7 @@ class Gemm {
       const GemmPanels<C> a = left_.panels(block.group, block.rows, step, own.left);
       const GemmPanels<C> b = right_.panels(block.group, block.columns, step, own.right);
       const bool is_first = begins && d == depth.begin, is_last = step.end == depth.end;
+      const Bounds<C> bounds = is_last ? output_.bounds() : Bounds<C>{};
       GemmTarget<C>* const targets = own.targets.data();
       for (int64_t j = 0; j < columns; j += kPanel<C>)
         targets[j / kPanel<C>] = targets_.at(block, j, is_first, is_last, own.offsets, sums);
@@ -281,7 +282,8 @@ class Gemm {
                 {{a.at(i), {a.row}, {a.column}},
                  {b.at(j), {kPanel<C>}},
                  {c.start + i * c.start_row, c.start_row, c.start_vector},
-                 {c.data + i * c.row, c.row}});
+                 {c.data + i * c.row, c.row},
+                 bounds});
           }
         }
       }

@@ -42,7 +42,12 @@ class GemmOutput {
   using C = compute_t<T>;
 
   GemmOutput(const ConvProblem& p, const GemmView& view, bool keeps_sums)
-      : p_(p), view_(view), are_final_(!keeps_sums && epilogue_.is_empty()) {}
+      : p_(p), view_(view), are_final_(!keeps_sums && epilogue_.is_clamp()) {}
+
+  // Of the last sums of a panel.
+  Bounds<C> bounds() const {
+    return are_final_ ? epilogue_.bounds() : Bounds<C>{};
+  }
 
   // Whether the sums of a panel are written where results are, as they are completed: panels of
   // whole vectors, of rows at one distance and of columns next to each other.
@@ -59,7 +64,7 @@ class GemmOutput {
 
   // Stores what is_direct() has not.
   void store(const GemmBlock& block, const GemmOffsets& offsets, const C* sums) const {
-    if (!epilogue_.is_empty() || are_turned_)
+    if ((!epilogue_.is_empty() && !are_final_) || are_turned_)
       return complete(block, sums);
     const int64_t *row = offsets.rows.data(), *column = offsets.columns.data();
     const int64_t rows = block.rows.count(), columns = block.columns.count();
@@ -156,7 +161,7 @@ class GemmOutput {
   const GemmView& view_;
   const Epilogue<T> epilogue_{p_};
   const int64_t out_channels_ = GatherImages{p_}.out_channels;
-  const bool are_final_; // sums of one call, without an epilogue
+  const bool are_final_; // sums of one call, which are clamped at most
   // Neighbours in the result are rows of sums.
   const bool are_turned_ =
       !view_.sums_pixels() && view_.out.rows.stride[3] == 1 && view_.out.columns.stride[3] != 1;

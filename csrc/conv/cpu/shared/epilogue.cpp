@@ -150,11 +150,8 @@ void Epilogue<T>::store_pixels(
     int64_t pixel_stride,
     const OutputRun& run) const {
   constexpr int64_t n = kLanes<C>;
-  if (is_empty()) {
-    return torch_dnnl::store_pixels(
-        LaneRun<const C>{sums, vector_stride, pixel_stride},
-        ImageRun<T>{output(run), run.channels, run.pixels, out_stride_[1], out_stride_[4]});
-  }
+  if (is_empty())
+    return store_final_pixels(sums, vector_stride, pixel_stride, run);
   if (out_stride_[1] == 1) {
     const SumVectors<C> vectors{sums, vector_stride, kPanel<C> / n * vector_stride, pixel_stride};
     return store_rows(vectors, run, {kChannels, run.channels}, {kWidth, run.pixels});
@@ -174,6 +171,17 @@ void Epilogue<T>::store_pixels(
       store_channels(lines, kLinePixels, part);
     }
   }
+}
+
+template <class T>
+void Epilogue<T>::store_final_pixels(
+    const C* sums,
+    int64_t vector_stride,
+    int64_t pixel_stride,
+    const OutputRun& run) const {
+  torch_dnnl::store_pixels(
+      LaneRun<const C>{sums, vector_stride, pixel_stride},
+      ImageRun<T>{output(run), run.channels, run.pixels, out_stride_[1], out_stride_[4]});
 }
 
 template <class T>

@@ -87,8 +87,23 @@ class Epilogue {
   // Whether there is nothing else to do but to keep sums within bounds.
   bool is_clamp() const {
     const Activation a = p_.activation;
-    return (a == Activation::none || a == Activation::relu || a == Activation::relu6) &&
+    return (a == Activation::none || a == Activation::relu || a == Activation::relu6 ||
+            a == Activation::clamp) &&
         p_.residual == nullptr && p_.preactivation == nullptr;
+  }
+  // If is_clamp(): a kernel that clamps sums in registers has no epilogue.
+  Bounds<C> bounds() const {
+    const auto number = [](double x) { return static_cast<C>(x); };
+    switch (p_.activation) {
+      case Activation::relu:
+        return {.low = 0, .are_set = true};
+      case Activation::relu6:
+        return {0, 6, true};
+      case Activation::clamp:
+        return {number(p_.parameters.alpha), number(p_.parameters.beta), true};
+      default:
+        return {};
+    }
   }
 
   // Whether rows of `width` pixels follow one another, so that several are one run.
@@ -105,6 +120,13 @@ class Epilogue {
   // Completes a run whose sums lie as whole vectors of channels: vector v of pixel x at
   // sums + v * vector_stride + x * pixel_stride.
   void store_pixels(
+      const C* sums,
+      int64_t vector_stride,
+      int64_t pixel_stride,
+      const OutputRun& run) const;
+
+  // Stores sums that lack nothing but rounding.
+  void store_final_pixels(
       const C* sums,
       int64_t vector_stride,
       int64_t pixel_stride,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "core/cpu/simd.h"
 #include "core/math.h"
@@ -29,8 +30,21 @@ struct Strided {
 };
 using Listed = const int64_t*;
 
-// c = start + a b. Rows of b, c and start are whole vectors; those of a and c are at any stride,
-// and start may have rows, or vectors of a row, that are one and the same.
+// What sums are clamped to. NaN stays NaN.
+template <class C>
+struct Bounds {
+  C low = -std::numeric_limits<C>::infinity(), high = std::numeric_limits<C>::infinity();
+  bool are_set = false;
+
+  [[gnu::always_inline]] Vector<C> clamp(Vector<C> x) const {
+    const Vector<C> least = broadcast(low), most = broadcast(high);
+    x = least > x ? least : x;
+    return most < x ? most : x;
+  }
+};
+
+// c = clamp(start + a b). Rows of b, c and start are whole vectors; those of a and c are at any
+// stride, and start may have rows, or vectors of a row, that are one and the same.
 template <class C, class ARows = Strided, class AColumns = Strided, class BRows = Strided>
 struct GemmProduct {
   struct {
@@ -50,6 +64,7 @@ struct GemmProduct {
     C* data;
     int64_t row;
   } c;
+  Bounds<C> bounds{};
 };
 
 namespace gemm_detail {
@@ -94,13 +109,22 @@ void multiply_tile(
     }
   }
 #pragma GCC unroll 8
-  for (int r = 0; r < rows; r++) {
+  for (int r = 0; r < rows; r++)
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; v++) {
-      const Vector<C> before = load_vector(start + r * o.start.row + v * o.start.vector);
-      store_vector(c + r * o.c.row + v * kLanes<C>, before + sum[r][v]);
-    }
+    for (int v = 0; v < vectors; v++)
+      sum[r][v] = load_vector(start + r * o.start.row + v * o.start.vector) + sum[r][v];
+  if (o.bounds.are_set) {
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; v++)
+        sum[r][v] = o.bounds.clamp(sum[r][v]);
   }
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; v++)
+      store_vector(c + r * o.c.row + v * kLanes<C>, sum[r][v]);
 }
 
 template <class C, class... Steps>
@@ -112,8 +136,8 @@ constexpr auto tiles = table_of<kGemmRows>([](auto rows) {
 
 } // namespace gemm_detail
 
-// c[m x vectors] = start[m x vectors] + a[m x k] b[k x vectors]. Tiles of rows are made as equal as
-// can be: a tile of few rows has too few independent sums to keep the multipliers busy.
+// c[m x vectors] = clamp(start[m x vectors] + a[m x k] b[k x vectors]). Tiles of rows are made as
+// equal as can be: a tile of few rows has too few independent sums to keep the multipliers busy.
 template <class C, class... Steps>
 void gemm(int64_t m, int64_t vectors, int64_t k, const GemmProduct<C, Steps...>& o) {
   const C* start = o.start.data;

@@ -108,13 +108,17 @@ class TileBlocks : GatherImages {
       float* rows) const {
     for (int64_t v = 0; v < channels; v += kLanes<float>) {
       const Lanes<float> bias = load_lanes<float>(bias_.at(group, channel + v));
+      const Lanes<float> low(bounds_.low), high(bounds_.high);
       for (int64_t t = 0; t < plan_.tiles_of(block); t++) {
         Lanes<float> y[kTile][kTile];
         load_positions<F, F::transform_output>(
             sums + t * plan_.width + v, plan_.block * plan_.width, y);
         for (int64_t k = 0; k < kTile * kTile; k++) {
           float* row = rows + k / kTile * row_size_;
-          (y[k / kTile][k % kTile] + bias).store(row + (t * kTile + k % kTile) * out_step_ + v);
+          auto sum = y[k / kTile][k % kTile] + bias;
+          if (bounds_.are_set)
+            sum = at::vec::clamp_max(at::vec::clamp_min(sum, low), high);
+          sum.store(row + (t * kTile + k % kTile) * out_step_ + v);
         }
       }
     }
@@ -130,15 +134,20 @@ class TileBlocks : GatherImages {
       neighbours = std::min(count - t, tiles_.columns - at.x / kTile);
       OutputRun run{at.n, group * out_channels + channel, at.d, at.y, at.x, channels, 0};
       run.pixels = std::min(neighbours * kTile, out_size[2] - at.x);
-      for (int64_t i = 0; i < std::min(kTile, out_size[1] - at.y); i++, run.h++)
-        epilogue_.store_pixels(
-            rows + i * row_size_ + t * kTile * out_step_, kLanes<float>, out_step_, run);
+      for (int64_t i = 0; i < std::min(kTile, out_size[1] - at.y); i++, run.h++) {
+        const float* const from = rows + i * row_size_ + t * kTile * out_step_;
+        if (epilogue_.is_clamp())
+          epilogue_.store_final_pixels(from, kLanes<float>, out_step_, run);
+        else
+          epilogue_.store_pixels(from, kLanes<float>, out_step_, run);
+      }
     }
   }
 
   const WinogradPlan& plan_;
   const Tiles<F>& tiles_;
   const Epilogue<T> epilogue_{p};
+  const Bounds<float> bounds_ = epilogue_.is_clamp() ? epilogue_.bounds() : Bounds<float>{};
   const Bias<T> bias_{p, out_channels};
   // Channels that are completed at once: of a pixel, or of a line.
   const int64_t out_step_ = out_stride[1] == 1 ? plan_.width : kLanes<float>;
