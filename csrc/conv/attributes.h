@@ -53,7 +53,7 @@ struct ConvOptions {
   std::string_view data_format, weights_format, algorithm;
 };
 
-// What follows the sums, as it is passed. `slope`: of prelu.
+// The epilogue of a call. `slope`: the slopes of prelu.
 struct EpilogueOptions {
   std::optional<at::Tensor> residual;
   std::optional<std::string_view> activation;

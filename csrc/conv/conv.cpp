@@ -173,16 +173,16 @@ Activation activation_in(const IValue& name) {
   return conv_detail::activation_of("convolution", name.toOptional<std::string_view>());
 }
 
-// ATen's derivatives of activations, which are differentiable; but those of silu and mish are not,
-// and are spelled out where they have to be. `saved`: the result or the preactivation, the name,
-// alpha and beta.
+// grad a'(u) by ATen's functions, which are differentiable. ATen's functions for silu and mish are
+// not: differentiated calls compute these two from other operators. `saved`: the result or the
+// preactivation, the name, alpha and beta.
 Tensor times_derivative(const Tensor& grad, const Stack& saved) {
   const Tensor& value = saved[0].toTensor();
   const Activation a = activation_in(saved[1]);
   const auto has_tangent = [](const Tensor& x) { return x._fw_grad(/*level=*/0).defined(); };
   const bool is_differentiated =
       at::GradMode::is_enabled() || has_tangent(grad) || has_tangent(value);
-  // By way of oneDNN, which refuses strides such as (3, 3, 2).
+  // ATen calls oneDNN here. oneDNN refuses strides such as (3, 3, 2).
   const auto gelu = [&](const char* approximate) {
     const auto dense = [](const Tensor& x) {
       return x.is_non_overlapping_and_dense() ? x : x.contiguous();

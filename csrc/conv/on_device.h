@@ -48,11 +48,11 @@ inline TwoTensors empty_outputs(
   return {make(), keep_preactivation ? make() : empty({0}, src.options())};
 }
 
-// Tensors of a call whose addresses a problem has.
+// A problem has the addresses of these tensors.
 struct HeldTensors {
   at::Tensor src, slopes;
 };
-// Of the result `dst`, which is that of a convolution or of a gradient of data.
+// The problem that computes `dst`: a convolution, or a gradient of data.
 inline ConvProblem problem_of(
     const ConvArguments& args,
     ConvPass pass,

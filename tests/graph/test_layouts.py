@@ -20,7 +20,7 @@ def images():
 
 
 def test_enters_once():
-    """check() compares the strides of results with those of the model."""
+    """check() compares strides of results with strides of the model's results."""
     optimized = check(network(nn.Conv2d(16, 3, 1)), images())
     assert calls(optimized) == {"convolution": 6, "contiguous": 2}
 

@@ -427,9 +427,9 @@ def convolution(
             weights_format,
         )
         options: dict[str, Any] = _algorithm.convolution.options_with(algorithm)
-        ending = (residual, activation, alpha, beta)
-        if any(each is not None for each in ending):
-            options = options | epilogue(*ending)
+        is_plain = residual is None and activation is None and alpha is None and beta is None
+        if not is_plain:
+            options = options | epilogue(residual, activation, alpha, beta)
         return _call(*args, **options)
     except Exception:
         check_types(

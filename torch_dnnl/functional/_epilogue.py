@@ -1,4 +1,4 @@
-"""What follows the sums of a convolution: residual and activation."""
+"""The epilogue of a convolution: residual and activation, as arguments of an operator."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ def epilogue(
     alpha: float | Tensor | None,
     beta: float | None,
 ) -> dict[str, Any]:
-    """The arguments of an operator for what follows the sums."""
-    if any(isinstance(each, (bytes, bool)) for each in (activation, alpha, beta)):
-        raise TypeError  # the schema takes bytes for a str, and bools for numbers
+    """The arguments of an operator. A tensor for alpha is the slope of prelu."""
+    # The schema takes bytes for a str, and bools for numbers.
+    if isinstance(activation, bytes) or isinstance(alpha, bool) or isinstance(beta, bool):
+        raise TypeError
     options = {"residual": residual, "activation": activation, "alpha": alpha, "beta": beta}
     if isinstance(alpha, Tensor):
         options |= {"alpha": None, "slope": alpha}

@@ -51,9 +51,9 @@ struct ConvolutionEpilogue {
   // relu, relu6, silu, gelu, gelu_tanh, sigmoid, tanh, hardswish, hardsigmoid, mish, softplus,
   // leaky_relu, elu, clamp or prelu.
   std::optional<std::string> activation = {};
-  // Of leaky_relu, elu and clamp (from alpha to beta).
+  // leaky_relu and elu have alpha; clamp has the bounds alpha and beta.
   std::optional<double> alpha = {}, beta = {};
-  // Of prelu: one element or [OC].
+  // The slopes of prelu: one element or [OC].
   std::optional<at::Tensor> slope = {};
   // Whether the second result is what the activation is applied to.
   bool keep_preactivation = false;

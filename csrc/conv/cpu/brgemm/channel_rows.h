@@ -52,7 +52,7 @@ void interleave_pair(const T* first, const T* second, int64_t n, T* to) {
     pairs[i] = a[i] | static_cast<uint32_t>(b[i]) << 16;
 }
 
-// Of images whose channels are adjacent.
+// For channels-last images.
 template <int64_t vnni, class T>
 void interleave_pixels(const ImageRow& row, int64_t columns, T* to) {
   const Range inside = row.inside();

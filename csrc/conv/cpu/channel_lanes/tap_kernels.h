@@ -86,7 +86,7 @@ struct VectorRun {
 struct Stores {
   enum { plain, ahead, streamed } how;
   int64_t pixels_ahead;  // from pixels to those that are brought; 0: those of the next block
-  Bounds<double> bounds; // what sums are clamped to
+  Bounds<double> bounds; // of the clamp of sums
 };
 
 namespace tap_kernels_detail {

@@ -44,7 +44,7 @@ class GemmOutput {
   GemmOutput(const ConvProblem& p, const GemmView& view, bool keeps_sums)
       : p_(p), view_(view), are_final_(!keeps_sums && epilogue_.is_clamp()) {}
 
-  // Of the last sums of a panel.
+  // The bounds of a panel's last sums.
   Bounds<C> bounds() const {
     return are_final_ ? epilogue_.bounds() : Bounds<C>{};
   }

@@ -132,7 +132,7 @@ class InputRows {
     return {to - omitted * plan_.ic, plan_.pixel_step * plan_.ic};
   }
 
-  // Whether the inputs of row h + after follow those of rows h, h + 1, ...; `first` is row h.
+  // Whether row h + after has its inputs at the pitch of the rows from h on. `first` is row h.
   bool follows(const InputRow<A>& first, int64_t after, int64_t h, const KernelTap& tap) {
     return row(h + after, tap).data == first.data + after * task_.pixels.count() * first.step;
   }

@@ -51,7 +51,7 @@ using TileVector = __m512i; // of int32 or of float32
 inline constexpr int kTileVectors = kPanelColumns / 16;
 #endif
 
-// What the executors of a convolution share.
+// State that all executors of a convolution share.
 template <class Gemm, class Output>
 struct Igemm {
   const ConvProblem& p;

@@ -30,7 +30,7 @@ struct Strided {
 };
 using Listed = const int64_t*;
 
-// What sums are clamped to. NaN stays NaN.
+// The bounds of a clamp. NaN stays NaN.
 template <class C>
 struct Bounds {
   C low = -std::numeric_limits<C>::infinity(), high = std::numeric_limits<C>::infinity();
