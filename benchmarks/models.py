@@ -1,16 +1,16 @@
 """Times whole models of other libraries, as they are and with torch_dnnl.
 
-    pip install torchvision transformers diffusers
+    pip install torchvision timm transformers diffusers
     python benchmarks/models.py --ways convert --dtype bfloat16
     python benchmarks/models.py --match resnet --layouts nchw --modes training --csv models.csv
-    python benchmarks/models.py --modes inference --ways convert,optimize
+    python benchmarks/models.py --modes inference --ways optimize --peer convert --all --batch 1
     python benchmarks/models.py --device cuda --batch 32 --ways accelerate,convert
 
 The ways: `eager` is the model itself, `accelerate` calls it within `torch_dnnl.accelerate()`,
 `convert` is converted by `torch_dnnl.convert`. `optimize` is what `torch_dnnl.optimize` returns,
 for inference alone. `inductor` is compiled by torch, for inference with its weights frozen, and
 `compiled` is the same with `backend="torch_dnnl"`. Its peer is `inductor`, that of the other ways
-is `eager`; peers are always timed.
+is `eager`; `--peer` sets one for all. Peers are always timed.
 
 Each model is timed in a process of its own. The models have random weights; one whose library is
 not installed is left out, and named. A row has the median milliseconds of a call, all ways in turn
@@ -37,7 +37,7 @@ from pathlib import Path
 
 import torch
 from measure import interleaved, kernel_time, most_memory
-from networks import MODELS, Model
+from networks import MODELS, MORE_MODELS, Model
 from torch import Tensor, nn
 
 import torch_dnnl
@@ -129,7 +129,7 @@ def relative(value: Tensor, exact: Tensor) -> float:
 def rows_of(name: str, ways: list[str], args: argparse.Namespace) -> list[dict]:
     torch._inductor.config.freezing = True  # of models that need no gradients
     rows = []
-    model = MODELS[name]
+    model = (MODELS | MORE_MODELS)[name]
     torch.manual_seed(0)
     exact = model.make().double()  # on the CPU, which results of a GPU are compared with too
     sizes = (args.batch or model.shape[0], *model.shape[1:])
@@ -166,7 +166,7 @@ def rows_of(name: str, ways: list[str], args: argparse.Namespace) -> list[dict]:
                         "dtype": args.dtype,
                         "way": way,
                         "ms": times[way] * 1e3,
-                        "ratio": times[WAYS[way].peer] / times[way],
+                        "ratio": times[args.peer or WAYS[way].peer] / times[way],
                         "kernels": kernel_time(run.call) * 1e3 if image.is_cuda else math.nan,
                         "MB": most_memory(run.call, args.device) / 1e6,
                         "error": errors[way][0],
@@ -187,19 +187,20 @@ def rows(names: list[str], ways: list[str], args: argparse.Namespace) -> Iterato
             yield from found
 
 
-def with_peers(ways: list[str]) -> list[str]:
-    wanted = {*ways, *(WAYS[way].peer for way in ways)}
+def with_peers(ways: list[str], peer: str | None) -> list[str]:
+    wanted = {*ways, *(peer or WAYS[way].peer for way in ways)}
     return [way for way in WAYS if way in wanted]
 
 
-def print_means(done: list[dict]) -> None:
+def print_means(done: list[dict], peer: str | None) -> None:
     for mode in ("inference", "training"):
         for way in WAYS:
             ratios = [row["ratio"] for row in done if row["way"] == way and row["mode"] == mode]
-            if ratios and WAYS[way].peer != way:
+            other = peer or WAYS[way].peer
+            if ratios and other != way:
                 mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
                 print(f"{mode}, {way}: geometric mean {mean:.2f}, worst {min(ratios):.2f}", end="")
-                print(f" of {len(ratios)} beside {WAYS[way].peer}")
+                print(f" of {len(ratios)} beside {other}")
 
 
 def write(path: Path, done: list[dict]) -> None:
@@ -215,21 +216,24 @@ def main() -> None:
     parser.add_argument("--batch", type=int, help="default: each model's own, for a CPU")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--ways", default=",".join(WAYS), help="default: all")
+    parser.add_argument("--peer", choices=WAYS, help="default: that of each way")
     parser.add_argument("--layouts", default="nchw,nhwc")
     parser.add_argument("--modes", default="inference,training")
     parser.add_argument("--match", default="", help="only models with this in their name")
+    parser.add_argument("--all", action="store_true", help="twelve models more, for inference")
     parser.add_argument("--seconds", type=float, default=8.0, help="for each row")
     parser.add_argument("--csv", type=Path, help="where the rows are written")
     args = parser.parse_args()
     ways = args.ways.split(",")
     if unknown := sorted(set(ways) - WAYS.keys()):
         parser.error(f"--ways: expected names of {', '.join(WAYS)}, got {', '.join(unknown)}")
-    ways = with_peers(ways)
-    named = [name for name in MODELS if args.match in name]
+    ways = with_peers(ways, args.peer)
+    models = MODELS | MORE_MODELS if args.all else MODELS
+    named = [name for name in models if args.match in name]
     if not named:
-        parser.error(f"--match: expected a part of {', '.join(MODELS)}, got {args.match}")
-    names = [name for name in named if importlib.util.find_spec(MODELS[name].library)]
-    if missing := sorted({MODELS[name].library for name in named if name not in names}):
+        parser.error(f"--match: expected a part of {', '.join(models)}, got {args.match}")
+    names = [name for name in named if importlib.util.find_spec(models[name].library)]
+    if missing := sorted({models[name].library for name in named if name not in names}):
         print(f"not installed, and left out: {', '.join(missing)}")
     where = f"{torch.get_num_threads()} threads"
     if args.device == "cuda":
@@ -248,7 +252,7 @@ def main() -> None:
             " {error:8.1e} {gradient_error:8.1e}".format(**row),
             flush=True,
         )
-    print_means(done)
+    print_means(done, args.peer)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,15 @@ def of_transformers(name: str, **config: object) -> Callable[[], nn.Module]:
     return make
 
 
+def of_timm(name: str) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        import timm
+
+        return timm.create_model(name, pretrained=False)
+
+    return make
+
+
 def upernet() -> nn.Module:
     import transformers
 
@@ -96,4 +105,33 @@ MODELS = {
         "diffusers", of_diffusers("AutoencoderKL", **VAE), (1, 3, 128, 128), "sample"
     ),
     "wav2vec2_features": Model("transformers", wav2vec2, (2, 16000)),
+}
+
+_IMAGE = (1, 3, 224, 224)
+# These and MODELS are the twenty that `models.py --all` times.
+MORE_MODELS = {
+    **{
+        name: Model("torchvision", of_torchvision(name), _IMAGE)
+        for name in (
+            "resnet18",
+            "densenet121",
+            "mobilenet_v3_large",
+            "efficientnet_b0",
+            "regnet_y_400mf",
+            "shufflenet_v2_x1_0",
+        )
+    },
+    **{
+        name: Model("timm", of_timm(name), _IMAGE)
+        for name in (
+            "repvgg_a0",
+            "ghostnet_100",
+            "fastvit_t8",
+            "convnextv2_atto",
+            "hrnet_w18_small",
+        )
+    },
+    "pvt_v2": Model(
+        "transformers", of_transformers("PvtV2ForImageClassification"), _IMAGE, "logits"
+    ),
 }

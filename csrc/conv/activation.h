@@ -119,9 +119,9 @@ TORCH_DNNL_HD inline V activate(const V& x, const V& alpha, const V& beta) {
   else if constexpr (a == Activation::tanh)
     return E::tanh(x);
   else if constexpr (a == Activation::hardswish)
-    return x * (E::at_most(E::at_least(x + V(3), V(0)), V(6)) / V(6));
+    return x * (E::at_most(E::at_least(x + V(3), V(0)), V(6)) * V(1.0 / 6));
   else if constexpr (a == Activation::hardsigmoid)
-    return E::at_most(E::at_least(x + V(3), V(0)), V(6)) / V(6);
+    return E::at_most(E::at_least(x + V(3), V(0)), V(6)) * V(1.0 / 6);
   else if constexpr (a == Activation::mish)
     return E::if_at_most(x, V(20), x * activation_detail::tanh_of_softplus(x), x);
   else if constexpr (a == Activation::softplus)
@@ -166,7 +166,7 @@ times_derivative(const V& grad, const V& value, const V& alpha, const V& beta) {
   } else if constexpr (a == Activation::tanh) {
     return grad * (V(1) - value * value);
   } else if constexpr (a == Activation::hardswish) {
-    const V between = grad * (value / V(3) + V(0.5));
+    const V between = grad * (value * V(1.0 / 3) + V(0.5));
     return E::if_at_most(value, V(-3), V(0), E::if_at_most(V(3), value, grad, between));
   } else if constexpr (a == Activation::hardsigmoid) {
     return E::if_at_most(value, V(-3), V(0), E::if_at_most(V(3), value, V(0), grad / V(6)));

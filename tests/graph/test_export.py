@@ -62,6 +62,7 @@ def test_copies(pair, copied):
     other = copied(optimized)
     for name, tensor in other.state_dict().items():
         assert tensor.data_ptr() != optimized.state_dict()[name].data_ptr()
+    assert "self._modules['block']._parameters['weight']" in other.code  # the quick way
     check_values(other, model, images(3, 3, 14, 9))
 
 

@@ -427,18 +427,19 @@ def test_preferences(dtype):
 
     large, small = choice(64, 64, 3, 3), choice(64, 64, 3, 3, pixels=49)
     wide = choice(64, 64, 1, 1)
-    assert large.prefers_result(False) and large.prefers_frozen(False)
+    assert large.prefers_result(False) and large.choice.frozen
     if not preferences._has_products(dtype):
         assert {c.choice for c in (large, small, wide)} == {
             (preferences.Result.ALWAYS, *[True] * 3)
         }
         return
-    assert not small.prefers_frozen(True)
+    assert small.choice.frozen == (dtype == torch.float32)
+    assert wide.choice.frozen
     assert wide.prefers_result(True) and not wide.prefers_result(False)
     assert not choice(64, 1024, 1, 1).prefers_result(True)
-    each = choice(64, 1, 5, 5, groups=64)
-    assert [each.prefers_frozen(is_complete) for is_complete in (False, True)] == [False, True]
-    assert not choice(64, 64, 3, 3, 3).prefers_result(True)
+    assert choice(64, 1, 5, 5, groups=64).choice.frozen
+    volume = choice(64, 64, 3, 3, 3)
+    assert not volume.prefers_result(True) and not volume.choice.frozen
     on_gpu = preferences.Convolution(torch.empty(4, 4, 1, device="meta"), (1,), (1,), 1, False, 9)
     assert not on_gpu.prefers_result(True)
 

@@ -27,6 +27,14 @@ __test__ = bool(MODELS)  # without a library, pytest would call tests without mo
 # Relative to the norm. Below these errors, either of eager and optimized may be the larger.
 NOISE = {torch.float32: 3e-6, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 FACTOR = 2  # errors of results in multiples of eager's
+FACTORS = {
+    # The linear attention divides by sums after relu. A sum may vanish by a rounding: the errors of
+    # eager itself are 0.0015 or 0.007, dependent on the image.
+    "autoencoder_dc": 5,
+    # The rounding of a folded weight is one and the same for all pixels. So the attention over
+    # pixels averages the errors of eager, and not those of folded weights.
+    "detr": 3,
+}
 SIZES = ((3, 5), (5, 4))  # in multiples of the model's
 
 
@@ -82,5 +90,5 @@ def test_optimized_model(name, dtype):
             eager = run(model, module, x)
             for y, z in zip(results, eager, strict=True):
                 assert (y.shape, y.dtype) == (z.shape, z.dtype)
-            limit = max(NOISE[dtype], FACTOR * distance(eager, exact))
+            limit = max(NOISE[dtype], FACTORS.get(name, FACTOR) * distance(eager, exact))
             assert distance(results, exact) <= limit, (layout, batch, size)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 
-from torch_dnnl.graph.calls import Tracer, quicken
+from torch_dnnl.graph.calls import Tracer, quicken, quicken_attributes
 from torch_dnnl.graph.channels import fold_channels, fold_into_next
 from torch_dnnl.graph.constants import Constants, escapes
 from torch_dnnl.graph.epilogues import fuse_epilogues
@@ -283,4 +283,6 @@ def _separate(module: GraphModule) -> GraphModule:
         setattr(result, NAME, Guards(getattr(result, NAME)))
     result.graph._tracer_cls = Tracer
     result._tracer_cls = Tracer
+    quicken_attributes(result.graph, result)
+    result.recompile()
     return result

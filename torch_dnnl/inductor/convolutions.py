@@ -85,7 +85,7 @@ def restore_convolutions(graph: Graph) -> None:
         described, arguments = node.meta.pop(_ORIGIN, (None, {}))
         if described is None or node.target is not dnnl.convolution.default:
             continue
-        if _prefers(described, False, not _is_followed_by_arithmetic(node)):
+        if _prefers(described, has_epilogue=False):
             continue
         now = arguments_of(node)
         arguments |= {"input": now["src"], "weight": now["weights"], "bias": now["bias"]}
@@ -94,14 +94,10 @@ def restore_convolutions(graph: Graph) -> None:
         replace(node, new)
 
 
-def _prefers(described: Convolution, has_epilogue: bool, is_complete: bool) -> bool:
+def _prefers(described: Convolution, has_epilogue: bool) -> bool:
     if is_frozen():
-        return described.prefers_frozen(is_complete)
+        return described.choice.frozen
     return described.prefers_result(has_epilogue)
-
-
-def _is_followed_by_arithmetic(node: Node) -> bool:
-    return any(torch.Tag.pointwise in getattr(user.target, "tags", ()) for user in node.users)
 
 
 def _described(arguments: dict[str, Any]) -> Convolution:
@@ -117,7 +113,7 @@ def _replace_result(node: Node) -> None:
     if not is_possible(arguments, *(arguments[name] for name in ("input", "weight", "bias"))):
         return
     described = _described(arguments)
-    if _prefers(described, True, True):
+    if _prefers(described, has_epilogue=True):
         new = replace_convolution(node, arguments)
         if not described.transposed:
             new.meta[_ORIGIN] = (described, arguments)

@@ -26,31 +26,32 @@ class Result(Enum):
 class Choice(NamedTuple):
     """Whether torch_dnnl is preferred for the result and the two gradients.
 
-    In a graph that is frozen for inference the weights of torch's are packed beforehand, and any
-    arithmetic that follows is in its kernel.
+    `frozen`: for the result in a graph that is frozen for inference. The weights of either library
+    are packed beforehand there, and oneDNN's kernels end with any arithmetic.
     """
 
     result: Result
     data: bool
     weights: bool
-    frozen: bool = False
+    frozen: bool
 
 
 _OURS = Choice(Result.ALWAYS, True, True, True)
-_TORCHS = Choice(Result.NEVER, False, False)
+_TORCHS = Choice(Result.NEVER, False, False, False)
 
-# The kinds of convolutions: the first that fits counts.
+# The kinds of convolutions: the first that fits counts. In frozen float32 graphs almost
+# all are torch_dnnl's: a graph whose kernels alternate between two libraries is slower.
 _FLOAT32 = {
     "depthwise": _OURS,
-    "groups of few channels": Choice(Result.ALWAYS, True, True),
+    "groups of few channels": _OURS,
     "one dimension": _OURS,
     "3x3": _OURS,  # Winograd's products
-    "3x3 of few pixels": Choice(Result.ALWAYS, True, True),
-    "transposed": Choice(Result.ALWAYS, False, True),
-    "1x1": Choice(Result.FUSED, False, False),
-    "1x1 with a stride": Choice(Result.FUSED, True, True),
-    "few inputs": Choice(Result.FUSED, True, True),
-    "two dimensions": Choice(Result.FUSED, False, True),
+    "3x3 of few pixels": _OURS,
+    "transposed": Choice(Result.ALWAYS, False, True, True),
+    "1x1": Choice(Result.FUSED, False, False, True),
+    "1x1 with a stride": Choice(Result.FUSED, True, True, True),
+    "few inputs": Choice(Result.FUSED, True, True, True),
+    "two dimensions": Choice(Result.FUSED, False, True, True),
     "three dimensions": _TORCHS,
 }
 _HALF = {
@@ -58,10 +59,10 @@ _HALF = {
     "groups of few channels": _TORCHS,
     "one dimension": _OURS,
     "3x3": _OURS,
-    "3x3 of few pixels": Choice(Result.NEVER, False, True),
+    "3x3 of few pixels": Choice(Result.NEVER, False, True, False),
     "transposed": _TORCHS,
-    "1x1": Choice(Result.FUSED, False, False),
-    "1x1 with a stride": Choice(Result.FUSED, True, True),
+    "1x1": Choice(Result.FUSED, False, False, True),
+    "1x1 with a stride": Choice(Result.FUSED, True, True, True),
     "few inputs": _TORCHS,
     "two dimensions": _TORCHS,
     "three dimensions": _TORCHS,
@@ -120,10 +121,6 @@ class Convolution:
         if self.choice.result is Result.FUSED:
             return has_epilogue and math.prod(self.weights.shape[1:]) <= _MANY_PRODUCTS
         return self.choice.result is Result.ALWAYS
-
-    def prefers_frozen(self, is_complete: bool) -> bool:
-        """`is_complete`: torch_dnnl's call ends with all the arithmetic of torch's."""
-        return self.choice.frozen and (is_complete or self._kind != "depthwise")
 
 
 def _has_products(dtype: torch.dtype) -> bool:

@@ -343,7 +343,18 @@ inline V multiply_add(const V& a, const V& b, const V& c) {
 #endif
 }
 
-// The same of Lanes, in functions so large that the compiler would call ATen's.
+// Not less than `low` and not more than `high`; NaN stays NaN.
+template <class C, class V>
+[[gnu::always_inline]] inline V clamp(const V& x, const V& low, const V& high) {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  return at::vec::clamp_max(at::vec::clamp_min(Lanes<C>(x), Lanes<C>(low)), Lanes<C>(high));
+#else
+  const V y = low > x ? low : x;
+  return high < y ? high : y;
+#endif
+}
+
+// multiply_add of Lanes, in functions so large that the compiler would call ATen's.
 template <class V>
 [[gnu::always_inline]] inline V multiply_add_lanes(const V& a, const V& b, const V& c) {
 #if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)

@@ -34,7 +34,7 @@ Stores choose_stores(const ChannelLanesPlan& plan) {
   constexpr int64_t n = kLanes<compute_t<T>>;
   const Epilogue<T> epilogue(plan.p);
   Bounds<double> bounds{};
-  if (plan.uses_outputs && epilogue.is_clamp()) {
+  if (epilogue.is_clamp()) {
     const auto [low, high, are_set] = epilogue.bounds();
     bounds = {low, high, are_set};
   }
@@ -104,7 +104,7 @@ class Gather {
         const UnitOutputs<T, n> out = worker.outputs(image);
         gather(unit, out, worker);
         if constexpr (kHoldsSums<T>) {
-          if (!epilogue_.is_clamp())
+          if (!epilogue_.is_clamp() && !completes_blocks_)
             store(unit, out, plan_.out_stride[4], worker);
         }
         return;
@@ -127,7 +127,19 @@ class Gather {
                             int64_t count) {
       const VectorRun vectors{count, size, bias_.channel_step() * n, out.vector_stride};
       const C* bias = bias_.at(0, plan_.first_channel(first + v));
-      gather_taps(block, operands, vectors, bias, out.at(shift, row), stores_);
+      P* const sums = out.at(shift, row);
+      gather_taps(block, operands, vectors, bias, sums, stores_);
+      if constexpr (std::is_same_v<P, T> && kHoldsSums<T>) {
+        if (completes_blocks_) {
+          const int64_t pixel = unit.first + block.first_out / block.out_step;
+          const int64_t channel = worker.channel + shift;
+          epilogue_.store_pixels(
+              sums + block.first_out,
+              out.vector_stride,
+              block.out_step,
+              {unit.n, channel, unit.d, unit.h + row, pixel, count * n, block.outputs});
+        }
+      }
     };
     worker.for_each_block(unit, weights() + first * size, by_pixels, gather);
   }
@@ -149,17 +161,21 @@ class Gather {
     const int64_t rows = epilogue_.has_joined_rows(unit.width) ? unit.rows : 1; // at once
     for (int64_t r = 0; r < unit.rows; r += rows) {
       const int64_t pixels = rows * unit.width;
-      epilogue_.store_pixels(
-          out.at(0, r),
-          out.vector_stride,
-          pixel_stride,
-          {unit.n, worker.channel, unit.d, unit.h + r, unit.first, worker.channels, pixels});
+      const OutputRun run{
+          unit.n, worker.channel, unit.d, unit.h + r, unit.first, worker.channels, pixels};
+      if (epilogue_.is_clamp())
+        epilogue_.store_final_pixels(out.at(0, r), out.vector_stride, pixel_stride, run);
+      else
+        epilogue_.store_pixels(out.at(0, r), out.vector_stride, pixel_stride, run);
     }
   }
 
   const ConvProblem& p_;
   const Epilogue<T> epilogue_{p_};
   const ChannelLanesPlan plan_ = plan_channel_lanes<T>(p_, kHoldsSums<T> || epilogue_.is_clamp());
+  // Whether sums lie where the results will be, and are completed while a block is in the cache.
+  const bool completes_blocks_ = kHoldsSums<T> && plan_.uses_outputs && !epilogue_.is_clamp() &&
+      phases_of(plan_.p, 2).size() == 1;
   const Stores stores_ = choose_stores<T>(plan_);
   const PackedWeights<C> weights_{p_, plan_.vectors * plan_.vector_weights, [&](C* to) {
                                     pack_weights<T>(plan_, to);

@@ -136,10 +136,8 @@ clamp(Register<C> (&sums)[outputs], const Bounds<double>& bounds) {
   const Register<C> least = static_cast<C>(bounds.low) - zero;
   const Register<C> most = static_cast<C>(bounds.high) - zero;
 #pragma GCC unroll kUnrolled
-  for (size_t p = 0; p < outputs; p++) {
-    sums[p] = least > sums[p] ? least : sums[p];
-    sums[p] = most < sums[p] ? most : sums[p];
-  }
+  for (size_t p = 0; p < outputs; p++)
+    sums[p] = torch_dnnl::clamp<C>(sums[p], least, most);
 }
 
 // f(pixel, tap, output) for all products of a run.

@@ -7,7 +7,6 @@
 // Vectors are of output channels, or of pixels where these lie next to each other in the result.
 // Tasks are pieces of rows of the result.
 #include <algorithm>
-#include <utility>
 
 #include "conv/cpu/direct/operands.h"
 #include "conv/cpu/direct/row_copies.h"
@@ -180,18 +179,14 @@ class FewInputs : GatherImages {
     }
   }
 
-  void store(const C* sums, OutputRun run) const {
+  void store(const C* sums, const OutputRun& run) const {
     if (!plan_.lanes_are_pixels)
       return epilogue_.store_pixels(sums, kLanes<C>, panels_.width, run);
+    if (!epilogue_.is_empty())
+      return epilogue_.store_channels(sums, plan_.tile_width, run);
     T* to = epilogue_.output(run);
-    for (int64_t c = std::exchange(run.channels, 1); c > 0; c--, run.channel++) {
-      if (!epilogue_.is_empty())
-        epilogue_.store_line(sums, run);
-      else
-        at::vec::convert(sums, to, run.pixels);
-      to += p.dst_stride[1];
-      sums += plan_.tile_width;
-    }
+    for (int64_t c = 0; c < run.channels; c++, to += p.dst_stride[1], sums += plan_.tile_width)
+      at::vec::convert(sums, to, run.pixels);
   }
 
   const FewInputsPlan& plan_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "conv/cpu/pixel_lanes/plan.h"
+#include "conv/cpu/shared/microkernel.h"
 #include "core/cpu/simd.h"
 
 namespace torch_dnnl {
@@ -43,6 +44,7 @@ struct PlaneOperands {
   int64_t vectors;
   int64_t pixels[kPlaneVectors]; // of the vectors that are stored
   bool is_whole;                 // all of them
+  Bounds<C> bounds;              // of the clamp of sums
 };
 
 namespace plane_kernels_detail {
@@ -71,6 +73,7 @@ void gather(const PlaneOperands<C>& o) {
   const PlaneRow<C>*const first = o.rows, *const last = first + o.count;
   const int64_t* const taps = o.taps;
   const C* const bias = o.bias;
+  const Bounds<C> bounds = o.bounds;
   C* out = o.out;
   const auto bias_of = [&](int i) __attribute__((always_inline)) {
     return broadcast(bias[slides ? 0 : i / vectors]);
@@ -104,6 +107,11 @@ void gather(const PlaneOperands<C>& o) {
         add_row(row->pixels + y * pitch, row->weights, std::integral_constant<int, 1>());
     }
     if (step + complete >= outputs) {
+      if (bounds.are_set) {
+#pragma GCC unroll kUnrolled
+        for (int i = 0; i < complete * vectors; i++)
+          sums[i] = bounds.clamp(sums[i]);
+      }
       const auto to = [&](int i) __attribute__((always_inline)) {
         return out + i % vectors * o.out_step + i / vectors * o.out_channel;
       };

@@ -100,7 +100,8 @@ void store_phases(
   }
 }
 
-// Completes a unit whose sums lie in scratch memory.
+// Completes the sums of a unit. sums: in scratch memory, or null if the sums lie where the results
+// will be.
 template <class T, class C>
 void store_unit(
     const PixelLanesPlan& plan,
@@ -108,20 +109,24 @@ void store_unit(
     const PixelLanesPlan::Unit& unit,
     const C* sums) {
   const int64_t row_step = plan.phases[1][0].out_step, step = plan.phases[2][0].out_step;
-  const int64_t pitch = plan.phases[2].size() * plan.out_pitch();
+  const int64_t phases = plan.phases[2].size(), row = plan.out_stride[3];
+  const int64_t pitch = sums == nullptr ? row : phases * plan.out_pitch();
   const int64_t h = unit.row * row_step, w = unit.first * step;
-  const int64_t count = std::min(unit.rows * row_step, plan.out_size[1] - h);
+  const int64_t rows = std::min(unit.rows * row_step, plan.out_size[1] - h);
   const int64_t pixels = std::min(unit.width * step, plan.out_size[2] - w);
-  for (int64_t i = 0; i < unit.images * plan.out_channels; i++, sums += plan.out_rows() * pitch) {
+  for (int64_t i = 0; i < unit.images * plan.out_channels; i++) {
     const int64_t channel = unit.group * plan.out_channels + i % plan.out_channels;
     const OutputRun run{unit.n + i / plan.out_channels, channel, unit.d, h, w, 1, pixels};
-    if (epilogue.is_empty())
-      for (int64_t r = 0; r < count; r++)
-        store_row(plan, sums + r * pitch, pixels, epilogue.output(run) + r * plan.out_stride[3]);
-    else if (plan.phases[2].size() == 1)
-      epilogue.store_lines(sums, pitch, count, run);
+    T* const to = epilogue.output(run);
+    const C* from =
+        sums == nullptr ? reinterpret_cast<const C*>(to) : sums + i * plan.out_rows() * pitch;
+    if (epilogue.is_clamp())
+      for (int64_t r = 0; r < rows; r++)
+        store_row(plan, from + r * pitch, pixels, to + r * row);
+    else if (phases == 1)
+      epilogue.store_lines(from, pitch, rows, run);
     else
-      store_phases(plan, epilogue, run, count, sums);
+      store_phases(plan, epilogue, run, rows, from);
   }
 }
 
@@ -138,7 +143,7 @@ class Gather {
     parallel_tasks(plan_.units(), plan_.operations(), [&](int64_t begin, int64_t end) {
       PlaneImages<T, C> images(plan_);
       std::vector<PlaneRow<C>> rows;
-      const Scratch<C> out(stores_ ? 0 : plan_.out_elements());
+      const Scratch<C> out(is_stored_ ? 0 : plan_.out_elements());
       for (int64_t i = begin; i < end; i++)
         compute(plan_.unit(i), images, rows, out.data());
     });
@@ -160,8 +165,10 @@ class Gather {
       list_rows(unit, part, images, rows);
       compute_part(unit, part, images, rows, scratch);
     }
-    if (!stores_)
+    if (!is_stored_)
       store_unit(plan_, epilogue_, unit, scratch);
+    else if (!epilogue_.is_clamp())
+      store_unit<T, C>(plan_, epilogue_, unit, nullptr);
   }
 
   // The rows of taps of a part.
@@ -240,7 +247,9 @@ class Gather {
     o.row_step = f.in_step;
     o.pixel_step = is_narrow ? images.image_step() : n;
     o.bias = bias_.at(unit.group, part.channel);
-    if (stores_) {
+    if (epilogue_.is_clamp())
+      o.bounds = epilogue_.bounds();
+    if (is_stored_) {
       const int64_t* ys = plan_.out_stride;
       if constexpr (std::is_same_v<T, C>) {
         const int64_t h = f.out + unit.row * f.out_step;
@@ -268,9 +277,8 @@ class Gather {
                                   }};
   const Bias<T> bias_{p_, plan_.out_channels};
   const int64_t phases_ = plan_.phases[2].size(); // of columns
-  // Kernels store what is computed where it belongs.
-  const bool stores_ =
-      std::is_same_v<T, C> && phases_ == 1 && plan_.out_stride[4] == 1 && epilogue_.is_empty();
+  // Whether kernels store sums where results belong.
+  const bool is_stored_ = std::is_same_v<T, C> && phases_ == 1 && plan_.out_stride[4] == 1;
   const int64_t out_pitch_ = plan_.out_pitch();
 };
 

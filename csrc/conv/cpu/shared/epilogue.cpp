@@ -14,76 +14,49 @@ namespace {
 constexpr int64_t kLinePixels = 64; // of the lines that pixels are transposed to
 constexpr int64_t kGathered = 256;  // elements of tensors with a stride that are completed at once
 
-// Outputs in rows, which follow one another in all tensors. residual and preactivation are null
-// where there is none.
-template <class T>
-struct Rows {
-  SumVectors<compute_t<T>> sums;
-  const T* residual;
-  int64_t residual_step;
-  T *preactivation, *out;
-  int64_t out_step;
-  int64_t count, rows; // outputs of a row, and rows
-  ActivationParameters parameters;
-  const T* slopes;                    // of prelu
-  int64_t slope_step, slope_row_step; // from an output to the next, and from a row to the next
-};
-
-template <class T>
-using Complete = void (*)(const Rows<T>& rows);
-
 // Each output goes through a vector, and so has the same bits wherever it is. Flattened, so that
 // activations are computed in registers, without a call.
 template <class T, Activation activation>
-[[gnu::flatten]] void complete(const Rows<T>& all) {
+[[gnu::flatten]] void complete(const EpilogueRows<T>& all) {
   using C = compute_t<T>;
   constexpr int64_t n = kLanes<C>;
-  const Rows<T> r = all;
-  const bool is_plain = r.residual == nullptr && r.preactivation == nullptr && r.count % n == 0;
+  const EpilogueRows<T> r = all;
   Lanes<C> alpha(static_cast<C>(r.parameters.alpha));
   const Lanes<C> beta(static_cast<C>(r.parameters.beta));
   for (int64_t row = 0; row < r.rows; row++) {
-    const auto sums = [&](int64_t i) {
-      const int64_t in_panel = i % kPanel<C> / n * r.sums.vector_step;
-      return r.sums.data + row * r.sums.row_step + i / kPanel<C> * r.sums.panel_step + in_panel;
-    };
-    T* const out = r.out + row * r.out_step;
-    const auto load_slopes = [&](int64_t i) {
+    const C* const sums = r.sums.data + row * r.sums.row_step;
+    // The outputs from i on: a vector, or the first `part` of one.
+    const auto step = [&](int64_t i, auto... part) {
+      const C* const panel = sums + i / kPanel<C> * r.sums.panel_step;
+      auto x = load_lanes<C>(panel + i % kPanel<C> / n * r.sums.vector_step, part...);
+      if (r.residual != nullptr)
+        x = x + load_lanes<C>(r.residual + row * r.residual_step + i, part...);
+      if (r.preactivation != nullptr)
+        store_lanes<C>(r.preactivation + row * r.out_step + i, x, part...);
       if constexpr (activation == Activation::prelu) {
         const T* const slopes = r.slopes + row * r.slope_row_step + i * r.slope_step;
-        alpha = r.slope_step == 0 ? Lanes<C>(static_cast<C>(*slopes))
-                                  : load_up_to<C>(slopes, r.count - i);
+        alpha =
+            r.slope_step == 0 ? Lanes<C>(static_cast<C>(*slopes)) : load_lanes<C>(slopes, part...);
       }
+      store_lanes<C>(r.out + row * r.out_step + i, activate<activation>(x, alpha, beta), part...);
     };
-    if (is_plain) {
-      for (int64_t i = 0; i < r.count; i += n) {
-        load_slopes(i);
-        store_lanes<C>(out + i, activate<activation>(Lanes<C>::loadu(sums(i)), alpha, beta));
-      }
-      continue;
-    }
-    for (int64_t i = 0; i < r.count; i += n) {
-      load_slopes(i);
-      const int64_t part = r.count - i;
-      auto x = load_up_to<C>(sums(i), part);
-      if (r.residual != nullptr)
-        x = x + load_up_to<C>(r.residual + row * r.residual_step + i, part);
-      if (r.preactivation != nullptr)
-        store_up_to<C>(r.preactivation + row * r.out_step + i, x, part);
-      store_up_to<C>(out + i, activate<activation>(x, alpha, beta), part);
-    }
+    int64_t i = 0;
+    for (; i + n <= r.count; i += n)
+      step(i);
+    if (i < r.count)
+      step(i, r.count - i);
   }
 }
 
 // The same where the outputs of a row are apart: they go through dense buffers.
 template <class T>
 void complete_apart(
-    Complete<T> complete,
-    const Rows<T>& r,
+    void (*complete)(const EpilogueRows<T>&),
+    const EpilogueRows<T>& r,
     int64_t residual_stride,
     int64_t out_stride) {
   alignas(64) T residuals[kGathered], preactivations[kGathered], outs[kGathered];
-  Rows<T> dense = r;
+  EpilogueRows<T> dense = r;
   dense.residual = r.residual == nullptr ? nullptr : residuals;
   dense.preactivation = r.preactivation == nullptr ? nullptr : preactivations;
   dense.out = outs;
@@ -109,6 +82,14 @@ void complete_apart(
 
 } // namespace
 
+template <class T>
+Epilogue<T>::Epilogue(const ConvProblem& p)
+    : p_(p),
+      out_stride_(GatherImages{p}.out_stride),
+      complete_(with_activation(p.activation, [](auto tag) -> void (*)(const EpilogueRows<T>&) {
+        return complete<T, tag.value>;
+      })) {}
+
 // From the first output of a run on, rows along one axis of the tensors and side by side along
 // another.
 template <class T>
@@ -117,13 +98,11 @@ void Epilogue<T>::store_rows(
     const OutputRun& run,
     const Axis& along,
     const Axis& across) const {
-  const Complete<T> complete = with_activation(
-      p_.activation, [](auto tag) -> Complete<T> { return torch_dnnl::complete<T, tag.value>; });
   const auto begin = [&](auto* tensor, const int64_t* stride) {
     return tensor == nullptr ? nullptr : tensor + run.offset(stride);
   };
   const int64_t* stride = p_.residual_stride;
-  const Rows<T> rows{
+  const EpilogueRows<T> rows{
       sums,
       begin(static_cast<const T*>(p_.residual), stride),
       stride[across.index],
@@ -134,13 +113,13 @@ void Epilogue<T>::store_rows(
       across.size,
       p_.parameters,
       p_.slopes == nullptr ? nullptr : static_cast<const T*>(p_.slopes) + run.channel,
-      along.index == kChannels,
-      across.index == kChannels};
+      p_.slopes != nullptr && along.index == kChannels,
+      p_.slopes != nullptr && across.index == kChannels};
   const int64_t residual_stride = stride[along.index], out_stride = out_stride_[along.index];
   if (out_stride == 1 && (p_.residual == nullptr || residual_stride == 1))
-    complete(rows);
+    complete_(rows);
   else
-    complete_apart<T>(complete, rows, residual_stride, out_stride);
+    complete_apart<T>(complete_, rows, residual_stride, out_stride);
 }
 
 template <class T>
@@ -212,6 +191,8 @@ template <class T>
 void Epilogue<T>::store_lines(const C* sums, int64_t pitch, int64_t lines, const OutputRun& run)
     const {
   const SumVectors<C> vectors{sums, kLanes<C>, kPanel<C>, pitch};
+  if (pitch == run.pixels && has_joined_rows(run.pixels))
+    return store_rows(vectors, run, {kWidth, lines * run.pixels}, {kHeight, 1});
   store_rows(vectors, run, {kWidth, run.pixels}, {kHeight, lines});
 }
 

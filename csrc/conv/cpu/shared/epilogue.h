@@ -69,6 +69,21 @@ struct SumVectors {
   int64_t vector_step, panel_step, row_step;
 };
 
+// Outputs in rows, which follow one another in all tensors. residual and preactivation are null
+// where there is none.
+template <class T>
+struct EpilogueRows {
+  SumVectors<compute_t<T>> sums;
+  const T* residual;
+  int64_t residual_step;
+  T *preactivation, *out;
+  int64_t out_step;
+  int64_t count, rows; // outputs of a row, and rows
+  ActivationParameters parameters;
+  const T* slopes;                    // of prelu
+  int64_t slope_step, slope_row_step; // from an output to the next, and from a row to the next
+};
+
 // The end of sums that a kernel has just completed and that are in the cache: the residual is
 // added, what the activation is applied to is stored if it is wanted, the activation is applied,
 // and the result rounded and stored. One pass over memory.
@@ -77,7 +92,7 @@ class Epilogue {
  public:
   using C = compute_t<T>;
 
-  explicit Epilogue(const ConvProblem& p) : p_(p), out_stride_(GatherImages{p}.out_stride) {}
+  explicit Epilogue(const ConvProblem& p);
 
   // Whether there is nothing to do but to round and store.
   bool is_empty() const {
@@ -166,6 +181,7 @@ class Epilogue {
 
   const ConvProblem& p_;
   const int64_t* const out_stride_;
+  void (*const complete_)(const EpilogueRows<T>&);
 };
 
 } // namespace torch_dnnl

@@ -36,10 +36,8 @@ struct Bounds {
   C low = -std::numeric_limits<C>::infinity(), high = std::numeric_limits<C>::infinity();
   bool are_set = false;
 
-  [[gnu::always_inline]] Vector<C> clamp(Vector<C> x) const {
-    const Vector<C> least = broadcast(low), most = broadcast(high);
-    x = least > x ? least : x;
-    return most < x ? most : x;
+  [[gnu::always_inline]] Vector<C> clamp(const Vector<C>& x) const {
+    return torch_dnnl::clamp<C>(x, broadcast(low), broadcast(high));
   }
 };
 
