@@ -1,5 +1,7 @@
 """What follows the sums: activations with parameters, residuals that are broadcast."""
 
+import random
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -22,6 +24,13 @@ PARAMETERS = [
     ("clamp", {"beta": 0.4}, lambda u: u.clamp(max=0.4)),
     ("clamp", {"alpha": -0.5, "beta": 0.4}, lambda u: u.clamp(-0.5, 0.4)),
     ("clamp", {"alpha": 0.5, "beta": 0.25}, lambda u: u.clamp(0.5, 0.25)),
+]
+# Those without parameters.
+PLAIN = [
+    ("relu", {}, F.relu),
+    ("silu", {}, F.silu),
+    ("gelu", {}, F.gelu),
+    ("hardswish", {}, F.hardswish),
 ]
 
 
@@ -155,6 +164,61 @@ def test_transposed(dtype):
         u = F.conv_transpose2d(*exact[:2], stride=2, groups=2) + exact[2]
         expected = F.prelu(u, exact[3]) if activation == "prelu" else f(u)
         assert_close(result, expected, of_values, activation, norm=u.norm())
+
+
+def random_epilogue(choose, dtype):
+    """Groups of few channels, which kernels complete in registers and in blocks of a row."""
+    rank, groups = choose.choice([1, 2, 2, 2, 3]), choose.choice([1, 3, 8, 16, 17, 32, 48])
+    inputs, outputs = choose.choice([1, 1, 1, 3]), choose.choice([1, 1, 1, 2])
+    kernel = [choose.choice([1, 2, 3, 3, 5, 7]) for _ in range(rank)]
+    strides = [choose.choice([1, 1, 2, 3]) for _ in range(rank)]
+    pads = [choose.randrange(k) for k in kernel]
+    sizes = [choose.choice([1, 1, 5, 14, 19, 33]) // (rank - 1 or 1) for _ in kernel]
+    sizes = [max(size, 1, k - 2 * pad) for size, k, pad in zip(sizes, kernel, pads)]
+    is_transposed = choose.random() < 0.4
+    pads = [0 if is_transposed else pad for pad in pads]
+    x = torch.randn(choose.choice([1, 1, 2, 5]), groups * inputs, *sizes)
+    w = torch.randn(
+        *((groups * inputs, outputs) if is_transposed else (groups * outputs, inputs)), *kernel
+    )
+    bias = torch.randn(groups * outputs)
+    name = f"conv_transpose{rank}d" if is_transposed else f"conv{rank}d"
+    x, w, bias = (t.to(dtype) for t in (x, w, bias))
+    options = {"stride": strides, "padding": pads, "groups": groups}
+    with torch.backends.mkldnn.flags(enabled=False):
+        u = getattr(F, name)(*(t.double() for t in (x, w, bias)), **options)
+    activation, parameters, f = choose.choice(PARAMETERS + PLAIN)
+    residual = torch.randn_like(u).to(dtype)
+    u = u + residual.double()
+    if rank > 1 and choose.random() < 0.6:
+        memory_format = torch.channels_last if rank == 2 else torch.channels_last_3d
+        x, residual = (t.contiguous(memory_format=memory_format) for t in (x, residual))
+    function = D.convolution_transpose if is_transposed else D.convolution
+    formats = {"data_format": "NCX", "weights_format": "IOX" if is_transposed else "OIX"}
+    result = function(
+        x, w, bias, strides=strides, pads_begin=pads, pads_end=pads, groups=groups, **formats,
+        residual=residual, activation=activation, **parameters,
+    )  # fmt: skip
+    norm = max(u.norm(), f(u).norm())
+    assert_close(result, f(u), BARS[dtype][0], x.shape, w.shape, options, activation, norm=norm)
+
+
+@pytest.mark.parametrize("dtype", FLOATING, ids=by_dtype)
+def test_random_epilogues(dtype):
+    torch.manual_seed(0)
+    choose = random.Random(0)
+    for _ in range(150):
+        random_epilogue(choose, dtype)
+
+
+def test_one_pixel():
+    """A row of one pixel has no stride."""
+    x, w = torch.randn(1, 64, 1), torch.randn(256, 1, 7)
+    result = D.convolution(
+        x, w, strides=3, pads_begin=4, pads_end=4, groups=64, activation="tanh", **OIX
+    )
+    expected = F.conv1d(x.double(), w.double(), stride=3, padding=4, groups=64).tanh()
+    assert_close(result, expected, BARS[torch.float32][0])
 
 
 def test_quantized():

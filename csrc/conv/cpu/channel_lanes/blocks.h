@@ -50,7 +50,8 @@ class RowBlocks {
       b.outputs = count;
       b.stride = has_runs ? phase.in_step : 1;
       b.first_pixel = (in - origin) * plan_.in_step;
-      b.first_out = (phase.out + j * phase.out_step - unit.first) * out_step;
+      b.first = phase.out + j * phase.out_step - unit.first;
+      b.first_out = b.first * out_step;
       b.pixel_step = (has_runs ? 1 : phase.in_step) * plan_.in_step;
       b.out_step = phase.out_step * out_step;
       b.weight_step = phase.tap_step * plan_.in_channels * plan_.lanes;

@@ -131,8 +131,7 @@ class Gather {
       gather_taps(block, operands, vectors, bias, sums, stores_);
       if constexpr (std::is_same_v<P, T> && kHoldsSums<T>) {
         if (completes_blocks_) {
-          const int64_t pixel = unit.first + block.first_out / block.out_step;
-          const int64_t channel = worker.channel + shift;
+          const int64_t channel = worker.channel + shift, pixel = unit.first + block.first;
           epilogue_.store_pixels(
               sums + block.first_out,
               out.vector_stride,

@@ -51,7 +51,7 @@ struct PixelBlock {
   int64_t outputs;              // <= kBlockPixels<C>
   int64_t stride;               // of the outputs, in pixels; 1 if there are runs of one tap only
   int64_t first_pixel;          // in a row
-  int64_t first_out;            // where the first output is
+  int64_t first, first_out;     // the first output: which of the row, and where it is
   int64_t pixel_step, out_step; // from one pixel that a run meets to the next one, and of outputs
   int64_t weight_step;          // from one tap of a run to the next one
   int64_t first_run, runs;      // which of a list
