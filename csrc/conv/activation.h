@@ -58,6 +58,9 @@ struct Elementary {
   TORCH_DNNL_HD static V log1p(V x) {
     return std::log1p(x);
   }
+  TORCH_DNNL_HD static V sixth(V x) {
+    return x / V(6);
+  }
   TORCH_DNNL_HD static V at_least(V x, V bound) {
     return x < bound ? bound : x;
   }
@@ -119,9 +122,9 @@ TORCH_DNNL_HD inline V activate(const V& x, const V& alpha, const V& beta) {
   else if constexpr (a == Activation::tanh)
     return E::tanh(x);
   else if constexpr (a == Activation::hardswish)
-    return x * (E::at_most(E::at_least(x + V(3), V(0)), V(6)) * V(1.0 / 6));
+    return x * E::sixth(E::at_most(E::at_least(x + V(3), V(0)), V(6)));
   else if constexpr (a == Activation::hardsigmoid)
-    return E::at_most(E::at_least(x + V(3), V(0)), V(6)) * V(1.0 / 6);
+    return E::sixth(E::at_most(E::at_least(x + V(3), V(0)), V(6)));
   else if constexpr (a == Activation::mish)
     return E::if_at_most(x, V(20), x * activation_detail::tanh_of_softplus(x), x);
   else if constexpr (a == Activation::softplus)

@@ -27,7 +27,6 @@ inline constexpr std::string_view kConvAlgorithms[] = {
     // The kernels of all devices.
     "reference",
     "pixel_lanes",
-    "depthwise_pairs",
     "channel_lanes",
     "brgemm",
     "gemm",

@@ -62,8 +62,6 @@ def test_row_on_kernel(case, kernel, dtype):
     run(case, kernel, dtype)
 
 
-@pytest.mark.parametrize("kernel", sorted(set(KERNELS) - {"depthwise_pairs"}))
+@pytest.mark.parametrize("kernel", sorted(KERNELS))
 def test_some_row_runs_on_kernel(kernel):
-    """But of one for bfloat16 in channels_last on some CPUs: it has a test of its own in
-    conv/test_conv_lanes.py."""
     assert any(run(case, kernel, torch.float32) for case in ROWS)

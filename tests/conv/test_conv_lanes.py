@@ -2,7 +2,6 @@
 they compute all the same. And empty batches, whatever kernel is asked for."""
 
 import random
-from contextlib import suppress
 
 import pytest
 import torch
@@ -104,46 +103,3 @@ def test_depthwise_in_channels_last(dtype: torch.dtype, channels: int) -> None:
         for actual, expected in zip(results[1], results[0], strict=True):
             error = (actual.double() - expected).norm() / expected.norm()
             assert error <= TOLERANCE[dtype], (kernel, stride, dilation, error)
-
-
-@pytest.mark.parametrize("channels", [16, 32, 70])
-def test_depthwise_pairs(channels: int) -> None:
-    """Odd and even numbers of rows of the kernel, rows that are no multiple of what is computed at
-    once, and more pads than taps."""
-    torch.manual_seed(channels)
-    ran = 0
-    for size, kernel, stride, dilation, padding in [
-        ((13, 37), (3, 3), (1, 1), (1, 1), (1, 1)),
-        ((14, 36), (3, 3), (2, 2), (1, 1), (1, 0)),
-        ((9, 8), (2, 5), (3, 2), (2, 1), (4, 7)),
-        ((12, 31), (7, 7), (1, 1), (1, 1), (3, 3)),
-        ((4, 6, 21), (3, 2, 5), (1, 2, 1), (2, 1, 1), (1, 0, 2)),
-        ((4, 6, 21), (2, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1)),
-    ]:
-        rank = len(size)
-        x, w = torch.randn(2, *size, channels), torch.randn(channels, 1, *kernel)
-        x, w, bias = (t.bfloat16() for t in (x.movedim(-1, 1), w, torch.randn(channels)))
-        conv = (F.conv1d, F.conv2d, F.conv3d)[rank - 1]
-        ours = getattr(torch_dnnl.functional, f"conv{rank}d")
-        attributes = (stride, padding, dilation, channels)
-        inputs = [x.double().requires_grad_(), w.double()]
-        expected = conv(*inputs, bias.double(), *attributes)
-        grad = torch.randn(expected.shape).bfloat16().double()
-        grad = grad.movedim(1, -1).contiguous().movedim(-1, 1)
-        expected.backward(grad)
-        with suppress(NotImplementedError):  # on machines without the instruction
-            leaf = x.detach().requires_grad_()
-            with torch_dnnl.conv_algorithm("depthwise_pairs"):
-                actual = ours(leaf, w, bias, *attributes)
-            _assert_close(actual, expected, (size, kernel))
-            ran += 1
-            with torch_dnnl.conv_algorithm("depthwise_pairs"), suppress(NotImplementedError):
-                actual.backward(grad.bfloat16())  # strides of 1 alone
-                _assert_close(leaf.grad, inputs[0].grad, (size, kernel))
-                ran += 1
-    assert ran in (0, 6 + 3)
-
-
-def _assert_close(actual: torch.Tensor, expected: torch.Tensor, what: object) -> None:
-    error = (actual.double() - expected).norm() / expected.norm()
-    assert error <= TOLERANCE[torch.bfloat16], (what, error)

@@ -47,8 +47,7 @@ def convolutions(kernel, x_of, w_of):
                 yield x, w, arguments, y
 
 
-# That kernel is for bfloat16.
-@pytest.mark.parametrize("kernel", sorted(set(KERNELS["convolution"]) - {"depthwise_pairs"}))
+@pytest.mark.parametrize("kernel", KERNELS["convolution"])
 def test_subnormal_sums(kernel):
     """None is lost: sums of multiples of the least number are exact."""
     ran = 0
@@ -64,7 +63,7 @@ def test_subnormal_sums(kernel):
 
 
 @pytest.mark.usefixtures("flushing")
-@pytest.mark.parametrize("kernel", sorted(set(KERNELS["convolution"]) - {"depthwise_pairs"}))
+@pytest.mark.parametrize("kernel", KERNELS["convolution"])
 def test_subnormal_inputs_are_flushed(kernel):
     with threads(1):
         for *_, y in convolutions(kernel, subnormal, lambda *s: torch.ones(s)):
@@ -153,7 +152,7 @@ def test_nan_and_infinity_of_conversions(kernel, source, result):
     assert torch.equal(y.double()[infinite], expected[infinite])
 
 
-@pytest.mark.parametrize("kernel", sorted(set(KERNELS["convolution"]) - {"depthwise_pairs"}))
+@pytest.mark.parametrize("kernel", KERNELS["convolution"])
 def test_nan_reaches_the_results(kernel):
     """At least those whose window it is in; and infinities are not made finite."""
     ran = 0

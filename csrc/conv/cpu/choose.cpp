@@ -79,15 +79,6 @@ bool prefers_reference(const ConvProblem& p) {
   return products == 0 || (products <= few && output_elements(p) <= few);
 }
 
-// Images that the second-level caches do not hold, of which channel_lanes reads less at a time; one
-// plane of taps, since its rows are filled up to pairs.
-bool prefers_depthwise_pairs(const ConvProblem& p) {
-  constexpr int64_t few = 16; // of 32 channels of a vector
-  constexpr int64_t many = int64_t(1) << 20;
-  return Float16Gemm<c10::BFloat16>::is_fast() && p.groups >= few && p.kernel[0] == 1 &&
-      p.n * p.groups * product(p.src_size) >= many;
-}
-
 bool prefers_channel_lanes(const ConvProblem& p) {
   // Matrix products are faster for more channels, and where a channel is read for one tap only.
   const int64_t pairs = channel_pairs(p);

@@ -33,7 +33,6 @@ constexpr ConvKernel kernels[] = {
     {{"pixel_lanes", supports_pixel_lanes, prefers_pixel_lanes, nullptr},
      &pixel_lanes_packing,
      run_pixel_lanes},
-    {{"depthwise_pairs", supports_depthwise_pairs, prefers_depthwise_pairs, run_depthwise_pairs}},
     {{"channel_lanes", supports_channel_lanes, prefers_channel_lanes, run_channel_lanes},
      &channel_lanes_packing},
     {{"brgemm", supports_brgemm, prefers_brgemm, nullptr}, &brgemm_packing, run_brgemm},

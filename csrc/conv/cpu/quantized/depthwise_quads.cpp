@@ -5,8 +5,8 @@
 
 #include "conv/cpu/quantized/epilogue.h"
 #include "conv/cpu/quantized/kernels.h"
+#include "conv/cpu/quantized/tap_columns.h"
 #include "conv/cpu/shared/image_rows.h"
-#include "conv/cpu/shared/tap_columns.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/scratch.h"
 
@@ -15,7 +15,7 @@ namespace torch_dnnl {
 #if defined(CPU_CAPABILITY_AVX512)
 namespace {
 
-using Columns = TapColumns<uint8_t>;
+using Columns = TapColumns;
 constexpr int64_t kChannels = Columns::kChannels;
 constexpr int64_t kPixels = 64; // of outputs whose sums stay in the first-level cache
 constexpr int64_t kCopied =
@@ -118,7 +118,7 @@ class LaneSteps {
  public:
   LaneSteps(
       const QuantizedEpilogue& epilogue,
-      const ColumnWeights<uint8_t>& weights,
+      const ColumnWeights& weights,
       const int32_t* compensation,
       int64_t channels)
       : first_(weights.blocks() * kChannels),
@@ -223,7 +223,7 @@ class DepthwiseQuads {
         _mm512_set1_epi8(is_signed() ? -128 : 0)};
     const int64_t width = p_.dst_size[2];
     const bool in_halves = is_in_halves(at.block);
-    const AddColumns<uint8_t> add = in_halves ? add_halves_ : add_;
+    const AddColumns add = in_halves ? add_halves_ : add_;
     const int64_t outputs = (in_halves ? 2 : 1) * Columns::kOutputs;
     const int64_t step = in_halves ? Columns::kHalf : kChannels; // from sums to sums
     // Once, if there are several rows.
@@ -293,11 +293,10 @@ class DepthwiseQuads {
   const QuantizedProblem& problem_;
   const ConvProblem& p_ = problem_.conv;
   const QuadPlan plan_ = plan_quads(p_, at::get_num_threads());
-  const ColumnWeights<uint8_t> weights_{p_};
+  const ColumnWeights weights_{p_};
   const Scratch<int32_t> compensation_ = compensation();
   uint8_t pads_[kChannels]; // as the image has them
-  const AddColumns<uint8_t> add_ = add_columns_of<uint8_t>(p_),
-                            add_halves_ = add_columns_of<uint8_t, /*in_halves=*/true>(p_);
+  const AddColumns add_ = add_columns_of(p_), add_halves_ = add_columns_of</*in_halves=*/true>(p_);
   const QuantizedEpilogue epilogue_{problem_};
   const bool is_in_lanes_ = epilogue_.takes_lanes();
   const LaneSteps steps_{epilogue_, weights_, compensation_.data(), is_in_lanes_ ? p_.groups : 0};
@@ -312,7 +311,7 @@ bool supports_quantized_depthwise_quads(const QuantizedProblem& p) {
   const bool can_copy = conv.src_stride[4] == 1 && conv.kernel[0] == 1 &&
       3 * reach * conv.stride[1] <= most / (kChannels * conv.src_size[2]);
   return has_short_sums(p) && conv.ic == 1 && conv.oc == 1 &&
-      (conv.src_stride[1] == 1 || can_copy) && add_columns_of<uint8_t>(conv) != nullptr &&
+      (conv.src_stride[1] == 1 || can_copy) && add_columns_of(conv) != nullptr &&
       __builtin_cpu_supports("avx512vnni");
 }
 

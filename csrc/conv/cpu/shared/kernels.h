@@ -21,13 +21,6 @@ bool prefers_pixel_lanes(const ConvProblem& p);
 bool run_pixel_lanes(const ConvProblem& p);
 bool pixel_lanes_weights_gradient(const ConvProblem& p); // its part
 
-// Channels-last images of bfloat16 and one channel in a group, rows of 3, 5 or 7 taps with strides
-// of 1 and 2 (gradients of data: of 1), no epilogue but a bias, where the machine adds up products
-// of pairs.
-bool supports_depthwise_pairs(const ConvProblem& p);
-bool prefers_depthwise_pairs(const ConvProblem& p);
-void run_depthwise_pairs(const ConvProblem& p);
-
 // Every type and layout, where the rows that a task needs fit into the scratch memory.
 bool supports_channel_lanes(const ConvProblem& p);
 bool prefers_channel_lanes(const ConvProblem& p);

@@ -1,11 +1,11 @@
-// Depthwise convolution by dot products of four bytes (dot4) or of two bfloat16 (dot2) in each
-// 32-bit lane: the products of a column of taps, one tap in each of four or two kernel rows.
+// Depthwise convolution by dot products of four bytes (dot4) in each 32-bit lane: the products of a
+// column of taps, one tap in each of four kernel rows.
 //
-// Kernel rows are computed four or two at a time; missing rows have weight 0. A vector of channels
-// is loaded from each of four or two pixels, one above the other. Interleaving the vectors makes
-// the values of a channel adjacent. Interleaving stays within 16-byte lanes: lane l of accumulator
-// v has the four channels from `kRows * 4 l + 4 v` on. Accumulators of bytes keep this order, and
-// packing to bytes restores the order of channels.
+// Kernel rows are computed four at a time; missing rows have weight 0. A vector of channels is
+// loaded from each of four pixels, one above the other. Interleaving the vectors makes the bytes of
+// a channel adjacent. Interleaving stays within 16-byte lanes: lane l of accumulator v has the four
+// channels from `16 l + 4 v` on. Accumulators keep this order, and packing to bytes restores the
+// order of channels.
 //
 // In halves: a block with half as many channels has their weights twice. Its vectors compute two
 // pixels, `kOutputs` apart, one in each half.
@@ -21,16 +21,11 @@
 namespace torch_dnnl {
 
 #if defined(CPU_CAPABILITY_AVX512)
-// T: uint8_t or BFloat16.
-template <class T>
 struct TapColumns {
-  static constexpr int kRows = 4 / sizeof(T); // and vectors of sums
-  static constexpr int64_t kChannels = 64 / sizeof(T);
-  static constexpr int kOutputs = 16 / kRows; // whose sums are in registers
-  static constexpr int64_t kHalf = kChannels / 2;
+  static constexpr int kRows = 4;    // and vectors of sums
+  static constexpr int kOutputs = 4; // whose sums are in registers
+  static constexpr int64_t kChannels = 64, kHalf = kChannels / 2;
   static constexpr int64_t kTapWeights = kRows * kChannels;
-  using Weight = std::conditional_t<std::is_same_v<T, uint8_t>, int8_t, T>;
-  using Out = std::conditional_t<std::is_same_v<T, uint8_t>, int32_t, T>;
 
   // Where the sum of a channel is among those of all vectors.
   static int64_t place(int64_t channel) {
@@ -40,50 +35,44 @@ struct TapColumns {
 
   // Some rows of inputs, of which some may be pads.
   struct Rows {
-    const T* row[kRows];   // the pixel of column 0, of the first channel
-    int64_t step[kRows];   // from a pixel to the next
-    const Weight* weights; // [tap][vector][channel][row]
+    const uint8_t* row[kRows]; // the pixel of column 0, of the first channel
+    int64_t step[kRows];       // from a pixel to the next
+    const int8_t* weights;     // [tap][vector][channel][row]
   };
 
   // Some outputs of a row.
   struct Run {
     const Rows* rows;
-    int64_t count;     // of them
-    const void* first; // what sums begin with, in the order of vectors
-    std::conditional_t<sizeof(T) == 1, __mmask64, __mmask32> channels; // that there are
-    int64_t columns;                                                   // of the image
-    const T* pads; // instead of pixels of other columns
-    __m512i flips; // makes signed bytes unsigned
+    int64_t count;       // of them
+    const void* first;   // what sums begin with, in the order of vectors
+    __mmask64 channels;  // that there are
+    int64_t columns;     // of the image
+    const uint8_t* pads; // instead of pixels of other columns
+    __m512i flips;       // makes signed bytes unsigned
   };
 };
 
 namespace tap_columns_detail {
 
-template <class T>
-using Run = typename TapColumns<T>::Run;
+using Run = TapColumns::Run;
 
-// Written as asm because the library is compiled without the flags of these instructions.
-template <class T>
-inline __m512i dot(__m512i sums, __m512i a, const void* b) {
+// Written as asm because the library is compiled without the flag of this instruction.
+inline __m512i dot4(__m512i sums, __m512i a, const void* b) {
   const auto& weights = *static_cast<const __m512i*>(b);
-  if constexpr (std::is_same_v<T, uint8_t>)
-    asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(a), "m"(weights));
-  else
-    asm("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(a), "m"(weights));
+  asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(a), "m"(weights));
   return sums;
 }
 
-template <class T>
 struct Column {
-  __m512i words[TapColumns<T>::kRows];
+  __m512i words[TapColumns::kRows];
 };
 
 // Of a pixel of each row, `at`; in halves, of two.
-template <class T, bool in_halves>
-inline Column<T> load_column(
-    const Run<T>& run,
-    const T* const (&at)[TapColumns<T>::kRows],
-    const T* const (&other)[TapColumns<T>::kRows]) {
+template <bool in_halves>
+inline Column load_column(
+    const Run& run,
+    const uint8_t* const (&at)[TapColumns::kRows],
+    const uint8_t* const (&other)[TapColumns::kRows]) {
   const auto load = [&](int i) {
     if constexpr (in_halves)
       return _mm512_xor_si512(
@@ -92,56 +81,28 @@ inline Column<T> load_column(
               _mm256_loadu_si256(reinterpret_cast<const __m256i*>(other[i])),
               1),
           run.flips);
-    else if constexpr (sizeof(T) == 1)
-      return _mm512_xor_si512(_mm512_maskz_loadu_epi8(run.channels, at[i]), run.flips);
     else
-      return _mm512_maskz_loadu_epi16(run.channels, at[i]);
+      return _mm512_xor_si512(_mm512_maskz_loadu_epi8(run.channels, at[i]), run.flips);
   };
-  const __m512i a = load(0), b = load(1);
-  if constexpr (sizeof(T) == 2) {
-    return {{_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b)}};
-  } else {
-    const __m512i c = load(2), d = load(3);
-    const __m512i ab[2] = {_mm512_unpacklo_epi8(a, b), _mm512_unpackhi_epi8(a, b)};
-    const __m512i cd[2] = {_mm512_unpacklo_epi8(c, d), _mm512_unpackhi_epi8(c, d)};
-    return {
-        {_mm512_unpacklo_epi16(ab[0], cd[0]),
-         _mm512_unpackhi_epi16(ab[0], cd[0]),
-         _mm512_unpacklo_epi16(ab[1], cd[1]),
-         _mm512_unpackhi_epi16(ab[1], cd[1])}};
-  }
+  const __m512i a = load(0), b = load(1), c = load(2), d = load(3);
+  const __m512i ab[2] = {_mm512_unpacklo_epi8(a, b), _mm512_unpackhi_epi8(a, b)};
+  const __m512i cd[2] = {_mm512_unpacklo_epi8(c, d), _mm512_unpackhi_epi8(c, d)};
+  return {
+      {_mm512_unpacklo_epi16(ab[0], cd[0]),
+       _mm512_unpackhi_epi16(ab[0], cd[0]),
+       _mm512_unpacklo_epi16(ab[1], cd[1]),
+       _mm512_unpackhi_epi16(ab[1], cd[1])}};
 }
 
-inline void store_sums(const Run<uint8_t>& /*run*/, const __m512i (&sums)[4], int32_t* to) {
-#pragma GCC unroll 4
-  for (int v = 0; v < 4; v++)
-    _mm512_storeu_si512(to + v * 16, sums[v]);
-}
-
-// Rounded sums. None is a subnormal number, of which the instruction would make 0: products are
-// added by one that never makes any.
-inline void store_sums(const Run<c10::BFloat16>& run, const __m512i (&sums)[2], c10::BFloat16* to) {
-  __m512i rounded;
-  asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(rounded) : "v"(sums[1]), "v"(sums[0]));
-  const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7); // fours of channels
-  const __m512i in_order = _mm512_permutexvar_epi64(order, rounded);
-  if (run.channels == ~__mmask32(0)) // Zen 4 takes many times as long to store with a mask
-    _mm512_storeu_si512(to, in_order);
-  else
-    _mm512_mask_storeu_epi16(to, run.channels, in_order);
-}
-
-template <class T>
-using Sums = __m512i[TapColumns<T>::kOutputs][TapColumns<T>::kRows];
+using Sums = __m512i[TapColumns::kOutputs][TapColumns::kRows];
 
 // are_inside: all columns are those of the image.
-template <class T, int taps, int stride, bool in_halves, bool are_inside>
+template <int taps, int stride, bool in_halves, bool are_inside>
 [[gnu::always_inline]] inline void
-add_rows(const Run<T>& run, const typename TapColumns<T>::Rows& rows, int64_t x, Sums<T>& sums) {
-  using Columns = TapColumns<T>;
-  constexpr int outputs = Columns::kOutputs, vectors = Columns::kRows;
+add_rows(const Run& run, const TapColumns::Rows& rows, int64_t x, Sums& sums) {
+  constexpr int outputs = TapColumns::kOutputs, vectors = TapColumns::kRows;
   constexpr int apart = outputs * stride; // columns, of the pixels of two halves
-  const T* pixels[vectors];
+  const uint8_t* pixels[vectors];
 #pragma GCC unroll 4
   for (int i = 0; i < vectors; i++)
     pixels[i] = rows.row[i] + x * rows.step[i];
@@ -151,14 +112,14 @@ add_rows(const Run<T>& run, const typename TapColumns<T>::Rows& rows, int64_t x,
 #pragma GCC unroll 32
   for (int column = 0; column < (outputs - 1) * stride + taps; column++) {
     const bool is_inside = is_in_image(x + column), is_other = is_in_image(x + column + apart);
-    const T *at[vectors], *other[vectors];
+    const uint8_t *at[vectors], *other[vectors];
 #pragma GCC unroll 4
     for (int i = 0; i < vectors; i++) {
       at[i] = is_inside ? pixels[i] : run.pads;
       other[i] = is_other ? pixels[i] + apart * rows.step[i] : run.pads;
       pixels[i] += rows.step[i];
     }
-    const Column<T> loaded = load_column<T, in_halves>(run, at, other);
+    const Column loaded = load_column<in_halves>(run, at, other);
 #pragma GCC unroll 8
     for (int i = 0; i < outputs; i++) {
       const int tap = column - i * stride;
@@ -167,22 +128,17 @@ add_rows(const Run<T>& run, const typename TapColumns<T>::Rows& rows, int64_t x,
 #pragma GCC unroll 4
       for (int v = 0; v < vectors; v++) {
         const auto* const weights =
-            rows.weights + tap * Columns::kTapWeights + v * Columns::kChannels;
-        sums[i][v] = dot<T>(sums[i][v], loaded.words[v], weights);
+            rows.weights + tap * TapColumns::kTapWeights + v * TapColumns::kChannels;
+        sums[i][v] = dot4(sums[i][v], loaded.words[v], weights);
       }
     }
   }
 }
 
-template <class T, int taps, int stride, bool in_halves>
-void add_outputs(
-    const Run<T>& run,
-    int64_t x,
-    typename TapColumns<T>::Out* to,
-    int64_t out_step,
-    int64_t count) {
-  constexpr int outputs = TapColumns<T>::kOutputs, vectors = TapColumns<T>::kRows;
-  Sums<T> sums;
+template <int taps, int stride, bool in_halves>
+void add_outputs(const Run& run, int64_t x, int32_t* to, int64_t out_step, int64_t count) {
+  constexpr int outputs = TapColumns::kOutputs, vectors = TapColumns::kRows;
+  Sums sums;
 #pragma GCC unroll 4
   for (int v = 0; v < vectors; v++) {
     sums[0][v] = _mm512_loadu_si512(static_cast<const __m512i*>(run.first) + v);
@@ -193,14 +149,18 @@ void add_outputs(
   constexpr int reach = ((in_halves ? 2 : 1) * outputs - 1) * stride + taps;
   if (x >= 0 && x + reach <= run.columns)
     for (int64_t i = 0; i < run.count; i++)
-      add_rows<T, taps, stride, in_halves, true>(run, run.rows[i], x, sums);
+      add_rows<taps, stride, in_halves, true>(run, run.rows[i], x, sums);
   else
     for (int64_t i = 0; i < run.count; i++)
-      add_rows<T, taps, stride, in_halves, false>(run, run.rows[i], x, sums);
+      add_rows<taps, stride, in_halves, false>(run, run.rows[i], x, sums);
 #pragma GCC unroll 8
-  for (int i = 0; i < outputs; i++)
-    if (i < count)
-      store_sums(run, sums[i], to + i * out_step);
+  for (int i = 0; i < outputs; i++) {
+    if (i < count) {
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; v++)
+        _mm512_storeu_si512(to + i * out_step + v * 16, sums[i][v]);
+    }
+  }
 }
 
 } // namespace tap_columns_detail
@@ -221,24 +181,19 @@ inline void sort_sums(int32_t* sums, int64_t outputs) {
   }
 }
 
-// Of up to kOutputs outputs, of which the first meets column x with its first tap: sums of bytes,
-// [output][vector][16], or results of bfloat16, [output][channel]; out_step: from an output to the
-// next. In halves: of up to 2 kOutputs, of which the vectors of each have another one as well.
-template <class T>
-using AddColumns = void (*)(
-    const typename TapColumns<T>::Run& run,
-    int64_t x,
-    typename TapColumns<T>::Out* to,
-    int64_t out_step,
-    int64_t count);
+// Sums of up to kOutputs outputs, [output][vector][16]. The first output meets column x with its
+// first tap. out_step: from an output to the next. In halves: of up to 2 kOutputs outputs, and the
+// vectors of an output hold another output as well.
+using AddColumns =
+    void (*)(const TapColumns::Run& run, int64_t x, int32_t* to, int64_t out_step, int64_t count);
 
 // Null for taps and strides that there are no instances of.
-template <class T, bool in_halves = false>
-AddColumns<T> add_columns_of(const ConvProblem& p) {
+template <bool in_halves = false>
+AddColumns add_columns_of(const ConvProblem& p) {
   using tap_columns_detail::add_outputs;
-  const auto of_stride = [&]<int taps>(std::integral_constant<int, taps>) -> AddColumns<T> {
-    return p.stride[2] == 1 ? &add_outputs<T, taps, 1, in_halves>
-        : p.stride[2] == 2  ? &add_outputs<T, taps, 2, in_halves>
+  const auto of_stride = [&]<int taps>(std::integral_constant<int, taps>) -> AddColumns {
+    return p.stride[2] == 1 ? &add_outputs<taps, 1, in_halves>
+        : p.stride[2] == 2  ? &add_outputs<taps, 2, in_halves>
                             : nullptr;
   };
   if (p.dilation[2] != 1)
@@ -256,16 +211,14 @@ AddColumns<T> add_columns_of(const ConvProblem& p) {
 }
 
 // The weights of a problem, [block of channels][rows][tap][vector][channel][row].
-template <class T>
 class ColumnWeights {
  public:
-  using Columns = TapColumns<T>;
-  using Weight = typename Columns::Weight;
+  using Columns = TapColumns;
 
   explicit ColumnWeights(const ConvProblem& p) : p_(p) {
     parallel_tasks(blocks_, 32 * counts_ * size_, [&](int64_t begin, int64_t end) {
       std::fill_n(
-          weights_.data() + begin * counts_ * size_, (end - begin) * counts_ * size_, Weight(0));
+          weights_.data() + begin * counts_ * size_, (end - begin) * counts_ * size_, int8_t(0));
       const int64_t last = std::min(end * Columns::kChannels, p_.groups);
       for (int64_t c = begin * Columns::kChannels; c < last; c++)
         pack(c);
@@ -281,7 +234,7 @@ class ColumnWeights {
   bool is_half(int64_t block) const {
     return p_.groups - block * Columns::kChannels == Columns::kHalf;
   }
-  const Weight* at(int64_t block, int64_t i) const {
+  const int8_t* at(int64_t block, int64_t i) const {
     return weights_.data() + (block * counts_ + i) * size_;
   }
 
@@ -292,10 +245,10 @@ class ColumnWeights {
       int64_t block,
       int64_t out_d,
       int64_t out_h,
-      const T* pads,
+      const uint8_t* pads,
       int64_t step,
       const RowAt& row_at,
-      typename Columns::Rows* rows) const {
+      Columns::Rows* rows) const {
     constexpr int64_t n = Columns::kRows;
     for (int64_t i = 0; i < counts_ * n; i++) {
       const int64_t kd = i / p_.kernel[1], kh = i % p_.kernel[1];
@@ -319,9 +272,9 @@ class ColumnWeights {
   }
   void pack(int64_t c, int64_t block, int64_t channel) const {
     const int64_t* const ws = p_.weights_stride;
-    const auto* const weights = static_cast<const Weight*>(p_.weights) + c * p_.weights_group;
+    const auto* const weights = static_cast<const int8_t*>(p_.weights) + c * p_.weights_group;
     constexpr int64_t n = Columns::kRows;
-    Weight* const to = weights_.data() + block * counts_ * size_ + Columns::place(channel) * n;
+    int8_t* const to = weights_.data() + block * counts_ * size_ + Columns::place(channel) * n;
     for (int64_t i = 0; i < p_.kernel[0] * p_.kernel[1]; i++)
       for (int64_t tap = 0; tap < p_.kernel[2]; tap++)
         to[i / n * size_ + tap * Columns::kTapWeights + i % n] =
@@ -332,7 +285,7 @@ class ColumnWeights {
   const int64_t counts_ = ceil_div(p_.kernel[0] * p_.kernel[1], int64_t(Columns::kRows));
   const int64_t size_ = p_.kernel[2] * Columns::kTapWeights;
   const int64_t blocks_ = ceil_div(p_.groups, Columns::kChannels);
-  const Scratch<Weight> weights_{blocks_ * counts_ * size_};
+  const Scratch<int8_t> weights_{blocks_ * counts_ * size_};
 };
 #endif
 
