@@ -13,7 +13,15 @@ from torch_dnnl.functional import _conv, _conv_transpose, _quick, _reorder, _res
 IMAGE, KERNEL = torch.randn(2, 3, 8, 9), torch.randn(3, 3, 3, 3)
 BIAS = torch.randn(3)
 
+OPTIONS = {"data_format": "NCX", "weights_format": "OIX"}
+PACKED = D.pack_weights(KERNEL, weights_format="OIX")
+
 CALLS = {
+    "convolution": lambda: D.convolution(IMAGE, KERNEL, BIAS, strides=2, **OPTIONS),
+    "convolution fused": lambda: D.convolution(IMAGE, KERNEL, activation="relu", **OPTIONS),
+    "convolution packed": lambda: D.convolution(
+        IMAGE, PACKED, activation="elu", alpha=0.5, **OPTIONS
+    ),
     "conv2d": lambda: D.conv2d(IMAGE, KERNEL),
     "conv2d of lists": lambda: D.conv2d(IMAGE, KERNEL, BIAS, [2, 1], (1, 2), 1, 1),
     "conv1d": lambda: D.conv1d(IMAGE[:, :, 0], KERNEL[..., 0], None, 2, 1, 2),
@@ -50,7 +58,8 @@ def refuse(*args, **kwargs):
 @pytest.fixture
 def no_ops(monkeypatch):
     """torch.ops is not called from the functions."""
-    monkeypatch.setattr(_conv, "_convolution", refuse)
+    for name in _conv._OPERATORS:
+        monkeypatch.setitem(_conv._OPERATORS, name, refuse)
     monkeypatch.setattr(_conv_transpose, "_convolution_transpose", refuse)
     monkeypatch.setattr(_resample, "_resample", refuse)
     monkeypatch.setattr(_reorder, "_reorder", refuse)
@@ -155,8 +164,9 @@ def test_without_it(name, monkeypatch):
     expected = CALLS[name]()
     monkeypatch.setattr(_quick, "_python", None)
     absent = _quick.quick("convolution")
+    for operator in _conv._QUICK:
+        monkeypatch.setitem(_conv._QUICK, operator, absent)
     for module, attribute in (
-        (_conv, "_quick_convolution"),
         (_conv_transpose, "_quick_transpose"),
         (_resample, "_quick_resample"),
         (_reorder, "_quick_reorder"),

@@ -20,11 +20,9 @@ from torch_dnnl.functional._errors import check_types, in_words_of, is_int
 from torch_dnnl.functional._packed import PackedWeights
 from torch_dnnl.functional._quick import quick
 
-_quick_convolution = quick("convolution")
-_quick_packed = quick("convolution_packed")
-_convolution = torch.ops.torch_dnnl.convolution.default
-_convolution_fused = torch.ops.torch_dnnl.convolution_fused.default
-_convolution_packed = torch.ops.torch_dnnl.convolution_packed.default
+_NAMES = ("convolution", "convolution_fused", "convolution_packed")
+_OPERATORS = {name: getattr(torch.ops.torch_dnnl, name).default for name in _NAMES}
+_QUICK = {name: quick(name) for name in _NAMES}
 
 Size = int | Sequence[int]
 Padding = TorchPadding | int | Sequence[int] | Sequence[tuple[int, int]]
@@ -157,11 +155,11 @@ def conv_quickly(
         return NotImplemented
     # fmt: off
     if isinstance(weight, PackedWeights):
-        return _quick_packed(
+        return _QUICK["convolution_packed"](
             input, weight.weights, bias, stride, padding, padding, dilation, "none", groups, "NCX",
             "OIX", "auto", None, None, None, None, None, False, weight.packed,
         )
-    return _quick_convolution(
+    return _QUICK["convolution"](
         input, weight, bias, stride, padding, padding, dilation, "none", groups, "NCX", "OIX"
     )
     # fmt: on
@@ -223,10 +221,15 @@ def _call(
 ) -> Tensor:
     if isinstance(weights, PackedWeights):
         options["packed"] = weights.for_call()
-        return _convolution_packed(src, weights.weights, *args, **options)[0]  # type: ignore[no-any-return]
-    operator = _convolution_fused if "activation" in options else _convolution
-    result = operator(src, weights, *args, **options)
-    return result[0] if "activation" in options else result  # type: ignore[no-any-return]
+        weights, name = weights.weights, "convolution_packed"
+    else:
+        name = "convolution_fused" if "activation" in options else "convolution"
+    result = NotImplemented
+    if not is_dynamo_compiling():
+        result = _QUICK[name](src, weights, *args, **options)
+    if result is NotImplemented:
+        result = _OPERATORS[name](src, weights, *args, **options)
+    return result[0] if isinstance(result, tuple) else result  # type: ignore[no-any-return]
 
 
 def check_ints(*values: Any) -> None:
@@ -235,6 +238,8 @@ def check_ints(*values: Any) -> None:
     The caller explains the error.
     """
     for value in values:
+        if type(value) is int:
+            continue
         for entry in value if isinstance(value, (list, tuple)) else (value,):
             if type(entry) is not int and not is_int(entry):
                 raise TypeError
