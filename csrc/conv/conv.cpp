@@ -460,12 +460,14 @@ TORCH_LIBRARY_IMPL(torch_dnnl, FuncTorchBatched, m) {
 TORCH_LIBRARY_IMPL(torch_dnnl, AutocastCPU, m) {
   m.impl("convolution", lower_precision(c10::kCPU));
   m.impl("convolution_fused", lower_precision(c10::kCPU));
+  m.impl("convolution_packed", lower_precision(c10::kCPU));
   m.impl("convolution_transpose", lower_precision(c10::kCPU));
 }
 
 TORCH_LIBRARY_IMPL(torch_dnnl, AutocastCUDA, m) {
   m.impl("convolution", lower_precision(c10::kCUDA));
   m.impl("convolution_fused", lower_precision(c10::kCUDA));
+  m.impl("convolution_packed", lower_precision(c10::kCUDA));
   m.impl("convolution_transpose", lower_precision(c10::kCUDA));
 }
 

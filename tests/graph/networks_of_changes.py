@@ -121,6 +121,25 @@ def shape_before_a_change(self, x):
     return self.body(y).view(shape)
 
 
+@program()
+def written_through_dropout(self, x):
+    y = self.conv(x)
+    return F.relu_(F.dropout(y, training=self.training)) + y
+
+
+@program()
+def input_written_through_dropout(self, x):
+    F.dropout2d(x, training=self.training).mul_(2)
+    return self.conv(x), x
+
+
+@program()
+def written_through_unfold(self, x):
+    y = self.conv(x)
+    y.unfold(2, 2, 2).add_(1)
+    return y
+
+
 class Count(Parts):
     """Counts its calls and keeps the last result, in buffers."""
 

@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from checks import AUTO, calls, check, convolutions
 from torch import nn
 
+from torch_dnnl.graph.optimize import optimize
+
 ACTIVATIONS = {
     "relu": [F.relu, nn.ReLU(inplace=True), lambda x: x.clamp(min=0), lambda x: x.clamp_(min=0.0)],
     "relu6": [
@@ -170,6 +172,44 @@ def test_in_place_on_a_view():
             return y
 
     check(View(), torch.rand(2, 4, 9, 11))
+
+
+class Program(nn.Module):
+    """A function of the result of a convolution, its input and its bias."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.conv, self.function = nn.Conv2d(4, 4, 3, padding=1), function
+
+    def forward(self, x):
+        return self.function(self.conv(x), x, self.conv.bias)
+
+
+@pytest.mark.parametrize(
+    "slope",
+    [
+        lambda b: b.abs(),
+        lambda b: b.flip(0),
+        lambda b: b * 2,
+        lambda b: torch.cat([b[:2], b[2:]]),
+        lambda b: b.double().to(b.dtype),
+        lambda b: torch.full((4,), 0.3, dtype=b.dtype),
+    ],
+)
+def test_computed_slopes(slope):
+    check(Program(lambda y, x, b: F.prelu(y, slope(b))), torch.randn(2, 4, 9, 11))
+
+
+@pytest.mark.parametrize("bounds", [(torch.inf, None), (None, -torch.inf), (-torch.inf, 0.1)])
+def test_infinite_bounds(bounds):
+    model = Program(lambda y, x, b: y.clamp(*bounds)).eval()
+    x = torch.randn(2, 4, 9, 11)
+    torch.testing.assert_close(optimize(model, (x,))(x), model(x))
+
+
+@pytest.mark.parametrize("d", [0, 1, -1])
+def test_squeeze_of_nothing(d):
+    check(Program(lambda y, x, b: y.squeeze(d) + x), torch.randn(2, 4, 9, 11))
 
 
 def test_result_that_aliases_the_input():

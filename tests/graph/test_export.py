@@ -307,3 +307,26 @@ def test_gradients_of_written_parts():
     check_values(optimized, model, x.detach())
     gradients = [torch.autograd.grad(each(x).square().sum(), x)[0] for each in (optimized, model)]
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("first", [nn.Conv2d(4, 4, 3), nn.ConvTranspose2d(4, 4, 3)])
+def test_called_within_autocast(first):
+    model = nn.Sequential(first, nn.Conv2d(4, 4, 3), nn.ReLU()).eval()
+    x = torch.randn(2, 4, 9, 11)
+    optimized = optimize(model, (x,))
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        result, expected = optimized(x), model(x)
+    assert result.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(result, expected, rtol=2**-6, atol=2**-6)
+
+
+def test_parametrization_of_the_result():
+    class Zero(nn.Module):
+        def forward(self, x):
+            return x * 0
+
+    model, x = nn.Sequential(nn.Conv2d(4, 4, 3)).eval(), torch.randn(2, 4, 9, 11)
+    optimized = optimize(model, (x,))
+    expected = F.conv2d(x, model[0].weight)
+    nn.utils.parametrize.register_parametrization(optimized.get_submodule("0"), "bias", Zero())
+    torch.testing.assert_close(optimized(x), expected)

@@ -305,3 +305,23 @@ def test_small_scale_of_one_group(transposed):
     x[:, 4:] = 5e3 * torch.rand(5, 5)
     model = Scaled().eval()
     check_values(optimize(model, (x.half(),)), model, x.half())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "arithmetic",
+    [lambda x: x - 100, lambda x: x * 2 - 200, lambda x: x - torch.full((4, 1, 1), 100.0).to(x)],
+)
+def test_cancellation(arithmetic, dtype):
+    """A shift does not become part of a convolution: the difference has more digits than weights
+    times x."""
+
+    class Shifted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(4, 4, 3)
+
+        def forward(self, x):
+            return self.conv(arithmetic(x))
+
+    check(Shifted().to(dtype), (100 + torch.randn(2, 4, 9, 11)).to(dtype))

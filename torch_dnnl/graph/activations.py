@@ -95,6 +95,10 @@ def activation_of(node: Node) -> Activation | None:
     return _with_parameters(node)
 
 
+# Torch's prelu of an image has its slopes in a view.
+_SLOPE_VIEWS = (aten.view.default, aten.reshape.default, aten.unsqueeze.default)
+
+
 def _with_parameters(node: Node) -> Activation | None:
     """leaky_relu, elu, prelu and clamp, as torch.export has them."""
     name = name_of(node).removeprefix("aten::").lstrip("_")
@@ -107,12 +111,16 @@ def _with_parameters(node: Node) -> Activation | None:
             found = Activation(name, call["self"], 1, {"alpha": call["alpha"]})
             return found if is_plain else None
         slope = call["weight"]
-        while slope.op == "call_function" and value(slope.args[0]).numel() == value(slope).numel():
-            slope = slope.args[0]  # a view
-        is_parameter = slope.op in ("get_attr", "placeholder") and value(slope).dim() == 1
+        while slope.target in _SLOPE_VIEWS:
+            slope = slope.args[0]
+        of_slope = value(slope)
+        is_parameter = slope.op in ("get_attr", "placeholder") and of_slope.dim() == 1
+        is_parameter &= of_slope.dtype == value(call["self"]).dtype
         return Activation("prelu", call["self"], 1, {"slope": slope}) if is_parameter else None
     bounds = bounds_of(node)
     if bounds is None:
+        return None
+    if bounds[0] == math.inf or bounds[1] == -math.inf:
         return None
     low, high = (bound if math.isfinite(bound) else None for bound in bounds)
     return Activation("clamp", arguments_of(node)["self"], 1, {"alpha": low, "beta": high})

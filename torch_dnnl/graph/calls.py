@@ -59,11 +59,15 @@ def quicken_attributes(graph: Graph, module: torch.nn.Module) -> None:
     lines = {}
     for node in graph.find_nodes(op="get_attr"):
         *path, name = str(node.target).split(".")
-        owner = module.get_submodule(".".join(path))
-        tensors = next((d for d in ("_parameters", "_buffers") if name in getattr(owner, d)), None)
+        holder = module.get_submodule(".".join(path))
+        tensors = next((d for d in ("_parameters", "_buffers") if name in getattr(holder, d)), None)
         if tensors is not None:
-            modules = "".join(f"._modules[{part!r}]" for part in path)
-            lines[f"{node} "] = f"{node} = self{modules}.{tensors}[{name!r}]"
+            owner = "self" + "".join(f"._modules[{part!r}]" for part in path)
+            found = f"{owner}.{tensors}"
+            # A parametrization makes a property of a parameter.
+            lines[f"{node} "] = (
+                f"{node} = {found}[{name!r}] if {name!r} in {found} else getattr({owner}, {name!r})"
+            )
 
     def transform(body: list[str]) -> list[str]:
         return [lines.get(line.partition("=")[0], line) for line in body]

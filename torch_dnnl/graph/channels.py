@@ -306,18 +306,21 @@ def fold_into_next(graph: Graph, make: Maker) -> None:
                 _replace_by_convolution(start, chain, make)
 
 
-def _exact(chain: Chain, read: Callable[[Any], Any], dtype: torch.dtype) -> tuple[Vector, Vector]:
+def _exact(
+    chain: Chain, read: Callable[[Any], Any], dtype: torch.dtype, most_sums: int
+) -> tuple[Vector, Vector]:
     """The scale and the shift; a shift of NaN where x * scale + shift loses digits.
 
-    x * scale - mean * scale cancels digits that (x - mean) * scale keeps. A norm loses few digits
-    if its mean is within a few deviations of 0.
+    x * scale - mean * scale cancels digits that (x - mean) * scale keeps, and the weights of a
+    convolution times x cancel digits that x - mean keeps. A norm loses few digits if its mean is
+    within a few deviations of 0. `most_sums`: beside norms; a sum has to be the last step.
     """
     scale, shift = chain.affine(read)
+    if shift is None:
+        return scale, None
     kinds = [step.kind for step in chain if step.kind not in (None, _permute)]
-    if scale is None or shift is None:
-        return scale, shift
-    after_sum = [kind for i, kind in enumerate(kinds) if any(k in _SUMS for k in kinds[:i])]
-    loses = dtype.itemsize < 4 or any(kind not in _SUMS for kind in after_sum)
+    sums = [i for i, kind in enumerate(kinds) if kind in _SUMS]
+    loses = dtype.itemsize < 4 or len(sums) > most_sums or any(i + 1 < len(kinds) for i in sums)
     return scale, math.nan if loses or _has_large_mean(chain, read) else shift
 
 
@@ -358,7 +361,7 @@ def _fold_before(start: Node, chain: Chain, conv: Node, make: Maker) -> bool:
 
     def folded(weights: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor | None]:
         read = _reader(nodes[1:], tensors, channels, torch.float64)
-        scale, shift = _exact(chain, read, dtype)
+        scale, shift = _exact(chain, read, dtype, most_sums=0)
         bias = None if arguments["bias"] is None else tensors[0].double()
         each = weights.double().reshape(
             groups, -1, *weights.shape[1:]
@@ -391,7 +394,7 @@ def _replace_by_convolution(start: Node, chain: Chain, make: Maker) -> None:
 
     def folded(*tensors: Tensor) -> tuple[Tensor, Tensor | None]:
         read = _reader(nodes, tensors, channels, torch.float64)
-        scale, shift = _exact(chain, read, image.dtype)
+        scale, shift = _exact(chain, read, image.dtype, most_sums=1)
         ones = torch.ones(channels, dtype=torch.float64, device=image.device)
         weights = (ones if scale is None else ones * scale).to(image.dtype)
         shape = (channels, 1, *[1] * (image.dim() - 2))

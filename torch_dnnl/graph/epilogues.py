@@ -70,7 +70,7 @@ def _fuse_residual(node: Node, residual_of: _Options) -> None:
         if result is residual or only_user(result) is not node or is_mutated(residual):
             continue
         views: list[Any] = []
-        while result.target in (_permute, _squeeze) and len(result.args[0].users) == 1:
+        while _is_turned(result) and len(result.args[0].users) == 1:
             views.insert(0, result)
             result = result.args[0]
         layer = open_layer(result)
@@ -87,6 +87,13 @@ def _fuse_residual(node: Node, residual_of: _Options) -> None:
                 residual = call(node, _permute, residual, inverse)
             fuse(node, layer, residual_of(layer, residual), result, views)
         return
+
+
+def _is_turned(node: Any) -> bool:
+    """Whether the inverse of a view is known: a permutation, or a dimension of one that goes."""
+    if node.target is _squeeze:
+        return value(node).dim() < value(node.args[0]).dim()
+    return node.target is _permute
 
 
 def _fuse_activation(node: Node) -> None:

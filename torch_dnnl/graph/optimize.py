@@ -110,9 +110,10 @@ def _optimized(
     model: torch.nn.Module, args: Any, kwargs: dict[str, Any], dynamic_shapes: Any, verbose: bool
 ) -> torch.nn.Module:
     program = _captured(model, args, kwargs, dynamic_shapes)
+    _remove_dropout(program.graph)
     try:
         module: Any = program.run_decompositions(_decompositions()).module()
-    except AssertionError:  # the model writes to a buffer that shares memory with another buffer
+    except (AssertionError, RuntimeError):  # the model writes to tensors that share memory
         module = program.module()
         report = Report(module.graph)
     else:
@@ -192,6 +193,18 @@ def _copied(to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     dense = source.to(to.dtype).expand(to.shape).permute(order)
     back = [order.index(d) for d in range(len(order))]
     return dense.clone(memory_format=torch.contiguous_format).permute(back)
+
+
+def _remove_dropout(graph: Graph) -> None:
+    """In eval mode, the result of dropout is its input itself, and a write to the result is one to
+    the input. Functionalization would make a copy of it."""
+    names = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+    targets = [getattr(aten, name + end).default for name in names for end in ("", "_")]
+    results = graph.output_node().all_input_nodes  # the signature of the program names these
+    for node in list(graph.nodes):
+        if node.target in targets and not node.args[2] and node not in results:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
 
 
 def _rewrite(module: GraphModule) -> None:
