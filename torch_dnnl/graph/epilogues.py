@@ -92,7 +92,7 @@ def _fuse_residual(node: Node, residual_of: _Options) -> None:
 def _is_turned(node: Any) -> bool:
     """Whether the inverse of a view is known: a permutation, or a dimension of one that goes."""
     if node.target is _squeeze:
-        return value(node).dim() < value(node.args[0]).dim()
+        return bool(value(node).dim() < value(node.args[0]).dim())
     return node.target is _permute
 
 

@@ -202,8 +202,9 @@ def _remove_dropout(graph: Graph) -> None:
     targets = [getattr(aten, name + end).default for name in names for end in ("", "_")]
     results = graph.output_node().all_input_nodes  # the signature of the program names these
     for node in list(graph.nodes):
-        if node.target in targets and not node.args[2] and node not in results:
-            node.replace_all_uses_with(node.args[0])
+        arguments = arguments_of(node) if node.target in targets else {"train": True}
+        if not arguments["train"] and node not in results:
+            node.replace_all_uses_with(arguments.get("input", arguments.get("self")))
             graph.erase_node(node)
 
 
