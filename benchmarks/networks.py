@@ -108,29 +108,23 @@ MODELS = {
 }
 
 _IMAGE = (1, 3, 224, 224)
-# These and MODELS are the twenty that `models.py --all` times.
+
+
+def _classifiers(library: str, make: Callable, *names: str) -> dict[str, Model]:
+    return {name: Model(library, make(name), _IMAGE) for name in names}
+
+
+# `models.py --all` times the twenty networks of MODELS and MORE_MODELS.
 MORE_MODELS = {
-    **{
-        name: Model("torchvision", of_torchvision(name), _IMAGE)
-        for name in (
-            "resnet18",
-            "densenet121",
-            "mobilenet_v3_large",
-            "efficientnet_b0",
-            "regnet_y_400mf",
-            "shufflenet_v2_x1_0",
-        )
-    },
-    **{
-        name: Model("timm", of_timm(name), _IMAGE)
-        for name in (
-            "repvgg_a0",
-            "ghostnet_100",
-            "fastvit_t8",
-            "convnextv2_atto",
-            "hrnet_w18_small",
-        )
-    },
+    **_classifiers(
+        *("torchvision", of_torchvision),
+        *("resnet18", "densenet121", "mobilenet_v3_large", "efficientnet_b0", "regnet_y_400mf"),
+        "shufflenet_v2_x1_0",
+    ),
+    **_classifiers(
+        *("timm", of_timm),
+        *("repvgg_a0", "ghostnet_100", "fastvit_t8", "convnextv2_atto", "hrnet_w18_small"),
+    ),
     "pvt_v2": Model(
         "transformers", of_transformers("PvtV2ForImageClassification"), _IMAGE, "logits"
     ),

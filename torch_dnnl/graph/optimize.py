@@ -196,8 +196,8 @@ def _copied(to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
 
 
 def _remove_dropout(graph: Graph) -> None:
-    """In eval mode, the result of dropout is its input itself, and a write to the result is one to
-    the input. Functionalization would make a copy of it."""
+    """Dropout in eval mode returns its input itself, so a write to the result is a write to the
+    input. Functionalization would return a copy."""
     names = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
     targets = [getattr(aten, name + end).default for name in names for end in ("", "_")]
     results = graph.output_node().all_input_nodes  # the signature of the program names these

@@ -26,8 +26,8 @@ class Result(Enum):
 class Choice(NamedTuple):
     """Whether torch_dnnl is preferred for the result and the two gradients.
 
-    `frozen`: for the result in a graph that is frozen for inference. The weights of either library
-    are packed beforehand there, and oneDNN's kernels end with any arithmetic.
+    `frozen`: for the result in a graph that is frozen for inference. Both libraries pack the
+    weights of such a graph once, and oneDNN's kernels end with any arithmetic.
     """
 
     result: Result
