@@ -28,7 +28,7 @@ __test__ = bool(MODELS)  # without a library, pytest would call tests without mo
 NOISE = {torch.float32: 3e-6, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 FACTOR = 2  # errors of results in multiples of eager's
 FACTORS = {
-    # The linear attention divides by sums after relu, and a rounding may make a sum 0. The errors of
+    # The linear attention divides by sums after relu, and a rounding may make a sum 0. Errors of
     # eager are 0.0015 for some images and 0.007 for others.
     "autoencoder_dc": 5,
     # A folded weight has one rounding for all pixels. Attention averages over pixels: the average

@@ -86,7 +86,7 @@ struct VectorRun {
 struct Stores {
   enum { plain, ahead, streamed } how;
   int64_t pixels_ahead;  // from pixels to those that are brought; 0: those of the next block
-  Bounds<double> bounds; // of the clamp of sums
+  Bounds<double> bounds; // clamp the sums
 };
 
 namespace tap_kernels_detail {
@@ -128,7 +128,7 @@ template <class C, class P>
   }
 }
 
-// With the bits of activate().
+// The results have the bits of activate().
 template <class C, size_t outputs>
 [[gnu::always_inline]] inline void
 clamp(Register<C> (&sums)[outputs], const Bounds<double>& bounds) {

@@ -44,7 +44,7 @@ struct PlaneOperands {
   int64_t vectors;
   int64_t pixels[kPlaneVectors]; // of the vectors that are stored
   bool is_whole;                 // all of them
-  Bounds<C> bounds;              // of the clamp of sums
+  Bounds<C> bounds;              // clamp the sums
 };
 
 namespace plane_kernels_detail {

@@ -69,8 +69,8 @@ struct SumVectors {
   int64_t vector_step, panel_step, row_step;
 };
 
-// Outputs in rows, which follow one another in all tensors. residual and preactivation are null
-// where there is none.
+// Rows of outputs. The outputs of a row are adjacent in all tensors. residual and preactivation may
+// be null.
 template <class T>
 struct EpilogueRows {
   SumVectors<compute_t<T>> sums;
