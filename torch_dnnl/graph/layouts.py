@@ -166,12 +166,10 @@ def memory_order(tensor: Tensor) -> list[int]:
 
 def _dense(source: Node, order: list[int]) -> Node:
     """A dense tensor, whose dimensions come in this order in memory."""
-    if order == [0, 2, 3, 1]:
-        return call(source, aten.contiguous.default, source, memory_format=torch.channels_last)
     if order == sorted(order):
         return call(source, aten.contiguous.default, source)
     permuted = call(source, aten.permute.default, source, order)
-    dense = call(source, aten.contiguous.default, permuted)
+    dense = call(source, aten.clone.default, permuted, memory_format=torch.contiguous_format)
     return call(source, aten.permute.default, dense, [order.index(d) for d in range(len(order))])
 
 

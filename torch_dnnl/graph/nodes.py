@@ -20,6 +20,8 @@ dnnl = torch.ops.torch_dnnl
 # way. The operators of torch_dnnl take any strides.
 CONSTRAINT = "eager_input_vals"
 
+_MANY = 1 << 12  # what a size that comes from data counts for
+
 
 def value(node: Any) -> Any:
     """The fake tensor or symbolic number that a node computes; None if it is unknown. Any other
@@ -188,5 +190,8 @@ def are_alike(a: Any, b: Any) -> bool:
 
 
 def expected_numel(sizes: Sequence[Any]) -> int:
-    """The number of elements; of symbolic sizes, in the call for which the graph is compiled."""
-    return math.prod(n if isinstance(n, int) else n.node.hint or 1 for n in sizes)
+    """The number of elements; of symbolic sizes, in the call for which the graph is compiled.
+
+    Sizes that come from data have no value in that call, and count as many.
+    """
+    return math.prod(n if isinstance(n, int) else n.node.hint or _MANY for n in sizes)

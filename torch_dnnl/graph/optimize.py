@@ -39,6 +39,11 @@ from torch_dnnl.graph.resizes import decompositions
 
 __all__ = ["optimize"]
 
+_MAY_RETURN_ARGUMENT = (
+    *(aten.type_as.default, aten.broadcast_tensors.default, aten.sum_to_size.default),
+    *(aten.meshgrid.default, aten.meshgrid.indexing, aten.einsum.default),
+)
+
 
 def optimize(
     model: torch.nn.Module,
@@ -184,6 +189,8 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
         aten.relu6.default: lambda x: aten.clamp.default(x, 0, 6),
         aten.copy.default: _copied,  # which has no derivative
     }
+    # These may return their argument, and torch's functionalization takes the result for a copy.
+    table |= {op: op.decompose for op in _MAY_RETURN_ARGUMENT}
     return decompositions() | table
 
 
