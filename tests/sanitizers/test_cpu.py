@@ -19,7 +19,7 @@ NAMES = (
     *("resample", "resample_kernels", "interpolate", "parts"),
     *("reorder_bits", "reorder_kernels", "reorder_packs", "fake_reorder", "formats"),
     *("conv_kernels", "conv_epilogue", "conv_fused_backward", "conv_lanes", "conv_brgemm"),
-    *("quantized_convolution",),
+    *("conv_activations", "conv_packed", "quantized_convolution"),
 )
 # Races depend on types no more than on values: float32, and what has kernels of its own.
 THREADED_NAMES = (

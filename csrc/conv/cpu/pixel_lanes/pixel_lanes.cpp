@@ -302,9 +302,10 @@ bool pack(const ConvProblem& problem, void* to) {
   return are_finite;
 }
 
-// The images decide which axis of the kernel runs along rows.
-int64_t layout(const ConvProblem& p) {
-  return with_long_rows(p).kernel[2];
+// The images decide which axes of the kernel run along rows and columns.
+int64_t layout(const ConvProblem& problem) {
+  const ConvProblem p = with_long_rows(problem);
+  return p.kernel[1] << 32 | p.kernel[2];
 }
 
 } // namespace

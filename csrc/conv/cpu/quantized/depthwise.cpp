@@ -63,11 +63,48 @@ struct DepthwiseWorkspace {
   std::vector<RowOfTaps> rows;
 };
 
+// Pairs of weights: [vector][row of the kernel][term][channel of the vector][2].
+class WeightPairs {
+ public:
+  WeightPairs(const ConvProblem& p, const DepthwisePlan& plan) : p_(p), plan_(plan) {}
+
+  int64_t size() const { // elements
+    return 2 * ceil_div(channels_, kInt32Lanes) * vector_;
+  }
+  void pack(int16_t* to) const {
+    std::fill_n(to, size(), int16_t(0));
+    parallel_tasks(ceil_div(channels_, kInt32Lanes), 2 * vector_, [&](int64_t begin, int64_t end) {
+      for (int64_t c = begin * kInt32Lanes; c < std::min(end * kInt32Lanes, channels_); c++)
+        pack_channel(c / p_.oc, c % p_.oc, to + 2 * (c / kInt32Lanes * vector_ + c % kInt32Lanes));
+    });
+  }
+
+ private:
+  void pack_channel(int64_t group, int64_t channel, int16_t* to) const {
+    const int64_t* ws = p_.weights_stride;
+    const int8_t* const weights =
+        static_cast<const int8_t*>(p_.weights) + group * p_.weights_group + channel * ws[0];
+    for (int64_t kd = 0; kd < p_.kernel[0]; kd++)
+      for (int64_t kh = 0; kh < p_.kernel[1]; kh++)
+        for (int64_t tap = 0; tap < plan_.taps; tap++)
+          for (int64_t pair = 0; pair < plan_.channel_pairs; pair++, to += 2 * kInt32Lanes) {
+            const int64_t kw = tap * plan_.pair_taps, i = 2 * pair;
+            const int8_t* const first = weights + i * ws[1] + kd * ws[2] + kh * ws[3] + kw * ws[4];
+            to[0] = first[0];
+            if (plan_.pair_taps == 2 ? kw + 1 < p_.kernel[2] : i + 1 < p_.ic)
+              to[1] = first[plan_.pair_taps == 2 ? ws[4] : ws[1]];
+          }
+  }
+
+  const ConvProblem& p_;
+  const DepthwisePlan& plan_;
+  const int64_t channels_ = p_.groups * p_.oc;
+  const int64_t vector_ = p_.kernel[0] * p_.kernel[1] * plan_.terms() * kInt32Lanes; // pairs
+};
+
 class Depthwise {
  public:
-  explicit Depthwise(const QuantizedProblem& problem) : problem_(problem) {
-    pack_weights();
-  }
+  explicit Depthwise(const QuantizedProblem& problem) : problem_(problem) {}
 
   void run() const {
     const int64_t tasks = p_.n * plan_.blocks * plan_.tiles * p_.dst_size[0] * plan_.row_blocks;
@@ -85,35 +122,6 @@ class Depthwise {
   }
 
  private:
-  // In pairs: [vector][row of the kernel][term][channel of the vector].
-  void pack_weights() {
-    std::fill_n(weights_.data(), weights_size_, int16_t(0));
-    const int64_t of_vector = kernel_rows_ * plan_.terms() * kInt32Lanes; // pairs
-    parallel_tasks(
-        ceil_div(channels_, kInt32Lanes), 2 * of_vector, [&](int64_t begin, int64_t end) {
-          for (int64_t c = begin * kInt32Lanes; c < std::min(end * kInt32Lanes, channels_); c++) {
-            const int64_t at = c / kInt32Lanes * of_vector + c % kInt32Lanes;
-            pack_channel(c / p_.oc, c % p_.oc, weights_.data() + 2 * at);
-          }
-        });
-  }
-
-  void pack_channel(int64_t group, int64_t channel, int16_t* to) const {
-    const int64_t* ws = p_.weights_stride;
-    const int8_t* const weights =
-        static_cast<const int8_t*>(p_.weights) + group * p_.weights_group + channel * ws[0];
-    for (int64_t kd = 0; kd < p_.kernel[0]; kd++)
-      for (int64_t kh = 0; kh < p_.kernel[1]; kh++)
-        for (int64_t tap = 0; tap < plan_.taps; tap++)
-          for (int64_t pair = 0; pair < plan_.channel_pairs; pair++, to += 2 * kInt32Lanes) {
-            const int64_t kw = tap * plan_.pair_taps, i = 2 * pair;
-            const int8_t* const first = weights + i * ws[1] + kd * ws[2] + kh * ws[3] + kw * ws[4];
-            to[0] = first[0];
-            if (plan_.pair_taps == 2 ? kw + 1 < p_.kernel[2] : i + 1 < p_.ic)
-              to[1] = first[plan_.pair_taps == 2 ? ws[4] : ws[1]];
-          }
-  }
-
   void compute_row(const DepthwiseTask& task, int64_t h, DepthwiseWorkspace& own) const {
     int64_t count = 0;
     const auto* const weights = reinterpret_cast<const Int32Lanes*>(weights_.data());
@@ -170,16 +178,34 @@ class Depthwise {
 
   const QuantizedProblem& problem_;
   const ConvProblem& p_ = problem_.conv;
-  const int64_t channels_ = p_.groups * p_.oc, kernel_rows_ = p_.kernel[0] * p_.kernel[1];
+  const int64_t kernel_rows_ = p_.kernel[0] * p_.kernel[1];
   const DepthwisePlan plan_ = plan_depthwise(p_, at::get_num_threads());
   const std::vector<int64_t> terms_ = terms();
-  const int64_t weights_size_ = 2 * round_up(channels_, kInt32Lanes) * kernel_rows_ * plan_.terms();
-  const Scratch<int16_t> weights_{weights_size_};
+  const WeightPairs pairs_{p_, plan_};
+  const PackedWeights<int16_t> weights_{p_, pairs_.size(), [&](int16_t* to) { pairs_.pack(to); }};
   const std::vector<int32_t> no_compensation_ = std::vector<int32_t>(plan_.block);
   const QuantizedEpilogue epilogue_{problem_};
 };
 
+template <class F>
+auto with_pairs(const QuantizedProblem& p, const F& f) {
+  const DepthwisePlan plan = plan_depthwise(p.conv, /*threads=*/1);
+  return f(WeightPairs(p.conv, plan));
+}
+
 } // namespace
+
+const Packing<QuantizedProblem> quantized_depthwise_packing{
+    [](const QuantizedProblem& p) {
+      return with_pairs(p, [](const WeightPairs& pairs) {
+        return pairs.size() * static_cast<int64_t>(sizeof(int16_t));
+      });
+    },
+    [](const QuantizedProblem& p, void* to) {
+      with_pairs(p, [&](const WeightPairs& pairs) { pairs.pack(static_cast<int16_t*>(to)); });
+      return true;
+    },
+    [](const QuantizedProblem& p) { return p.conv.kernel[2]; }};
 
 // A vector has whole groups or parts of one, and 16 bytes have all inputs of its groups.
 bool supports_quantized_depthwise(const QuantizedProblem& p) {

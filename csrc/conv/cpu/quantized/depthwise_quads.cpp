@@ -164,7 +164,7 @@ class DepthwiseQuads {
     const int64_t block_tasks = ceil_div(plan_.blocks, plan_.blocks_of_task);
     const int64_t tasks = p_.n * p_.dst_size[0] * plan_.row_blocks * block_tasks;
     const int64_t operations = plan_.rows * p_.dst_size[2] * plan_.blocks_of_task * kChannels *
-        weights_.count() * p_.kernel[2];
+        layout_.count() * p_.kernel[2];
     parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
       Workspace own(*this);
       for (int64_t i = begin; i < end; i++) {
@@ -184,7 +184,7 @@ class DepthwiseQuads {
   // Memory of a thread.
   struct Workspace {
     explicit Workspace(const DepthwiseQuads& all)
-        : rows(all.weights_.count()), copied(all.p_, all.plan_) {}
+        : rows(all.layout_.count()), copied(all.p_, all.plan_) {}
     std::vector<Columns::Rows> rows;
     CopiedRows copied;
     const Scratch<int32_t> sums{(kPixels + Columns::kOutputs) * kChannels};
@@ -215,7 +215,7 @@ class DepthwiseQuads {
   void compute_rows(Place at, Range rows, Workspace& own) const {
     const Columns::Run run{
         own.rows.data(),
-        weights_.count(),
+        layout_.count(),
         steps_.first(at.block),
         ~__mmask64(0) >> (kChannels - channels(at.block)),
         p_.src_size[2],
@@ -265,41 +265,36 @@ class DepthwiseQuads {
     const auto row_at = [&](int64_t d, int64_t h) {
       return plan_.reads_image ? plane_of(p_, at, d) + h * xs[3] : own.copied.at(h);
     };
-    weights_.select(at.block, at.d, at.h, pads_, step, row_at, own.rows.data());
+    layout_.select(weights_.data(), at.block, at.d, at.h, pads_, step, row_at, own.rows.data());
   }
 
   // Of each channel: the zero point times the sum of its weights.
   Scratch<int32_t> compensation() const {
-    Scratch<int32_t> all(weights_.blocks() * kChannels);
-    const int64_t* const ws = p_.weights_stride;
+    const int32_t* const sums = layout_.sums(weights_.data());
+    const int64_t n = layout_.blocks() * kChannels;
     const int32_t offset = zero_point() + (is_signed() ? 128 : 0);
-    for (int64_t c = 0; c < p_.groups; c++) {
-      const auto* const weights = static_cast<const int8_t*>(p_.weights) + c * p_.weights_group;
-      int32_t sum = 0;
-      for (int64_t kd = 0; kd < p_.kernel[0]; kd++)
-        for (int64_t kh = 0; kh < p_.kernel[1]; kh++)
-          for (int64_t kw = 0; kw < p_.kernel[2]; kw++)
-            sum += weights[kd * ws[2] + kh * ws[3] + kw * ws[4]];
-      all.data()[c] = offset * sum;
-    }
+    Scratch<int32_t> all(n);
+    for (int64_t c = 0; c < n; c++)
+      all.data()[c] = offset * sums[c];
     return all;
   }
 
   // Rows of results follow one another in sums of whole vectors only.
   bool is_in_halves(int64_t block) const {
-    return is_in_lanes_ && weights_.is_half(block) && plan_.rows_at_once == 1;
+    return is_in_lanes_ && layout_.is_half(block) && plan_.rows_at_once == 1;
   }
 
   const QuantizedProblem& problem_;
   const ConvProblem& p_ = problem_.conv;
   const QuadPlan plan_ = plan_quads(p_, at::get_num_threads());
-  const ColumnWeights weights_{p_};
+  const ColumnWeights layout_{p_};
+  const PackedWeights<int8_t> weights_{p_, layout_.bytes(), [&](int8_t* to) { layout_.pack(to); }};
   const Scratch<int32_t> compensation_ = compensation();
   uint8_t pads_[kChannels]; // as the image has them
   const AddColumns add_ = add_columns_of(p_), add_halves_ = add_columns_of</*in_halves=*/true>(p_);
   const QuantizedEpilogue epilogue_{problem_};
   const bool is_in_lanes_ = epilogue_.takes_lanes();
-  const LaneSteps steps_{epilogue_, weights_, compensation_.data(), is_in_lanes_ ? p_.groups : 0};
+  const LaneSteps steps_{epilogue_, layout_, compensation_.data(), is_in_lanes_ ? p_.groups : 0};
 };
 
 } // namespace
@@ -319,7 +314,17 @@ void run_quantized_depthwise_quads(const QuantizedProblem& p) {
   DepthwiseQuads(p).run();
 }
 
+const Packing<QuantizedProblem> quantized_depthwise_quads_packing{
+    [](const QuantizedProblem& p) { return ColumnWeights(p.conv).bytes(); },
+    [](const QuantizedProblem& p, void* to) {
+      ColumnWeights(p.conv).pack(static_cast<int8_t*>(to));
+      return true;
+    },
+    [](const QuantizedProblem& p) { return p.conv.kernel[2]; }};
+
 #else
+const Packing<QuantizedProblem> quantized_depthwise_quads_packing{};
+
 bool supports_quantized_depthwise_quads(const QuantizedProblem& /*p*/) {
   return false;
 }

@@ -7,7 +7,9 @@
 
 namespace torch_dnnl {
 
-extern const Packing<QuantizedProblem> quantized_brgemm_packing, quantized_pairs_packing;
+extern const Packing<QuantizedProblem> quantized_depthwise_quads_packing,
+    quantized_depthwise_packing, quantized_brgemm_packing, quantized_winograd_packing,
+    quantized_pairs_packing;
 
 // One channel in a group or a few, and sums that int32 holds.
 bool supports_quantized_depthwise(const QuantizedProblem& p);

@@ -210,18 +210,24 @@ AddColumns add_columns_of(const ConvProblem& p) {
   }
 }
 
-// The weights of a problem, [block of channels][rows][tap][vector][channel][row].
+// The weights of a problem, [block of channels][rows][tap][vector][channel][row], and behind these
+// the sum of each channel's weights as an int32.
 class ColumnWeights {
  public:
   using Columns = TapColumns;
 
-  explicit ColumnWeights(const ConvProblem& p) : p_(p) {
-    parallel_tasks(blocks_, 32 * counts_ * size_, [&](int64_t begin, int64_t end) {
-      std::fill_n(
-          weights_.data() + begin * counts_ * size_, (end - begin) * counts_ * size_, int8_t(0));
-      const int64_t last = std::min(end * Columns::kChannels, p_.groups);
-      for (int64_t c = begin * Columns::kChannels; c < last; c++)
-        pack(c);
+  explicit ColumnWeights(const ConvProblem& p) : p_(p) {}
+
+  int64_t bytes() const {
+    return weights_bytes_ + blocks_ * Columns::kChannels * static_cast<int64_t>(sizeof(int32_t));
+  }
+  void pack(int8_t* to) const {
+    auto* const sums = reinterpret_cast<int32_t*>(to + weights_bytes_);
+    const int64_t size = counts_ * size_;
+    parallel_tasks(blocks_, 32 * size, [&](int64_t begin, int64_t end) {
+      std::fill_n(to + begin * size, (end - begin) * size, int8_t(0));
+      for (int64_t c = begin * Columns::kChannels; c < end * Columns::kChannels; c++)
+        sums[c] = c < p_.groups ? pack_channel(c, to) : 0;
     });
   }
   int64_t count() const { // of the rows of a block
@@ -234,14 +240,16 @@ class ColumnWeights {
   bool is_half(int64_t block) const {
     return p_.groups - block * Columns::kChannels == Columns::kHalf;
   }
-  const int8_t* at(int64_t block, int64_t i) const {
-    return weights_.data() + (block * counts_ + i) * size_;
+  // Of packed weights: the sums of the weights of the channels.
+  const int32_t* sums(const int8_t* packed) const {
+    return reinterpret_cast<const int32_t*>(packed + weights_bytes_);
   }
 
   // Rows of the image that a row of outputs meets, in plane d and row h. row_at(d, h): where column
   // 0 of one of the image is; step: from a pixel to the next.
   template <class RowAt>
   void select(
+      const int8_t* packed,
       int64_t block,
       int64_t out_d,
       int64_t out_h,
@@ -257,35 +265,43 @@ class ColumnWeights {
       const bool is_inside =
           kd < p_.kernel[0] && d >= 0 && d < p_.src_size[0] && h >= 0 && h < p_.src_size[1];
       auto& to = rows[i / n];
-      to.weights = at(block, i / n);
+      to.weights = packed + (block * counts_ + i / n) * size_;
       to.step[i % n] = is_inside ? step : 0;
       to.row[i % n] = is_inside ? row_at(d, h) : pads;
     }
   }
 
  private:
-  void pack(int64_t c) const {
+  int32_t pack_channel(int64_t c, int8_t* to) const {
     const int64_t block = c / Columns::kChannels, channel = c % Columns::kChannels;
-    pack(c, block, channel);
+    to += block * counts_ * size_;
     if (is_half(block))
-      pack(c, block, channel + Columns::kHalf);
+      pack_at(c, channel + Columns::kHalf, to);
+    return pack_at(c, channel, to);
   }
-  void pack(int64_t c, int64_t block, int64_t channel) const {
+  // The sum of the weights.
+  int32_t pack_at(int64_t c, int64_t channel, int8_t* to) const {
     const int64_t* const ws = p_.weights_stride;
     const auto* const weights = static_cast<const int8_t*>(p_.weights) + c * p_.weights_group;
     constexpr int64_t n = Columns::kRows;
-    int8_t* const to = weights_.data() + block * counts_ * size_ + Columns::place(channel) * n;
-    for (int64_t i = 0; i < p_.kernel[0] * p_.kernel[1]; i++)
-      for (int64_t tap = 0; tap < p_.kernel[2]; tap++)
-        to[i / n * size_ + tap * Columns::kTapWeights + i % n] =
+    to += Columns::place(channel) * n;
+    int32_t sum = 0;
+    for (int64_t i = 0; i < p_.kernel[0] * p_.kernel[1]; i++) {
+      for (int64_t tap = 0; tap < p_.kernel[2]; tap++) {
+        const int8_t weight =
             weights[i / p_.kernel[1] * ws[2] + i % p_.kernel[1] * ws[3] + tap * ws[4]];
+        to[i / n * size_ + tap * Columns::kTapWeights + i % n] = weight;
+        sum += weight;
+      }
+    }
+    return sum;
   }
 
   const ConvProblem& p_;
   const int64_t counts_ = ceil_div(p_.kernel[0] * p_.kernel[1], int64_t(Columns::kRows));
   const int64_t size_ = p_.kernel[2] * Columns::kTapWeights;
   const int64_t blocks_ = ceil_div(p_.groups, Columns::kChannels);
-  const Scratch<int8_t> weights_{blocks_ * counts_ * size_};
+  const int64_t weights_bytes_ = blocks_ * counts_ * size_;
 };
 #endif
 

@@ -87,21 +87,25 @@ TileRow tile_row(const ConvProblem& p, const WinogradPlan& plan, int64_t index) 
 // [group][panel][element][chunk][columns / kNr][term / 2][column % kNr][term % 2]
 class WinogradWeights {
  public:
-  WinogradWeights(const ConvProblem& p, const WinogradPlan& plan) : p_(p), plan_(plan) {
-    const int64_t parts = ceil_div(p.oc, kNr);
-    parallel_tasks(p.groups * parts, 16 * kNr * plan.terms, [&](int64_t begin, int64_t end) {
-      const Scratch<int16_t> taps(2 * 9 * p.ic);
+  WinogradWeights(const ConvProblem& p, const WinogradPlan& plan) : p_(p), plan_(plan) {}
+
+  int64_t size() const { // elements
+    return p_.groups * group_size_;
+  }
+  void pack(int16_t* to) const {
+    const int64_t parts = ceil_div(p_.oc, kNr);
+    parallel_tasks(p_.groups * parts, 16 * kNr * plan_.terms, [&](int64_t begin, int64_t end) {
+      const Scratch<int16_t> taps(2 * 9 * p_.ic);
       const Scratch<int16_t> lines(kWinogradElements * kNr * rows_);
       std::fill_n(lines.data(), kWinogradElements * kNr * rows_, int16_t(0));
       for (int64_t i = begin; i < end; i++)
-        transform(i / parts, i % parts * kNr, taps.data(), lines.data());
+        transform(i / parts, i % parts * kNr, taps.data(), lines.data(), to);
     });
   }
-
-  const int16_t* at(int64_t group, int64_t panel, int64_t element, int64_t chunk) const {
+  // Where packed weights of a product begin.
+  int64_t at(int64_t group, int64_t panel, int64_t element, int64_t chunk) const {
     const int64_t columns = plan_.panel_columns(p_, panel);
-    return panels_.data() + group * group_size_ +
-        kWinogradElements * panel * kPanelColumns * rows_ +
+    return group * group_size_ + kWinogradElements * panel * kPanelColumns * rows_ +
         (element * rows_ + chunk * plan_.chunk) * columns;
   }
 
@@ -126,7 +130,8 @@ class WinogradWeights {
   }
 
   // Of kNr output channels from `first` on; those that are not there are 0.
-  void transform(int64_t group, int64_t first, int16_t* taps, int16_t* lines) const {
+  void
+  transform(int64_t group, int64_t first, int16_t* taps, int16_t* lines, int16_t* packed) const {
     const int64_t* const ws = p_.weights_stride;
     const int64_t channels = std::min(kNr, p_.oc - first);
     for (int64_t c = 0; c < kNr; c++) {
@@ -145,7 +150,7 @@ class WinogradWeights {
       for (int64_t i = 0; i < plan_.chunks; i++) {
         const Range chunk = plan_.chunk_range(i);
         const int64_t depth = round_up(chunk.count(), 2);
-        auto* const to = const_cast<int16_t*>(at(group, panel, element, i)) + column * depth;
+        int16_t* const to = packed + at(group, panel, element, i) + column * depth;
         interleave_vnni<2>(lines + element * kNr * rows_ + chunk.begin, rows_, kNr, depth, to);
       }
     }
@@ -155,7 +160,6 @@ class WinogradWeights {
   const WinogradPlan& plan_;
   const int64_t rows_ = round_up(plan_.terms, 2);
   const int64_t group_size_ = kWinogradElements * rows_ * round_up(p_.oc, kNr);
-  const Scratch<int16_t> panels_{p_.groups * group_size_};
 };
 
 class Winograd {
@@ -254,7 +258,7 @@ class Winograd {
              plan_.terms,
              kPanelColumns,
              own.inputs.data() + element * plan_.tiles() * plan_.terms + chunk.begin,
-             weights_.at(group, panel, element, i),
+             weights_.data() + layout_.at(group, panel, element, i),
              own.products.data() + element * plan_.tiles() * kPanelColumns,
              /*adds=*/i > 0});
       }
@@ -300,12 +304,31 @@ class Winograd {
   const IntegerRows<int16_t> lines_{
       p_.dtype == c10::kChar,
       static_cast<int>(problem_.src_zero_point.get())};
-  const WinogradWeights weights_{p_, plan_};
+  const WinogradWeights layout_{p_, plan_};
+  const PackedWeights<int16_t> weights_{p_, layout_.size(), [&](int16_t* to) { layout_.pack(to); }};
   const std::vector<int32_t> no_compensation_ = std::vector<int32_t>(kPanelColumns);
   const QuantizedEpilogue epilogue_{problem_};
 };
 
+template <class F>
+auto with_weights(const QuantizedProblem& p, const F& f) {
+  const WinogradPlan plan = plan_winograd(p.conv, /*threads=*/1);
+  return f(WinogradWeights(p.conv, plan));
+}
+
 } // namespace
+
+const Packing<QuantizedProblem> quantized_winograd_packing{
+    [](const QuantizedProblem& p) {
+      return with_weights(p, [](const WinogradWeights& weights) {
+        return weights.size() * static_cast<int64_t>(sizeof(int16_t));
+      });
+    },
+    [](const QuantizedProblem& p, void* to) {
+      with_weights(
+          p, [&](const WinogradWeights& weights) { weights.pack(static_cast<int16_t*>(to)); });
+      return true;
+    }};
 
 bool supports_quantized_winograd(const QuantizedProblem& q) {
   const ConvProblem& p = q.conv;
