@@ -199,8 +199,11 @@ class FewInputs : GatherImages {
 
 } // namespace
 
+// The weights of a tap are one block of input channels.
 bool supports_few_inputs(const ConvProblem& p) {
-  return p.pass == ConvPass::forward || (p.pass == ConvPass::backward_data && can_exchange(p));
+  const bool is_gather =
+      p.pass == ConvPass::forward || (p.pass == ConvPass::backward_data && can_exchange(p));
+  return is_gather && GatherImages{p}.in_channels <= kDirectDepth;
 }
 
 void run_few_inputs(const ConvProblem& p) {

@@ -5,6 +5,7 @@
 #include "conv/cpu/igemm/compensation.h"
 #include "conv/cpu/igemm/plan.h"
 #include "core/cpu/scratch.h"
+#include "core/cpu/stream.h"
 #include "core/cpu/transpose.h"
 
 namespace torch_dnnl {

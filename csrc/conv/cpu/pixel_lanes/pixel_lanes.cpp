@@ -302,10 +302,11 @@ bool pack(const ConvProblem& problem, void* to) {
   return are_finite;
 }
 
-// The images decide which axes of the kernel run along rows and columns.
+// The images decide which axes of the kernel run along rows and columns, and whether a part slides.
 int64_t layout(const ConvProblem& problem) {
   const ConvProblem p = with_long_rows(problem);
-  return p.kernel[1] << 32 | p.kernel[2];
+  const Part part = Parts(plan_pixel_lanes(p, /*lanes=*/1)).list[0];
+  return (part.slides ? p.stride[1] : 0) << 48 | p.kernel[1] << 24 | p.kernel[2];
 }
 
 } // namespace
