@@ -247,6 +247,27 @@ def test_functions(name, dtype):
     torch.testing.assert_close(image.grad, other.grad)
 
 
+@pytest.mark.parametrize("packed_for", [5, 14, 56])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("inputs, groups", [(3, 1), (16, 1), (32, 4), (32, 32)])
+def test_any_size(inputs, groups, dtype, packed_for):
+    """A layout serves images of all sizes, also without the plain weights."""
+    is_quantized = dtype == torch.int8
+    call = quantized_convolution if is_quantized else convolution
+    weights = torch.randint(-9, 9, (3, 3, inputs // groups, 64)).to(dtype)
+    for algorithm in ["auto", *(QUANTIZED_KERNELS if is_quantized else KERNELS)]:
+        try:
+            packed = pack_weights(weights, size=packed_for, groups=groups, algorithm=algorithm)
+        except NotImplementedError:  # the kernel does not have this convolution
+            continue
+        for size in (2, 3, 7, 13, 28, 34, 65):
+            src = torch.randint(0, 9, (1, size, size, inputs))
+            src = src.to(torch.uint8 if is_quantized else dtype)
+            result = call(src, packed.without_weights(), groups=groups, auto_pad="same_upper")
+            exact = [each if is_quantized else each.double() for each in (src, weights)]
+            assert_near(result, call(*exact, groups=groups, auto_pad="same_upper"))
+
+
 def test_quantized_function():
     weights = torch.randint(-128, 128, (3, 3, 32, 64), dtype=torch.int8)
     packed = pack_weights(weights, size=28)

@@ -207,6 +207,21 @@ def test_infinite_bounds(bounds):
     torch.testing.assert_close(optimize(model, (x,))(x), model(x))
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda y: F.leaky_relu(y, math.inf),
+        lambda y: F.leaky_relu(y, math.nan),
+        lambda y: F.elu(y, math.inf),
+    ],
+)
+@torch.no_grad()
+def test_parameters_that_are_no_numbers(function):
+    model = Program(lambda y, x, b: function(y)).eval()
+    x = torch.randn(2, 4, 9, 11)
+    torch.testing.assert_close(optimize(model, (x,))(x), model(x), equal_nan=True)
+
+
 @pytest.mark.parametrize("d", [0, 1, -1])
 def test_squeeze_of_nothing(d):
     check(Program(lambda y, x, b: y.squeeze(d) + x), torch.randn(2, 4, 9, 11))

@@ -66,6 +66,38 @@ def test_copies(pair, copied):
     check_values(other, model, images(3, 3, 14, 9))
 
 
+class Stateful(nn.Module):
+    """What a call computes from no input: a counter, random numbers, a result; and branches."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.weight = nn.Parameter(torch.rand(3))
+        self.conv = nn.Conv2d(3, 3, 1)
+
+    def forward(self, x):
+        self.count.add_(1)
+        y = torch.cond(x.sum() > 0, lambda x: x.relu(), lambda x: x - 1, (self.conv(x),))
+        return y, self.count + 0, self.weight.softmax(0), torch.rand(3)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("times", [1, 2])
+def test_saved_state(times):
+    model, x = randomized(Stateful()), torch.randn(2, 3, 5, 7)
+    optimized = optimize(model, (x,))
+    for _ in range(times):
+        optimized = saved(optimized)
+    before = torch.rand(3)
+    for call, image in enumerate((x.abs(), -x.abs(), x), 1):
+        y, count, weight, random = optimized(image)
+        torch.testing.assert_close(y, model(image)[0])
+        torch.testing.assert_close(weight, model.weight.softmax(0))
+        assert count == optimized.count == call and not torch.equal(random, before)
+        before = random
+        weight.zero_()
+
+
 def test_has_no_tie_to_the_model():
     model, x = network(), images()
     optimized = optimize(model, (x,))

@@ -104,12 +104,12 @@ def _with_parameters(node: Node) -> Activation | None:
     name = name_of(node).removeprefix("aten::").lstrip("_")
     if name in ("leaky_relu", "elu", "prelu", "prelu_kernel"):
         call = arguments_of(node)
-        if name == "leaky_relu":
-            return Activation(name, call["self"], 1, {"alpha": call["negative_slope"]})
-        if name == "elu":
-            is_plain = call["scale"] == call["input_scale"] == 1
-            found = Activation(name, call["self"], 1, {"alpha": call["alpha"]})
-            return found if is_plain else None
+        if name in ("leaky_relu", "elu"):
+            alpha = call["negative_slope" if name == "leaky_relu" else "alpha"]
+            is_plain = name == "leaky_relu" or call["scale"] == call["input_scale"] == 1
+            is_number = isinstance(alpha, (int, float)) and math.isfinite(alpha)
+            found = Activation(name, call["self"], 1, {"alpha": alpha})
+            return found if is_plain and is_number else None
         slope = call["weight"]
         while slope.target in _SLOPE_VIEWS:
             slope = slope.args[0]

@@ -41,18 +41,6 @@ def convolution(*args: Any) -> Any:
         )
 
 
-class Tracer(torch.fx.Tracer):
-    """Reads the code of a graph again when a module is unpickled."""
-
-    def __init__(self) -> None:
-        super().__init__(autowrap_functions=(convolution,))
-
-    def trace(self, root: Any, *args: Any, **kwargs: Any) -> Graph:
-        graph = super().trace(root, *args, **kwargs)
-        quicken_attributes(graph, root)
-        return graph
-
-
 def quicken_attributes(graph: Graph, module: torch.nn.Module) -> None:
     """Has the code of the graph read tensors from the dicts of the modules: an attribute of a
     module takes Python a microsecond."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 
-from torch_dnnl.graph.calls import Tracer, quicken, quicken_attributes
+from torch_dnnl.graph.calls import quicken, quicken_attributes
 from torch_dnnl.graph.channels import fold_channels, fold_into_next
 from torch_dnnl.graph.constants import Constants, escapes
 from torch_dnnl.graph.epilogues import fuse_epilogues
@@ -33,6 +33,7 @@ from torch_dnnl.graph.layouts import (
 )
 from torch_dnnl.graph.nodes import arguments_of, aten, erase_unused, value
 from torch_dnnl.graph.packing import pack_weights
+from torch_dnnl.graph.pickling import Optimized
 from torch_dnnl.graph.quantized import has_quantized, lower_quantized
 from torch_dnnl.graph.report import Report
 from torch_dnnl.graph.resizes import decompositions
@@ -291,7 +292,10 @@ def _are_numbers(tensor: Tensor, groups: int) -> bool:
 
 def _separate(module: GraphModule) -> GraphModule:
     """A module with the tensors that the graph still uses, and memory of its own."""
-    result = GraphModule(module, module.graph)
+    result = Optimized(module, module.graph)
+    for name, part in reversed(list(result.named_modules())):  # branches of torch.cond
+        if name and isinstance(part, GraphModule):
+            result.set_submodule(name, Optimized(part, part.graph))
     memo: dict[int, Any] = {}  # tensors that share memory go on to share it
     for part in result.modules():
         for name, parameter in part._parameters.items():
@@ -302,8 +306,6 @@ def _separate(module: GraphModule) -> GraphModule:
             part._buffers[name] = None if buffer is None else copy.deepcopy(buffer.detach(), memo)
     if hasattr(result, NAME):
         setattr(result, NAME, Guards(getattr(result, NAME)))
-    result.graph._tracer_cls = Tracer
-    result._tracer_cls = Tracer
     quicken_attributes(result.graph, result)
     result.recompile()
     return result

@@ -127,10 +127,9 @@ struct Cpu {
       const ConvProblem plain = is_winograd(*kernel) ? problem : canonical(problem);
       if (has_weights && product(plain.kernel) < product(problem.kernel))
         return kernel->supports(plain) ? run_kernel(*kernel, plain) : compute(problem, algorithm);
-      if (is_packed_for(packed, *kernel, p, problem)) {
-        p.packed = packed_data(packed);
+      p = with_packed(p, packed);
+      if (is_packed_for(packed, *kernel, p, problem))
         return run_kernel(*kernel, p);
-      }
     }
     conv_detail::check_has_weights(
         "convolution", has_weights, "these are packed for another call, CPU or version");

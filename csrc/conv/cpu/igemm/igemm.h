@@ -1,6 +1,14 @@
 // Convolution as an implicit GEMM: a plan (plan.h), packed weights (pack_weights.h), input rows
 // that are prepared task by task (input_rows.h), an executor (brgemm.h, vnni.h or amx.h), and the
 // output stage that it calls (output.h).
+//
+// An executor has one function, compute(task, rows, ...): it asks `rows` for the inputs of each row
+// of outputs and each block of k, multiplies the inputs with the panels of the task, and hands the
+// accumulators to the output stage. It serves all three blocks of k, or says that it does not
+// (VnniExecutor::is_possible, IgemmPlan::uses_amx). It may skip a block that meets padding alone,
+// and then calls Output::compensate. BrgemmExecutor multiplies by Gemm::multiply, one GEMM for each
+// block of k: a type of numbers that only needs a GEMM is a new Gemm in types.h, not a new
+// executor. IgemmRun::compute chooses: AMX, else VNNI, else BrgemmExecutor.
 #pragma once
 
 #include "conv/cpu/igemm/amx.h"

@@ -66,8 +66,10 @@ inline KernelTap first_tap(const ConvProblem& p, const IgemmPlan& plan, int64_t 
 // The inputs of a row of outputs, for one block of k.
 template <class A>
 struct InputRow {
-  const A* data; // of the first output, which GEMMs skip if it meets padding; null: all padding
-  int64_t step;  // from the inputs of an output to those of the next
+  // Of the first output, which may meet padding in front of the row: inside_image() says which
+  // outputs meet data. Null: none does.
+  const A* data;
+  int64_t step; // from the inputs of an output to those of the next
 };
 
 // Rows of outputs that one GEMM computes, and their inputs.

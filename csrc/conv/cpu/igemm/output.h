@@ -4,9 +4,9 @@
 //   Workspace                                 memory of a thread, for so many outputs
 //   const C* initial(acc)                     what the accumulators of a pixel begin with; null: 0
 //   void compensate(acc, row, pixels, block)  adds the products of padding with a block of k that
-//                                             the executor skipped
+//                                             the executor skipped; row: of the accumulators
 //   void prefetch(acc, task, rows)            prefetches the outputs that store() writes
-//   void store(acc, task, rows, workspace)    completes accumulators in memory
+//   void store(acc, task, rows, workspace)    completes accumulators in memory; rows: of the image
 //
 // For accumulators in registers (vnni.h):
 //

@@ -119,7 +119,7 @@ int64_t WeightPanels<Gemm>::layout(const ConvProblem& p, const IgemmPlan& plan) 
   // Without padding and interleaved as whole panels, all blocks and chunks give the same layout.
   const bool is_dense =
       plan.ic == p.ic * plan.merged && plan.k % plan.kr == 0 && plan.nr >= kPanelColumns;
-  return is_dense ? 0 : 1 + static_cast<int64_t>(plan.block) + 4 * (plan.uses_amx + 2 * plan.kc);
+  return is_dense && !kHasCompensation ? 0 : PackedBlock{plan.block, plan.uses_amx}.number();
 }
 
 template <class Gemm>

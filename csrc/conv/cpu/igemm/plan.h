@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 
 #include "conv/cpu/igemm/types.h"
 #include "conv/problem.h"
@@ -14,6 +15,24 @@ namespace torch_dnnl {
 // One GEMM multiplies one block of k: a tap, a row of the kernel (whose taps are adjacent in an
 // input row), or all taps, which are copied to one place for each output pixel (im2col).
 enum class KBlock { tap, kernel_row, im2col };
+
+// What packed weights depend on beside the weights and the attributes. Packing chooses it for one
+// size of images, and calls with other sizes follow.
+struct PackedBlock {
+  KBlock block;
+  bool uses_amx;
+
+  int64_t number() const { // not 0, which says that all blocks have the same layout
+    return 1 + static_cast<int64_t>(block) + 4 * uses_amx;
+  }
+  // Of the packed weights of a problem; null if every block will do.
+  static std::optional<PackedBlock> of(const ConvProblem& p) {
+    if (p.packed == nullptr || p.packed_layout == 0)
+      return std::nullopt;
+    const int64_t number = p.packed_layout - 1;
+    return PackedBlock{static_cast<KBlock>(number % 4), number / 4 % 2 == 1};
+  }
+};
 
 // Pixels of one GEMM: their accumulators of a panel, or their im2col, stay in the first-level
 // cache.
@@ -159,9 +178,10 @@ bool set_amx_block(const ConvProblem& p, bool are_adjacent, int64_t ic, IgemmPla
 template <class Gemm>
 void set_vector_block(const ConvProblem& p, bool are_adjacent, int64_t ic, IgemmPlan& plan) {
   const int64_t row_k = p.kernel[2] * ic, row_bytes = row_k * sizeof(typename Gemm::A);
-  const bool is_im2col = uses_vnni<Gemm>()
-      ? prefers_im2col_for_vnni<Gemm>(p, row_k, plan.width, plan.oc)
-      : prefers_im2col(p, row_bytes, plan.width, plan.panels);
+  const std::optional<PackedBlock> packed = PackedBlock::of(p);
+  const bool is_im2col = packed ? packed->block == KBlock::im2col
+      : uses_vnni<Gemm>()       ? prefers_im2col_for_vnni<Gemm>(p, row_k, plan.width, plan.oc)
+                                : prefers_im2col(p, row_bytes, plan.width, plan.panels);
   plan.block = !are_adjacent ? KBlock::tap : is_im2col ? KBlock::im2col : KBlock::kernel_row;
   plan.ic = plan.block == KBlock::im2col ? ic : round_up(ic, Gemm::kPixelVnni);
   plan.kr = Gemm::kVnni;
@@ -219,7 +239,11 @@ IgemmPlan plan_igemm(const ConvProblem& p, int64_t threads) {
   plan.panels = ceil_div(plan.oc, kPanelColumns);
   const int64_t pixels = p.dst_size[2], taps = product(p.kernel), ic = p.ic * plan.merged;
   const bool are_adjacent = p.kernel[2] == 1 || p.dilation[2] == 1;
-  plan.uses_amx = uses_amx<Gemm>() && set_amx_block<Gemm>(p, are_adjacent, ic, plan);
+  if (uses_amx<Gemm>()) {
+    plan.uses_amx = set_amx_block<Gemm>(p, are_adjacent, ic, plan);
+    if (const std::optional<PackedBlock> packed = PackedBlock::of(p))
+      plan.uses_amx = packed->uses_amx;
+  }
   const int64_t most_width = plan.uses_amx ? kAmxPixels : 64;
   plan.width = ceil_div(pixels, ceil_div(pixels, most_width));
   plan.widths = ceil_div(pixels, plan.width);

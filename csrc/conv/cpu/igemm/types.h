@@ -1,8 +1,15 @@
 // The types of an implicit GEMM, c += a b, and the brgemm of each: oneDNN's, through torch, where
 // the CPU has it, and portable loops elsewhere. Integer results are exact.
 //
-// a: input pixels. b: weights, packed in panels of up to kPanelColumns output channels. A panel
-// interleaves VNNI blocks of consecutive k: [column / nr][k / vnni][column % nr][k % vnni].
+// a: input pixels. b: weights, packed in panels of up to kPanelColumns output channels, the
+// columns. A VNNI block is the `vnni` consecutive k of one column that an instruction multiplies at
+// once: four bytes, two 16-bit numbers, or one float. A panel interleaves the blocks of nr columns:
+// [column / nr][k / vnni][column % nr][k % vnni]. For bytes and nr = 64:
+//
+//   k 0 to 3 of column 0 | k 0 to 3 of column 1 | ... | k 0 to 3 of column 63 | k 4 to 7 of column
+//   0
+//
+// pack_weights.cpp has an explicit instantiation for each type.
 #pragma once
 
 #include <ATen/native/CPUBlas.h>
@@ -162,7 +169,8 @@ bool uses_amx() {
   return false;
 }
 
-// Whether the CPU has the dot products, and no AMX, which is faster.
+// Whether the CPU has the dot products, and no AMX, which is faster. All CPUs with AMX for int8
+// have it for bfloat16.
 template <class Gemm>
 bool uses_vnni() {
 #if defined(CPU_CAPABILITY_AVX512)

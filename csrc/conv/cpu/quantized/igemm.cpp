@@ -1,4 +1,6 @@
-// Quantized convolution as an implicit GEMM (igemm/) of int8 or int16.
+// Quantized convolution as an implicit GEMM (igemm/): the kernel "brgemm" of int8, the kernel
+// "pairs" of int16. IgemmRun::compute chooses the executor; for "brgemm" it may be AMX tiles, VNNI
+// or oneDNN's brgemm.
 #include "conv/cpu/igemm/igemm.h"
 #include "conv/cpu/quantized/epilogue.h"
 #include "conv/cpu/quantized/kernels.h"
@@ -22,7 +24,7 @@ class IntegerOutput {
   const int32_t* initial(const Acc& /*acc*/) const {
     return nullptr;
   }
-  // Skipped padding is the zero point, and store() subtracts the compensation of all blocks.
+  // Adds what store() will subtract for a block that was skipped.
   void compensate(const Acc& acc, int64_t row, Range pixels, int64_t block) const {
     if (compensation_.is_zero())
       return;

@@ -98,10 +98,9 @@ struct Cpu {
       return compute(q, algorithm);
     if (const QuantizedKernel* const kernel = kernel_of_packed(kernels, packed)) {
       QuantizedProblem p = packed_problem(q);
-      if (is_packed_for(packed, *kernel, p, as_called(q))) {
-        p.conv.packed = packed_data(packed);
+      p.conv = with_packed(p.conv, packed);
+      if (is_packed_for(packed, *kernel, p, as_called(q)))
         return run<QuantizedProblem>(*kernel, p);
-      }
     }
     conv_detail::check_has_weights(
         op, has_weights, "these are packed for another call, CPU or version");

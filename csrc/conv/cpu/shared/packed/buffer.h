@@ -55,8 +55,12 @@ inline void check_packed(const at::Tensor& packed) {
                               << packed.scalar_type() << " of sizes " << packed.sizes());
 }
 
-inline const void* packed_data(const at::Tensor& packed) {
-  return static_cast<const char*>(packed.const_data_ptr()) + PackedHeader::kOffset;
+// The problem with packed weights, which check_packed() has seen.
+inline ConvProblem with_packed(ConvProblem p, const at::Tensor& packed) {
+  const char* const data = static_cast<const char*>(packed.const_data_ptr());
+  p.packed = data + PackedHeader::kOffset;
+  std::memcpy(&p.packed_layout, data + offsetof(PackedHeader, layout), sizeof(p.packed_layout));
+  return p;
 }
 
 // The kernel whose name is in a buffer; null if there is none, or if nothing is packed.
@@ -84,7 +88,7 @@ header_for(const PackingKernel<Problem>& kernel, const Problem& p, const ConvPro
   return {as_called, kernel.name, layout, packing.size(p)};
 }
 
-// Whether weights are packed for this call, CPU and version. A damaged header differs, too.
+// Whether the packed weights of `p` are for this call, CPU and version. A damaged header differs.
 template <class Problem>
 bool is_packed_for(
     const at::Tensor& packed,

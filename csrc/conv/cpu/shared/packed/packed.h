@@ -16,9 +16,11 @@ const char* cpu_library();
 // depends on the weights, the attributes and `layout`, not on sizes of images or on threads.
 template <class Problem>
 struct Packing {
-  int64_t (*size)(const Problem& p);             // bytes
-  bool (*pack)(const Problem& p, void* to);      // false: the kernel does not take these weights
-  int64_t (*layout)(const Problem& p) = nullptr; // the same number: the same layout
+  int64_t (*size)(const Problem& p);        // bytes
+  bool (*pack)(const Problem& p, void* to); // false: the kernel does not take these weights
+  // The same number: the same layout. With packed weights, the layout that these have if it serves
+  // the problem.
+  int64_t (*layout)(const Problem& p) = nullptr;
 };
 
 template <class Problem>
