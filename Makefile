@@ -5,6 +5,7 @@
 #   make cuda-build  compile for CUDA        make bench   timings (ARGS= for benchmarks/run.py)
 #   make cuda-table  docs/cuda.md's tables of what the compiler makes of each kernel: half an hour
 #   make bench-choices  where another kernel than the chosen one is faster
+#   make bench-engines  networks beside ONNX Runtime, OpenVINO and torch
 #   make bench-summary  the documents' tables and pictures of speed-ups, from benchmarks/results
 #   make sanitize    the CUDA kernels, run on the CPU under AddressSanitizer and ThreadSanitizer, and
 #                    with planted mistakes; make sanitize-cpu  the CPU's kernels likewise
@@ -36,7 +37,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .PHONY: build build-native demo test test-large soak fuzz sanitize sanitize-cpu ecosystem suites
 .PHONY: docs docs-links wheel wheel-matrix lint cuda-build cuda-table clean help
-.PHONY: bench bench-choices bench-summary
+.PHONY: bench bench-choices bench-engines bench-summary
 .PHONY: gpu gpu-10 gpu-build gpu-test gpu-memcheck gpu-bench
 
 TORCH := torch==2.13.0
@@ -126,6 +127,10 @@ bench: $(VENV)/.packages
 
 bench-choices: $(VENV)/.packages
 	$(PY) benchmarks/run.py --kernel all --few --seconds 0.2 $(ARGS)
+
+# Networks of other libraries beside inference engines: an hour.
+bench-engines: $(VENV)/.engines
+	$(PY) benchmarks/engines.py $(ARGS)
 
 # README's table and picture of speed-ups, and those of docs/compile.md, from benchmarks/results.
 bench-summary: $(VENV)/.examples
@@ -273,6 +278,10 @@ $(VENV)/.ecosystem: $(VENV)/.packages
 
 $(VENV)/.suites: $(VENV)/.packages
 	$(PIP) install $(PIP_ARGS) --no-build-isolation -e '.[suites]'
+	touch $@
+
+$(VENV)/.engines: $(VENV)/.packages
+	$(PIP) install $(PIP_ARGS) --no-build-isolation -e '.[engines]'
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.packages

@@ -6,6 +6,7 @@ A model whose library is not installed cannot be made; `MODELS[name].library` sa
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
 
 
@@ -19,7 +20,10 @@ class Model:
 
     def run(self, module: nn.Module, x: Tensor) -> Tensor:
         result = module(x, **self.arguments)
-        return getattr(result, self.result) if self.result else result
+        if not self.result:
+            return result
+        is_dict = isinstance(result, dict) and self.result in result
+        return result[self.result] if is_dict else getattr(result, self.result)
 
 
 def of_torchvision(name: str) -> Callable[[], nn.Module]:
@@ -128,4 +132,103 @@ MORE_MODELS = {
     "pvt_v2": Model(
         "transformers", of_transformers("PvtV2ForImageClassification"), _IMAGE, "logits"
     ),
+}
+
+
+class UNet(nn.Module):
+    """Two 3x3 convolutions on each of four levels, max-pools, bilinear resizes, concatenations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (32, 64, 128, 256)
+        self.down = nn.ModuleList(map(_double, (3, *widths[:-1]), widths))
+        pairs = list(zip(widths[:0:-1], widths[-2::-1], strict=True))
+        self.up = nn.ModuleList(_double(low + high, high) for low, high in pairs)
+        self.pool, self.resize = nn.MaxPool2d(2), nn.UpsamplingBilinear2d(scale_factor=2)
+        self.head = nn.Conv2d(widths[0], 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = []
+        for layer in self.down:
+            x = layer(self.pool(x) if kept else x)
+            kept.append(x)
+        for layer, other in zip(self.up, kept[-2::-1], strict=True):
+            x = layer(torch.cat([self.resize(x), other], 1))
+        return self.head(x)
+
+
+def _double(inputs: int, outputs: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for channels in (inputs, outputs):
+        layers += [nn.Conv2d(channels, outputs, 3, padding=1, bias=False)]
+        layers += [nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers)
+
+
+class Decoder(nn.Module):
+    """The decoder of a variational autoencoder of diffusers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vae = of_diffusers("AutoencoderKL", **VAE)()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.vae.decode(x).sample
+
+
+def hifigan() -> nn.Module:
+    import transformers
+
+    return transformers.SpeechT5HifiGan(
+        transformers.SpeechT5HifiGanConfig(upsample_initial_channel=128)
+    )
+
+
+def detr() -> nn.Module:
+    import transformers
+
+    backbone = transformers.ResNetConfig(out_features=["stage4"])
+    options = {"use_pretrained_backbone": False, "use_timm_backbone": False}
+    config = transformers.DetrConfig(backbone_config=backbone, backbone=None, **options)
+    return transformers.DetrForObjectDetection(config)
+
+
+def of_segmentation(name: str) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        from torchvision.models import segmentation
+
+        return getattr(segmentation, name)(weights=None, weights_backbone=None)
+
+    return make
+
+
+# What engines.py times: classification, segmentation, diffusion, detection, super-resolution and
+# audio, one image each.
+ENGINE_NETWORKS = {
+    **_classifiers(
+        *("timm", of_timm),
+        *("resnet50", "mobilenetv2_100", "mobilenetv3_large_100", "efficientnet_b0"),
+        *("convnext_tiny", "regnety_016", "repvgg_a2"),
+    ),
+    "segformer_b0": MODELS["segformer_b0"],
+    "unet2d": MODELS["unet2d"],
+    "vae_decoder": Model("diffusers", Decoder, (1, 4, 32, 32)),
+    "unet": Model("torch", UNet, (1, 3, 192, 192)),
+    **{
+        name: MORE_MODELS[name]
+        for name in ("resnet18", "densenet121", "shufflenet_v2_x1_0", "ghostnet_100", "fastvit_t8")
+    },
+    **{name: MORE_MODELS[name] for name in ("convnextv2_atto", "hrnet_w18_small", "pvt_v2")},
+    "deeplabv3": Model(
+        "torchvision", of_segmentation("deeplabv3_mobilenet_v3_large"), (1, 3, 224, 224), "out"
+    ),
+    "detr": Model("transformers", detr, (1, 3, 256, 256), "logits"),
+    "swin2sr": Model(
+        "transformers",
+        of_transformers("Swin2SRForImageSuperResolution", embed_dim=60, depths=[4], num_heads=[6]),
+        (1, 3, 64, 64),
+        "reconstruction",
+    ),
+    "wav2vec2_features": Model("transformers", wav2vec2, (1, 16000)),
+    "hifigan": Model("transformers", hifigan, (1, 50, 80)),
 }
