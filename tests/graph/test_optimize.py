@@ -7,7 +7,7 @@ import networks_of_layers
 import networks_of_programs
 import pytest
 import torch
-from checks import FACTOR, NOISE, error, randomized
+from checks import FACTOR, NOISE, calls, error, randomized
 from layouts import channels_last
 
 from torch_dnnl.graph.optimize import optimize
@@ -50,3 +50,40 @@ def test_values(name):
                 exact = eager
             limit = max(NOISE[torch.float32], FACTOR * error(eager, exact))
             assert error(called(optimized, x), exact) <= limit
+
+
+class Program(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.register_buffer("numbers", torch.arange(9.0))
+
+    def forward(self, x):
+        return self.function(x, self.numbers)
+
+
+COPIES = [
+    lambda x, b: x.sum() + b[1:].clone().as_strided((4,), (1,), 0),
+    lambda x, b: (x.flatten()[1:] * 1)[:6].as_strided((3,), (1,), 0) + 1,
+    lambda x, b: torch.view_as_real(torch.complex(x, x).conj().resolve_conj()) + 1,
+    lambda x, b: torch.view_as_real(torch.complex(x, x).mH * 1) + 1,
+    lambda x, b: torch.complex(x, x).conj().resolve_conj().view(x.dtype) + 1,
+    lambda x, b: (b[1:] - 0).view(torch.int64) + x.sum().int(),
+    lambda x, b: torch.view_as_complex((x.flatten()[1:9] / 1).reshape(4, 2)) * 2,
+    lambda x, b: 1 / (x * -0.0 + 0),
+]
+
+
+@pytest.mark.parametrize("index", range(len(COPIES)))
+@torch.no_grad()
+def test_copies_that_change_something(index):
+    """Where a tensor begins in its memory, a conjugate bit, the sign of a zero."""
+    module, x = Program(COPIES[index]), torch.rand(4, 5) + 1
+    assert torch.equal(optimize(module, (x,))(x), module(x))
+
+
+@pytest.mark.parametrize("name", ["type_as", "broadcasts"])
+def test_decompositions_are_taken(name):
+    """If one of these fails, nothing is replaced."""
+    make, inputs = NETWORKS[f"input_written_through_{name}"]
+    assert calls(optimize(make().eval(), tuple(inputs)))["convolution"]

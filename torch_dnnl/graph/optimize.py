@@ -40,11 +40,6 @@ from torch_dnnl.graph.resizes import decompositions
 
 __all__ = ["optimize"]
 
-_MAY_RETURN_ARGUMENT = (
-    *(aten.type_as.default, aten.broadcast_tensors.default, aten.sum_to_size.default),
-    *(aten.meshgrid.default, aten.meshgrid.indexing, aten.einsum.default),
-)
-
 
 def optimize(
     model: torch.nn.Module,
@@ -189,10 +184,16 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     table: dict[Any, Callable[..., Any]] = {
         aten.relu6.default: lambda x: aten.clamp.default(x, 0, 6),
         aten.copy.default: _copied,  # which has no derivative
+        # These may return their argument. torch's functionalization takes the result for a copy.
+        aten.type_as.default: lambda x, other: x.to(other.dtype),
+        aten.broadcast_tensors.default: _broadcast,
     }
-    # These may return their argument, and torch's functionalization takes the result for a copy.
-    table |= {op: op.decompose for op in _MAY_RETURN_ARGUMENT}
     return decompositions() | table
+
+
+def _broadcast(tensors: list[Tensor]) -> list[Tensor]:
+    shape = torch.broadcast_shapes(*(t.shape for t in tensors))  # type: ignore[no-untyped-call]
+    return [tensor.expand(shape) for tensor in tensors]
 
 
 def _copied(to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
@@ -259,9 +260,15 @@ def _rewrite(module: GraphModule) -> None:
 
 
 def _remove_identities(graph: Graph) -> None:
-    """Copies and arithmetic that change nothing; dropout in eval mode is a copy. What the caller
-    gets stays a tensor of its own."""
-    numbers = {aten.mul.Tensor: 1, aten.div.Tensor: 1, aten.add.Tensor: 0, aten.sub.Tensor: 0}
+    """Copies and arithmetic that change nothing. What the caller gets stays a tensor of its own.
+
+    A sum with 0 stays, because it changes the sign of -0. All copies stay in graphs with operators
+    that see where a tensor begins in its memory.
+    """
+    of_memory = (aten.as_strided.default, aten.view.dtype, aten.view_as_complex.default)
+    if any(node.target in of_memory for node in graph.nodes):
+        return
+    numbers = {aten.mul.Tensor: 1, aten.div.Tensor: 1, aten.sub.Tensor: 0}
     for node in list(graph.nodes):
         source: Any = node.args[0] if node.args else None
         is_copy = node.target is aten.clone.default and len(node.args) == 1
@@ -270,6 +277,8 @@ def _remove_identities(graph: Graph) -> None:
             continue
         before, after = value(source), value(node)
         if before is None or after is None or escapes(node):
+            continue
+        if before.is_complex():  # a copy of a conjugate view is no view
             continue
         if before.dtype == after.dtype and have_same_strides(before, after):
             node.replace_all_uses_with(source)

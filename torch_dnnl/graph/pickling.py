@@ -40,6 +40,13 @@ class _Result:
 
 
 @dataclass
+class _Format:
+    """A memory format, which the protocol of torch.save does not know."""
+
+    name: str
+
+
+@dataclass
 class _Operator:
     """`torch.ops.aten.add.Tensor`, which pickle does not know."""
 
@@ -56,7 +63,11 @@ def _named(target: Any) -> Any:
 
 def _arguments(node: Node) -> Any:
     def named(item: Any) -> Any:
-        return _Result(item.name) if isinstance(item, Node) else item
+        if isinstance(item, Node):
+            return _Result(item.name)
+        if isinstance(item, torch.memory_format):
+            return _Format(str(item).removeprefix("torch."))
+        return item
 
     return map_aggregate((node.args, node.kwargs), named)
 
@@ -66,7 +77,9 @@ def _loaded(state: dict[str, Any], calls: list[tuple[Any, ...]], codegen: Any) -
     nodes: dict[str, Node] = {}
 
     def found(item: Any) -> Any:
-        return nodes[item.name] if isinstance(item, _Result) else item
+        if isinstance(item, _Result):
+            return nodes[item.name]
+        return getattr(torch, item.name) if isinstance(item, _Format) else item
 
     for op, name, target, args, kwargs in calls:
         function: Any = target
