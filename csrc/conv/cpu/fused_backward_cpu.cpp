@@ -1,6 +1,6 @@
-// convolution_fused_backward on the CPU. h is computed for some images, rows or groups of the
-// result at a time, and what is made of it while it is in the cache: h is in memory as a whole only
-// if it is small or a result itself. Parts follow one another: threads share the work of each.
+// convolution_fused_backward on the CPU. h is computed for some images or rows of the result at a
+// time, and what is made of it while it is in the cache: h is in memory as a whole only if it is
+// small or a result itself. Parts follow one another: threads share the work of each.
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/strides.h>
@@ -21,7 +21,7 @@ using at::Tensor;
 
 // Rows run along the first spatial dimension that has several in the result.
 struct FusedBackwardSizes {
-  int64_t images, rows, groups;
+  int64_t images, rows;
   int64_t halo;        // rows before a part that meet the same rows of src; 0 without its gradient
   int64_t h_bytes;     // of all images
   int64_t image_bytes; // of h of one image, and of what is widened with it
@@ -33,7 +33,7 @@ struct FusedBackwardSizes {
 
 // Of each part but the last ones.
 struct FusedBackwardSchedule {
-  int64_t images, rows, groups;
+  int64_t images, rows;
 };
 
 FusedBackwardSchedule fused_backward_schedule(const FusedBackwardSizes& s) {
@@ -46,7 +46,7 @@ FusedBackwardSchedule fused_backward_schedule(const FusedBackwardSizes& s) {
   // What is widened takes time and memory, which less of h is not worth.
   const bool is_small = s.h_bytes <= (s.is_widened ? 2 : 1) * part_bytes;
   if (is_small || (s.keeps_h && s.weights_bytes > 4 * MB))
-    return {s.images, s.rows, s.groups};
+    return {s.images, s.rows};
 
   const auto fitting = [part_bytes](int64_t bytes) {
     return std::max<int64_t>(part_bytes / bytes, 1);
@@ -56,18 +56,10 @@ FusedBackwardSchedule fused_backward_schedule(const FusedBackwardSizes& s) {
   };
   const int64_t images = evenly(s.images, fitting(s.image_bytes));
   if (images > 1)
-    return {images, s.rows, s.groups};
+    return {images, s.rows};
   const int64_t rows = evenly(s.rows, fitting(s.image_bytes / s.rows));
-  if (rows >= std::min(s.halo, s.rows))
-    return {1, rows, s.groups};
-
-  // The halo would be computed again for each part: rather whole images, of some groups.
-  if (s.keeps_h)
-    return {1, s.rows, s.groups};
-  constexpr int64_t vector = 16; // groups of one channel
-  const int64_t most = std::min(part_bytes * s.groups / s.image_bytes, s.groups);
-  const int64_t groups = most <= 1 ? 1 : std::min(most, round_up(evenly(s.groups, most), vector));
-  return {evenly(s.images, fitting(s.image_bytes * groups / s.groups)), s.rows, groups};
+  // A halo of more rows would be computed again for each part: rather whole images.
+  return {1, rows >= s.halo ? rows : s.rows};
 }
 
 // How rows of the result meet rows of src.
@@ -126,7 +118,6 @@ FusedBackwardSizes sizes_of(const FusedBackward& call, const RowsOfSrc& rows) {
   return {
       .images = images,
       .rows = rows.rows,
-      .groups = call.args.groups.expect_int(),
       .halo = call.weights.has_value() ? ceil_div(rows.reach, rows.stride) : 0,
       .h_bytes = bytes,
       .image_bytes = (bytes + widened) / std::max<int64_t>(images, 1),
@@ -136,31 +127,6 @@ FusedBackwardSizes sizes_of(const FusedBackward& call, const RowsOfSrc& rows) {
       .products = weights / std::max<int64_t>(channels, 1),
       .is_widened = is_widened,
       .keeps_h = call.residual};
-}
-
-// The call of some of the groups.
-FusedBackward of_groups(const FusedBackward& call, Range groups) {
-  const int64_t all = call.args.groups.expect_int(), count = groups.count();
-  const auto narrow = [&](const Tensor& tensor, int64_t dim) {
-    const int64_t channels = tensor.size(dim) / all;
-    return tensor.narrow(dim, groups.begin * channels, count * channels);
-  };
-  const int64_t channel = call.args.image_at.channel, outer = call.args.weights_at.outer;
-  FusedBackward result = call;
-  result.args.groups = count;
-  result.grad = narrow(call.grad, channel);
-  result.value = narrow(call.value, channel);
-  if (call.src.has_value()) {
-    result.src = narrow(*call.src, channel);
-    result.weights_grad = narrow(call.weights_grad, outer);
-  }
-  if (call.weights.has_value()) {
-    result.weights = narrow(*call.weights, outer);
-    result.src_grad = narrow(call.src_grad, channel);
-  }
-  if (call.bias)
-    result.bias_grad = narrow(call.bias_grad, 0);
-  return result;
 }
 
 // Memory for all parts, as the system may take long to hand it out.
@@ -337,13 +303,7 @@ void fused_backward_in_parts(
   const RowsOfSrc rows = rows_of_src(call);
   const FusedBackwardSizes sizes = sizes_of(call, rows);
   const FusedBackwardSchedule schedule = fused_backward_schedule(sizes);
-  const auto run = [&](const FusedBackward& some) {
-    Parts{some, rows, sizes, schedule, compute}.run();
-  };
-  if (schedule.groups == sizes.groups)
-    return run(call);
-  for (int64_t g = 0; g < sizes.groups; g += schedule.groups)
-    run(of_groups(call, {g, std::min(g + schedule.groups, sizes.groups)}));
+  Parts{call, rows, sizes, schedule, compute}.run();
 }
 
 } // namespace torch_dnnl
