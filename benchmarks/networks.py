@@ -15,14 +15,14 @@ class Model:
     library: str
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]  # of the input
-    result: str | None = None  # the attribute of what forward() returns
+    result: str | None = None  # the key or attribute of what forward() returns
     arguments: dict[str, object] = field(default_factory=dict)  # of forward(), beside the input
 
     def run(self, module: nn.Module, x: Tensor) -> Tensor:
         result = module(x, **self.arguments)
         if not self.result:
             return result
-        is_dict = isinstance(result, dict) and self.result in result
+        is_dict = isinstance(result, dict)
         return result[self.result] if is_dict else getattr(result, self.result)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 class ImageModel:
     library: str
     maker: Callable[[], nn.Module]
-    result: str | None = None  # the attribute of what forward() returns
+    result: str | None = None  # the key or attribute of what forward() returns
     multiple: int = 32  # sizes of images are multiples of it
     channels: int = 3
     arguments: Callable[[int], dict[str, object]] | None = None  # of forward(), for n images
@@ -34,7 +34,9 @@ class ImageModel:
     def run(self, module: Callable[..., Any], x: Tensor) -> list[Tensor]:
         more = self.arguments(len(x)) if self.arguments else {}
         result = module(x, **more)
-        result = getattr(result, self.result) if self.result else result
+        if self.result:
+            is_dict = isinstance(result, dict)
+            result = result[self.result] if is_dict else getattr(result, self.result)
         return [result] if isinstance(result, Tensor) else list(result)
 
 

@@ -16,6 +16,8 @@ _convolution = dnnl.convolution_packed.default
 _FORMAT = [each.name for each in _convolution._schema.arguments].index("data_format")
 _quick_convolution = quick("convolution_packed")
 _FUSED = (dnnl.convolution_fused.default, _convolution)
+_quantized = dnnl.quantized_convolution_packed.default
+_quick_quantized = quick("quantized_convolution_packed")
 
 
 def convolution(*args: Any) -> Any:
@@ -41,6 +43,23 @@ def convolution(*args: Any) -> Any:
         )
 
 
+def quantized_convolution(*args: Any) -> Any:
+    """`torch_dnnl::quantized_convolution_packed`, given all of its arguments."""
+    result = NotImplemented if is_dynamo_compiling() else _quick_quantized(*args)
+    if result is not NotImplemented:
+        return result
+    if is_exporting():
+        return dnnl.quantized_convolution.default(*args[:-1])
+    return _quantized(*args)
+
+
+# Each function, and the operator whose arguments it takes.
+QUICK: dict[Any, torch._ops.OpOverload] = {
+    convolution: _convolution,
+    quantized_convolution: _quantized,
+}
+
+
 def quicken_attributes(graph: Graph, module: torch.nn.Module) -> None:
     """Has the code of the graph read tensors from the dicts of the modules: an attribute of a
     module takes Python a microsecond."""
@@ -64,23 +83,25 @@ def quicken_attributes(graph: Graph, module: torch.nn.Module) -> None:
 
 
 def quicken(graph: Graph) -> None:
-    """Replaces convolutions by calls of `convolution`."""
+    """Replaces convolutions by calls of `convolution` and `quantized_convolution`."""
     names = ("residual", "activation", "alpha", "beta", "slope", "packed")
     defaults: dict[str, Any] = dict.fromkeys(names) | {"keep_preactivation": False}
     for node in list(graph.nodes):
-        if node.target not in (dnnl.convolution.default, *_FUSED):
+        is_quantized = node.target in (dnnl.quantized_convolution.default, _quantized)
+        if not is_quantized and node.target not in (dnnl.convolution.default, *_FUSED):
             continue
         arguments = defaults | arguments_of(node)
         if arguments["keep_preactivation"]:  # there are two results
             continue
+        function = quantized_convolution if is_quantized else convolution
         with graph.inserting_before(node):
-            values = (arguments[each.name] for each in _convolution._schema.arguments)
+            values = (arguments[each.name] for each in QUICK[function]._schema.arguments)
             # A tuple is one object in every call, a list is made in every call.
             args = tuple(tuple(each) if isinstance(each, list) else each for each in values)
-            new = graph.call_function(convolution, args)
+            new = graph.call_function(function, args)
         result = value(node)
         new.meta = node.meta | {"val": result if isinstance(result, Tensor) else result[0]}
-        if node.target is dnnl.convolution.default:
+        if is_quantized or node.target is dnnl.convolution.default:
             replace(node, new)
             continue
         for user in list(node.users):

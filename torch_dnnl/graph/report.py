@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
-from torch_dnnl.graph.calls import convolution
+from torch_dnnl.graph.calls import QUICK
 from torch_dnnl.graph.layers import ATEN
 from torch_dnnl.graph.nodes import arguments_of, aten, dnnl, is_floating, name_of, only_user, value
 from torch_dnnl.graph.resizes import POOLS
@@ -19,7 +19,7 @@ _KINDS: dict[Any, str] = {
     dnnl.convolution_transpose.default: "convolution",
     dnnl.quantized_convolution.default: "convolution",
     dnnl.quantized_convolution_packed.default: "convolution",
-    convolution: "convolution",
+    **dict.fromkeys(QUICK, "convolution"),
     aten.linear.default: "linear",
     **dict.fromkeys((_norm, aten.group_norm.default, aten.layer_norm.default), "norm"),
     aten.instance_norm.default: "norm",
@@ -58,11 +58,12 @@ def _path(node: Node) -> str:
 
 
 def _described(node: Node) -> str:
-    name = "torch_dnnl::convolution" if node.target is convolution else name_of(node)
+    operator = QUICK.get(node.target)
+    name = operator._schema.name if operator else name_of(node)
     if not name.startswith("torch_dnnl::"):
         return f"{name}, {_reason(node)}"
-    if node.target is convolution:
-        names = [argument.name for argument in dnnl.convolution_packed.default._schema.arguments]
+    if operator:
+        names = [argument.name for argument in operator._schema.arguments]
         arguments: dict[str, Any] = dict(zip(names, node.args, strict=True))
     else:
         arguments = arguments_of(node)
