@@ -99,4 +99,9 @@ MODELS = {
     "timm_dla": model("dla46_c", levels=(1,) * 6, channels=(16, 16, 16, 24, 32, 48)),
     "timm_vovnet": of("vovnet", lambda m: m.VovNet(VOVNET, num_classes=10)),
     "timm_resnest": model("resnest14d", channels=DIMS, stem_width=8),
+    "timm_mobilevit": model("mobilevit_xxs"),
+    "timm_efficientvit": model("efficientvit_b0"),
+    "timm_mixnet": model("mixnet_s"),
+    "timm_starnet": model("starnet_s1"),
+    "timm_tinynet": model("tinynet_e"),
 }
