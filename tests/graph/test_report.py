@@ -43,3 +43,16 @@ def test_every_layer(capsys):
         "convolution unbatched: aten::conv2d, as it has no batch, or an output padding as large as "
         "the stride",
     ]
+
+
+def test_graph_that_stays(capsys, monkeypatch):
+    def fails(x):
+        raise RuntimeError("no relu today\nmore of it")
+
+    table = {torch.ops.aten.relu.default: fails}
+    monkeypatch.setattr("torch_dnnl.graph.optimize._decompositions", lambda: table)
+    model, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).eval(), torch.rand(1, 3, 9, 9)
+    optimized = torch_dnnl.optimize(model, (x,), verbose=True)
+    begin = "nothing is replaced, as torch.export has no functional graph: no relu today"
+    assert capsys.readouterr().out.splitlines() == [begin]
+    torch.testing.assert_close(optimized(x), model(x))

@@ -114,9 +114,10 @@ def _optimized(
     _remove_dropout(program.graph)
     try:
         module: Any = program.run_decompositions(_decompositions()).module()
-    except (AssertionError, RuntimeError):  # the model writes to tensors that share memory
+    except (AssertionError, RuntimeError) as error:  # writes to tensors that share memory
         module = program.module()
         report = Report(module.graph)
+        report.failure = str(error).partition("\n")[0]
     else:
         report = Report(module.graph)
         _rewrite(module)

@@ -32,6 +32,7 @@ class Report:
     """Labels the convolutions, linear layers, norms and resizes of a graph before it is changed."""
 
     def __init__(self, graph: Graph) -> None:
+        self.failure: str | None = None  # why nothing is replaced
         self._layers: list[str] = []
         for node in graph.nodes:
             if node.target in _KINDS:
@@ -47,6 +48,9 @@ class Report:
             if node.target in _KINDS and _LAYER in node.meta:
                 found[node.meta[_LAYER]] = _described(node)
         gone = "part of the weights of another layer, or of a constant"
+        if self.failure is not None:
+            why = "torch.export has no functional graph"
+            return f"nothing is replaced, as {why}: {self.failure}"
         return "\n".join(f"{label}: {found.get(label, gone)}" for label in self._layers)
 
 
