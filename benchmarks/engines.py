@@ -35,7 +35,7 @@ from pathlib import Path
 
 import torch
 from measure import interleaved
-from models import relative, write
+from models import printed, relative
 from networks import ENGINE_NETWORKS, Model
 from torch import Tensor, nn
 
@@ -117,7 +117,7 @@ def of_openvino(network: Network, folder: Path) -> Call:
     return lambda: request.infer([x], share_inputs=True, share_outputs=True)[0]
 
 
-OURS = {
+WAYS = {
     "convert": of_torch(lambda module, x: torch_dnnl.convert(module)),
     "optimize": of_torch(lambda module, x: torch_dnnl.optimize(module, (x,))),
     "compiled": of_torch(lambda module, x: torch.compile(module, backend="torch_dnnl")),
@@ -128,7 +128,7 @@ OTHERS = {
     "onnxruntime": of_onnxruntime,
     "openvino": of_openvino,
 }
-ENGINES = OTHERS | OURS
+ENGINES = OTHERS | WAYS
 
 
 def is_available(engine: str, dtype: torch.dtype) -> bool:
@@ -201,7 +201,7 @@ def rows(names: list[str], engines: list[str], args: argparse.Namespace) -> Iter
 def print_means(done: list[dict]) -> None:
     names = {row["network"] for row in done}
     for engine in ("the fastest of torch_dnnl", *ENGINES):
-        of_engine = (engine,) if engine in ENGINES else tuple(OURS)
+        of_engine = (engine,) if engine in ENGINES else tuple(WAYS)
         ratios = {
             name: max(
                 (r["ratio"] for r in done if r["network"] == name and r["engine"] in of_engine),
@@ -231,24 +231,18 @@ def main() -> None:
     engines = [e for e in wanted if is_available(e, getattr(torch, args.dtype))]
     if missing := sorted(set(wanted) - set(engines)):
         print(f"not available, and left out: {', '.join(missing)}")
-    names = [name for name in ENGINE_NETWORKS if args.match in name]
-    if not names:
+    named = [name for name in ENGINE_NETWORKS if args.match in name]
+    if not named:
         expected = ", ".join(ENGINE_NETWORKS)
         parser.error(f"--match: expected a part of {expected}, got {args.match}")
+    names = [name for name in named if importlib.util.find_spec(ENGINE_NETWORKS[name].library)]
+    if left_out := sorted(set(named) - set(names)):
+        print(f"their libraries are not installed, and left out: {', '.join(left_out)}")
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     print(f"{'network':>22} {'engine':12} {'ms':>8} {'ratio':>6} {'error':>8}", end="")
     print(f" {'first s':>8} {'MB':>7}")
-    done = []
-    for row in rows(names, engines, args):
-        done.append(row)
-        if args.csv:  # a run that is stopped has the rows before
-            write(args.csv, done)
-        print(
-            "{network:>22} {engine:12} {ms:8.2f} {ratio:6.2f} {error:8.1e} {first_s:8.2f}"
-            " {MB:7.0f}".format(**row),
-            flush=True,
-        )
-    print_means(done)
+    line = "{network:>22} {engine:12} {ms:8.2f} {ratio:6.2f} {error:8.1e} {first_s:8.2f} {MB:7.0f}"
+    print_means(printed(rows(names, engines, args), line, args.csv))
 
 
 if __name__ == "__main__":

@@ -210,6 +210,17 @@ def write(path: Path, done: list[dict]) -> None:
         writer.writerows(done)
 
 
+def printed(rows: Iterator[dict], line: str, path: Path | None) -> list[dict]:
+    """All rows. Each is printed and written at once: a run that is stopped leaves those before."""
+    done = []
+    for row in rows:
+        done.append(row)
+        if path:
+            write(path, done)
+        print(line.format(**row), flush=True)
+    return done
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time whole models of other libraries.")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -242,17 +253,11 @@ def main() -> None:
     print(f"{'model':>18} {'':4} {'':9} {'way':10} {'ms':>9} {'ratio':>6}", end="")
     print(f" {'kernels':>8} {'MB':>7}", end="")
     print(f" {'error':>8} {'gradient':>8}")
-    done = []
-    for row in rows(names, ways, args):
-        done.append(row)
-        if args.csv:  # a run that is stopped has the rows before
-            write(args.csv, done)
-        print(
-            "{model:>18} {layout} {mode:9} {way:10} {ms:9.2f} {ratio:6.2f} {kernels:8.2f} {MB:7.1f}"
-            " {error:8.1e} {gradient_error:8.1e}".format(**row),
-            flush=True,
-        )
-    print_means(done, args.peer)
+    line = (
+        "{model:>18} {layout} {mode:9} {way:10} {ms:9.2f} {ratio:6.2f} {kernels:8.2f} {MB:7.1f}"
+        " {error:8.1e} {gradient_error:8.1e}"
+    )
+    print_means(printed(rows(names, ways, args), line, args.csv), args.peer)
 
 
 if __name__ == "__main__":

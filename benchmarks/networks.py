@@ -202,8 +202,8 @@ def of_segmentation(name: str) -> Callable[[], nn.Module]:
     return make
 
 
-# What engines.py times: classification, segmentation, diffusion, detection, super-resolution and
-# audio, one image each.
+# The networks of engines.py, with one image each: classification, segmentation, diffusion,
+# detection, super-resolution, audio.
 ENGINE_NETWORKS = {
     **_classifiers(
         *("timm", of_timm),

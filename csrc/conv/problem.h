@@ -45,7 +45,7 @@ struct ConvProblem {
   void* out;
   c10::TensorImpl* out_tensor; // whose memory it is: a library may put its own result in its place
   const void* packed;          // the weights in the layout of the kernel that runs; null: it packs
-  int64_t packed_layout;       // that the kernel chose when it packed them
+  int64_t packed_layout;       // the number of that layout
   // Of the image that is computed, dst or src; any of them may be null.
   const void *bias, *residual; // residual: of the shape of the image
   void* preactivation;         // what the activation is applied to; has the strides of the image

@@ -178,7 +178,7 @@ def test_bits_of_quantized(seed):
 @pytest.mark.parametrize("groups", [1, 4, 16])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
 def test_axes_of_one_pixel(dtype, groups):
-    """Kernels exchange such axes of an image for others, and so those of the weights.
+    """Kernels exchange an axis of one pixel for another axis, in the image and in the weights.
 
     Sums of these integers are exact but in Winograd's algorithm, and wrong ones are far from right.
     """

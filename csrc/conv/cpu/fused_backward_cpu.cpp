@@ -1,6 +1,7 @@
-// convolution_fused_backward on the CPU. h is computed for some images or rows of the result at a
-// time, and what is made of it while it is in the cache: h is in memory as a whole only if it is
-// small or a result itself. Parts follow one another: threads share the work of each.
+// convolution_fused_backward on the CPU, in parts. A part is some images, or some rows of one
+// image. h of a part is computed, then the gradients of the part while h is in the cache. All of h
+// is in memory only if h is small or a result. Parts follow one another: threads share the work of
+// each.
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/strides.h>

@@ -2,13 +2,13 @@
 // that are prepared task by task (input_rows.h), an executor (brgemm.h, vnni.h or amx.h), and the
 // output stage that it calls (output.h).
 //
-// An executor has one function, compute(task, rows, ...): it asks `rows` for the inputs of each row
-// of outputs and each block of k, multiplies the inputs with the panels of the task, and hands the
-// accumulators to the output stage. It serves all three blocks of k, or says that it does not
-// (VnniExecutor::is_possible, IgemmPlan::uses_amx). It may skip a block that meets padding alone,
-// and then calls Output::compensate. BrgemmExecutor multiplies by Gemm::multiply, one GEMM for each
-// block of k: a type of numbers that only needs a GEMM is a new Gemm in types.h, not a new
-// executor. IgemmRun::compute chooses: AMX, else VNNI, else BrgemmExecutor.
+// An executor has one function, compute(task, rows, ...). For each row of outputs and each block of
+// k, the executor asks `rows` for inputs and multiplies the inputs with the panels of the task.
+// Then the executor hands the accumulators to the output stage. An executor may skip a block that
+// meets padding alone; it then calls Output::compensate. IgemmRun::compute chooses AmxExecutor if
+// IgemmPlan::uses_amx, else VnniExecutor if VnniExecutor::is_possible, else BrgemmExecutor.
+// BrgemmExecutor takes every plan and calls Gemm::multiply for each block of k. So a new type of
+// numbers needs a Gemm in types.h, and no executor.
 #pragma once
 
 #include "conv/cpu/igemm/amx.h"

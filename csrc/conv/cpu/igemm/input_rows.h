@@ -66,8 +66,8 @@ inline KernelTap first_tap(const ConvProblem& p, const IgemmPlan& plan, int64_t 
 // The inputs of a row of outputs, for one block of k.
 template <class A>
 struct InputRow {
-  // Of the first output, which may meet padding in front of the row: inside_image() says which
-  // outputs meet data. Null: none does.
+  // The inputs of the first output. If the output meets padding, `data` lies in front of the row;
+  // inside_image() says which outputs meet data. Null: no output meets data.
   const A* data;
   int64_t step; // from the inputs of an output to those of the next
 };

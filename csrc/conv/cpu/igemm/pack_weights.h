@@ -31,7 +31,7 @@ class WeightPanels {
   using B = typename Gemm::B;
 
   // Packs the weights, unless the problem has packed weights or each thread packs its own.
-  // zero_point: what input rows have in the place of padding.
+  // zero_point: the value of padding in input rows.
   WeightPanels(const ConvProblem& p, const IgemmPlan& plan, int zero_point = 0);
   // Packs for many calls, into packed_size() bytes.
   WeightPanels(const ConvProblem& p, const IgemmPlan& plan, void* to);
@@ -42,7 +42,7 @@ class WeightPanels {
   // panels: counted through all groups.
   void pack(Range panels) const;
 
-  // Of panels with at most nr columns, the chunks of a block follow one another.
+  // The chunks of a block are contiguous if the panel has at most nr columns.
   const B* at(int64_t group, int64_t panel, int64_t block, int64_t chunk = 0) const {
     return panels_ + group * group_size_ + panel * kPanelColumns * panel_k_ +
         (block * block_k_ + chunk * plan_.kc) * plan_.columns(panel);

@@ -16,20 +16,20 @@ namespace torch_dnnl {
 // input row), or all taps, which are copied to one place for each output pixel (im2col).
 enum class KBlock { tap, kernel_row, im2col };
 
-// What packed weights depend on beside the weights and the attributes. Packing chooses it for one
-// size of images, and calls with other sizes follow.
+// The block of k for which weights are packed. pack_weights chooses the block for one size of
+// images. Calls with images of other sizes use the same block.
 struct PackedBlock {
   KBlock block;
   bool uses_amx;
 
-  int64_t number() const { // not 0, which says that all blocks have the same layout
+  int64_t number() const { // 0 is for layouts that serve every block
     return 1 + static_cast<int64_t>(block) + 4 * uses_amx;
   }
-  // Of the packed weights of a problem; null if every block will do.
+  // The block of a problem's packed weights; null if their layout serves every block.
   static std::optional<PackedBlock> of(const ConvProblem& p) {
     if (p.packed == nullptr || p.packed_layout == 0)
       return std::nullopt;
-    const int64_t number = p.packed_layout - 1;
+    const uint64_t number = static_cast<uint64_t>(p.packed_layout) - 1; // a damaged one may be any
     return PackedBlock{static_cast<KBlock>(number % 4), number / 4 % 2 == 1};
   }
 };

@@ -6,8 +6,7 @@
 // once: four bytes, two 16-bit numbers, or one float. A panel interleaves the blocks of nr columns:
 // [column / nr][k / vnni][column % nr][k % vnni]. For bytes and nr = 64:
 //
-//   k 0 to 3 of column 0 | k 0 to 3 of column 1 | ... | k 0 to 3 of column 63 | k 4 to 7 of column
-//   0
+//   column 0: k 0-3 | column 1: k 0-3 | ... | column 63: k 0-3 | column 0: k 4-7 | ...
 //
 // pack_weights.cpp has an explicit instantiation for each type.
 #pragma once

@@ -33,7 +33,7 @@ struct Parts {
   explicit Parts(const PixelLanesPlan& plan) {
     const int64_t blocks = ceil_div(plan.out_channels, kPlaneOutputs);
     for (const Phase& row : plan.phases[1]) {
-      const bool slides = plan.out_channels == 1 && can_slide(row);
+      const bool slides = torch_dnnl::slides(plan, row);
       const int64_t runs = slides ? std::min(row.in_step, row.taps) : row.taps;
       for (const Phase& column : plan.phases[2]) {
         for (int64_t b = 0; b < blocks; b++) {

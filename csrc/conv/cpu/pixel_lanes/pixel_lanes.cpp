@@ -305,8 +305,8 @@ bool pack(const ConvProblem& problem, void* to) {
 // The images decide which axes of the kernel run along rows and columns, and whether a part slides.
 int64_t layout(const ConvProblem& problem) {
   const ConvProblem p = with_long_rows(problem);
-  const Part part = Parts(plan_pixel_lanes(p, /*lanes=*/1)).list[0];
-  return (part.slides ? p.stride[1] : 0) << 48 | p.kernel[1] << 24 | p.kernel[2];
+  const int64_t step = slides({p}, phases_of(p, 1)[0]) ? p.stride[1] : 0;
+  return step << 48 | p.kernel[1] << 24 | p.kernel[2];
 }
 
 } // namespace

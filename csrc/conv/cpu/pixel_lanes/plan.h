@@ -175,6 +175,11 @@ inline bool can_slide(const Phase& row) {
   return row.tap_in_step == 1 && outputs > 1 && outputs <= kPlaneOutputs;
 }
 
+// Whether the parts of a phase of rows slide: with one output channel, they compute several rows.
+inline bool slides(const GatherImages& images, const Phase& row) {
+  return images.out_channels == 1 && can_slide(row);
+}
+
 // Short rows are columns instead.
 inline ConvProblem with_long_rows(ConvProblem p) {
   constexpr int64_t short_row = 8, long_row = 64;

@@ -240,7 +240,7 @@ class ColumnWeights {
   bool is_half(int64_t block) const {
     return p_.groups - block * Columns::kChannels == Columns::kHalf;
   }
-  // Of packed weights: the sums of the weights of the channels.
+  // For each channel, the sum of its packed weights.
   const int32_t* sums(const int8_t* packed) const {
     return reinterpret_cast<const int32_t*>(packed + weights_bytes_);
   }

@@ -102,7 +102,7 @@ class WinogradWeights {
         transform(i / parts, i % parts * kNr, taps.data(), lines.data(), to);
     });
   }
-  // Where packed weights of a product begin.
+  // The offset of a product's packed weights.
   int64_t at(int64_t group, int64_t panel, int64_t element, int64_t chunk) const {
     const int64_t columns = plan_.panel_columns(p_, panel);
     return group * group_size_ + kWinogradElements * panel * kPanelColumns * rows_ +

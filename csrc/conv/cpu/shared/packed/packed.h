@@ -18,8 +18,8 @@ template <class Problem>
 struct Packing {
   int64_t (*size)(const Problem& p);        // bytes
   bool (*pack)(const Problem& p, void* to); // false: the kernel does not take these weights
-  // The same number: the same layout. With packed weights, the layout that these have if it serves
-  // the problem.
+  // Equal numbers say equal layouts. If the problem has packed weights and their layout serves the
+  // problem, the number is that of their layout.
   int64_t (*layout)(const Problem& p) = nullptr;
 };
 
