@@ -9,7 +9,7 @@
 #include "conv/cpu/shared/kernels.h"
 #include "conv/cpu/winograd/tiles.h"
 #include "conv/reference.h"
-#include "core/cpu/simd.h"
+#include "core/cpu/vectors.h"
 #include "core/math.h"
 
 namespace torch_dnnl {

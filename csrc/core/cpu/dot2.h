@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/cpu/simd.h"
+#include "core/cpu/vectors.h"
 
 namespace torch_dnnl {
 

@@ -2,7 +2,7 @@
 // than most of them. With GCC, setup.py compiles it once for each library and has it included
 // first; each file still includes what it needs. (It has no include guard, which GCC takes amiss
 // here.)
-#include "core/cpu/stream.h" // first, as in simd.h
+#include "core/cpu/stream.h" // first, as in vectors.h
 
 #include <ATen/Parallel.h>
 #include <ATen/cpu/vec/vec.h>

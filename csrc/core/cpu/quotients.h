@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "core/cpu/simd.h"
+#include "core/cpu/vectors.h"
 
 namespace torch_dnnl {
 
@@ -20,8 +20,8 @@ class Quotients {
 
   Vector<float> operator()(const Vector<float>& dividend) const {
     const Vector<float> quotient = dividend * reciprocal_;
-    const Vector<float> rest = multiply_add<float>(-quotient, divisor_, dividend);
-    return multiply_add<float>(rest, reciprocal_, quotient);
+    const Vector<float> rest = multiply_add(-quotient, divisor_, dividend);
+    return multiply_add(rest, reciprocal_, quotient);
   }
   static bool can_divide_by(float divisor) {
     return std::fabs(divisor) > 0x1p-60f && std::fabs(divisor) < 0x1p60f;

@@ -2,14 +2,12 @@
 // distances are fetched without a gather instruction.
 #pragma once
 
-#include "core/cpu/simd.h"
+#include "core/cpu/vectors.h"
 
 namespace torch_dnnl {
 
-#if defined(CPU_CAPABILITY_AVX512)
-using IndexRegister = __m512i;
-#elif defined(CPU_CAPABILITY_AVX2)
-using IndexRegister = __m256i;
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+using IndexRegister = IntegerRegister;
 #else
 using IndexRegister = Vector<int32_t>; // of no instruction
 #endif

@@ -10,7 +10,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "core/cpu/simd.h"
+#include "core/cpu/vectors.h"
 #include "core/numeric.h"
 
 namespace torch_dnnl::reorder_cpu {

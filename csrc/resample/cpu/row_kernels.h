@@ -73,7 +73,7 @@ class WeightedRows {
   C10_ALWAYS_INLINE Lanes<C> load(int64_t i, N... n) const {
     Lanes<C> sum = multiply_lanes(load_row(0, i, n...), weight(0));
     for_others<kRows>(list_.count, [&](int64_t r) __attribute__((always_inline)) {
-      sum = multiply_add_lanes(load_row(r, i, n...), weight(r), sum);
+      sum = multiply_add(load_row(r, i, n...), weight(r), sum);
     });
     return sum;
   }
@@ -180,7 +180,7 @@ C10_ALWAYS_INLINE void gather_taps(const Row& pixels, const RowPart<WeightOf<E>>
                             if constexpr (!std::is_unsigned_v<E>) {
                               sum = multiply_lanes(sum, weight(0));
                               for (int64_t t = 1; t < width; t++)
-                                sum = multiply_add_lanes(pick(t), weight(t), sum);
+                                sum = multiply_add(pick(t), weight(t), sum);
                             }
                             return sum;
                           };
@@ -279,8 +279,7 @@ C10_ALWAYS_INLINE void sum_taps(
     if constexpr (!std::is_unsigned_v<E>) {
       sum = multiply_lanes(sum, Lanes<E>(weight[0]));
       for_others<kTaps>(taps, [&](int64_t t) __attribute__((always_inline)) {
-        sum = multiply_add_lanes(
-            row.load(pixel + t * channels + c, rest...), Lanes<E>(weight[t]), sum);
+        sum = multiply_add(row.load(pixel + t * channels + c, rest...), Lanes<E>(weight[t]), sum);
       });
     }
     to.template store<E>(c, sum, rest...);

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "conv/cpu/shared/microkernel.h"
-#include "core/cpu/simd.h"
+#include "core/cpu/vectors.h"
 #include "core/math.h"
 
 namespace torch_dnnl {
@@ -137,7 +137,7 @@ clamp(Register<C> (&sums)[outputs], const Bounds<double>& bounds) {
   const Register<C> most = static_cast<C>(bounds.high) - zero;
 #pragma GCC unroll kUnrolled
   for (size_t p = 0; p < outputs; p++)
-    sums[p] = torch_dnnl::clamp<C>(sums[p], least, most);
+    sums[p] = torch_dnnl::clamp(sums[p], least, most);
 }
 
 // f(pixel, tap, output) for all products of a run.
@@ -194,7 +194,7 @@ template <size_t taps, size_t stride, class C, class P, size_t outputs>
     weight[k] = load_register(weights + k * b.weight_step);
   const auto add =
       [&](const Register<C>& pixel, size_t k, size_t p)
-          __attribute__((always_inline)) { sums[p] = multiply_add<C>(pixel, weight[k], sums[p]); };
+          __attribute__((always_inline)) { sums[p] = multiply_add(pixel, weight[k], sums[p]); };
   for_each_product<C, taps, stride, outputs>(pixels, b.pixel_step, inside, add);
 }
 
@@ -254,7 +254,7 @@ template <size_t taps, size_t stride, class C, class P, size_t outputs>
   const auto add = [&](const Register<C>& pixel, size_t k, size_t p)
                        __attribute__((always_inline)) {
                          const size_t i = k + p % parts * taps;
-                         sums[i] = multiply_add<C>(pixel, grads[p], sums[i]);
+                         sums[i] = multiply_add(pixel, grads[p], sums[i]);
                        };
   for_each_product<C, taps, stride, outputs>(pixels, b.pixel_step, inside, add);
 #pragma GCC unroll kUnrolled

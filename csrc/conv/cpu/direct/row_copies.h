@@ -26,7 +26,8 @@
 #include <vector>
 
 #include "conv/problem.h"
-#include "core/cpu/simd.h"
+#include "core/cpu/shuffles.h"
+#include "core/cpu/vectors.h"
 #include "core/math.h"
 
 namespace torch_dnnl {

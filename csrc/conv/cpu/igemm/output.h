@@ -21,7 +21,7 @@
 
 #include "conv/cpu/igemm/pack_weights.h"
 #include "conv/cpu/igemm/plan.h"
-#include "core/cpu/simd.h"
+#include "core/cpu/vectors.h"
 
 namespace torch_dnnl {
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "core/cpu/dot2.h"
-#include "core/cpu/simd.h"
+#include "core/cpu/vectors.h"
 
 namespace torch_dnnl {
 namespace {
@@ -79,7 +79,7 @@ void multiply_widened(const GemmCall<T, T, float>& g) {
         for (int64_t l = 0; l < lanes; l++)
           column[l] = static_cast<float>(g.b[(k / 2 * g.n + j + l) * 2 + k % 2]);
         const auto a = static_cast<float>(g.a[i * g.lda + k]);
-        acc = multiply_add<float>(broadcast(a), load_vector(column), acc);
+        acc = multiply_add(broadcast(a), load_vector(column), acc);
       }
       store_vector(to, acc);
     }

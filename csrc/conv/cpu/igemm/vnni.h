@@ -9,7 +9,7 @@
 
 #include "conv/cpu/igemm/input_rows.h"
 #include "conv/cpu/igemm/output.h"
-#include "core/cpu/simd.h"
+#include "core/cpu/vectors.h"
 
 namespace torch_dnnl {
 

@@ -6,7 +6,8 @@
 
 #include "conv/cpu/pixel_lanes/plan.h"
 #include "core/cpu/scratch.h"
-#include "core/cpu/simd.h"
+#include "core/cpu/shuffles.h"
+#include "core/cpu/vectors.h"
 #include "core/math.h"
 
 namespace torch_dnnl {

@@ -6,7 +6,7 @@
 
 #include "conv/cpu/pixel_lanes/plan.h"
 #include "conv/cpu/shared/microkernel.h"
-#include "core/cpu/simd.h"
+#include "core/cpu/vectors.h"
 
 namespace torch_dnnl {
 
@@ -93,7 +93,7 @@ void gather(const PlaneOperands<C>& o) {
             pixel[v] = load_once(x + v * pixel_step);
 #pragma GCC unroll kUnrolled
           for (int i = from() * vectors; i < count; i++)
-            sums[i] = multiply_add<C>(pixel[i % vectors], broadcast(weights[i / vectors]), sums[i]);
+            sums[i] = multiply_add(pixel[i % vectors], broadcast(weights[i / vectors]), sums[i]);
         }
       };
   for (int64_t step = 0, at = 0; step < o.steps; step++, at += row_step) {
@@ -203,7 +203,7 @@ void sum(const PlaneSums<C>& o) {
 #pragma GCC unroll kUnrolled
         for (int m = 0; m < outputs; m++) {
           const int i = t * outputs + m;
-          sums[i] = multiply_add<C>(pixel, grad[m], sums[i]);
+          sums[i] = multiply_add(pixel, grad[m], sums[i]);
         }
       }
     }

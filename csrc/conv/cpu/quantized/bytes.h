@@ -7,7 +7,7 @@
 
 #include "conv/quantized/problem.h"
 #include "core/cpu/quotients.h"
-#include "core/cpu/simd.h"
+#include "core/cpu/vectors.h"
 
 namespace torch_dnnl {
 

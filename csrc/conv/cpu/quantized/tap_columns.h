@@ -16,7 +16,7 @@
 #include "conv/problem.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/scratch.h"
-#include "core/cpu/simd.h"
+#include "core/cpu/vectors.h"
 
 namespace torch_dnnl {
 

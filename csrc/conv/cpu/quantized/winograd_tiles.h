@@ -10,7 +10,7 @@
 
 #include <cstring>
 
-#include "core/cpu/simd.h"
+#include "core/cpu/vectors.h"
 
 namespace torch_dnnl {
 

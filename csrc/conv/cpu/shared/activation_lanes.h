@@ -2,7 +2,7 @@
 #pragma once
 
 #include "conv/activation.h"
-#include "core/cpu/simd.h"
+#include "core/cpu/vectors.h"
 
 namespace torch_dnnl {
 

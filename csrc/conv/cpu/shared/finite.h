@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/cpu/simd.h"
+#include "core/cpu/vectors.h"
 
 namespace torch_dnnl {
 

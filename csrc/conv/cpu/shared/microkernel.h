@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "core/cpu/simd.h"
+#include "core/cpu/vectors.h"
 #include "core/math.h"
 
 namespace torch_dnnl {
@@ -37,7 +37,7 @@ struct Bounds {
   bool are_set = false;
 
   [[gnu::always_inline]] Vector<C> clamp(const Vector<C>& x) const {
-    return torch_dnnl::clamp<C>(x, broadcast(low), broadcast(high));
+    return torch_dnnl::clamp(x, broadcast(low), broadcast(high));
   }
 };
 
@@ -103,7 +103,7 @@ void multiply_tile(
       const Vector<C> value = broadcast(a[r][column]);
 #pragma GCC unroll 8
       for (int v = 0; v < vectors; v++)
-        sum[r][v] = multiply_add<C>(value, row[v], sum[r][v]);
+        sum[r][v] = multiply_add(value, row[v], sum[r][v]);
     }
   }
 #pragma GCC unroll 8

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "core/cpu/simd.h"
 #include "core/cpu/transpose.h"
+#include "core/cpu/vectors.h"
 
 namespace torch_dnnl {
 

@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/cpu/simd.h"
+#include "core/cpu/shuffles.h"
+#include "core/cpu/vectors.h"
 #include "core/math.h"
 
 namespace torch_dnnl {

@@ -1,41 +1,170 @@
-// Rows in registers: loads, stores, broadcasts, products and transposes.
+// The vocabulary of vectors: what a register holds of a row, and what is done with it.
+//
+//   Lanes<E>     ATen's vector. Elements widen as they are loaded and round as they are stored, and
+//                all of ATen's functions are there. E is float, double, or an unsigned integer of
+//                1 to 8 bytes, which stands for any type of this size.
+//   Vector<C>    The same register as a type of the compiler. A loop keeps an array of sums in
+//                registers if they are Vectors; an array of Lanes lies in memory.
+//   Register<C>  As wide as the processor's registers: a Vector, and without AVX2 half of one.
+//   Quad<C>      Four elements, for transposes in squares.
+//
+// Lanes and Vector convert to each other. load_lanes, load_quad and their stores convert types.
+// load_vector, load_register and their stores copy bits.
 #pragma once
 
+#include "core/cpu/stream.h" // first: it silences a warning of the compiler's own headers
+
+#include <ATen/cpu/vec/vec.h>
+
 #include <algorithm>
-#include <array>
+#include <cstring>
+#include <type_traits>
 #include <utility>
 
-#include "core/cpu/registers.h"
-#include "core/cpu/stream.h"
+#if defined(__GNUC__) && !defined(__clang__)
+// Vectors wider than registers are passed in memory. All functions here are inline.
+#pragma GCC diagnostic ignored "-Wpsabi"
+#endif
+
+#include "core/cpu/constants.h"
+#include "core/cpu/small_integers.h"
 #include "core/numeric.h"
 
 namespace torch_dnnl {
 
-namespace simd_detail {
+#if defined(CPU_CAPABILITY_AVX512)
+inline constexpr int kRegisters = 32, kRegisterBytes = 64;
+#elif defined(CPU_CAPABILITY_AVX2)
+inline constexpr int kRegisters = 16, kRegisterBytes = 32;
+#else
+inline constexpr int kRegisters = 16, kRegisterBytes = 16;
+#endif
 
+// ---- Kinds ----
+
+template <class E>
+using Lanes = std::conditional_t<
+    sizeof(E) == 8,
+    at::vec::Vectorized<double>,
+    at::vec::Vectorized<float>>; // narrower elements lie in 32 bits each
+
+template <class E>
+inline constexpr int64_t kLanes = Lanes<E>::size();
+
+namespace vector_detail {
+
+// An element of Lanes<E> as an integer.
 template <class E>
 using Bits = std::conditional_t<sizeof(E) == 8, uint64_t, uint32_t>;
 
-} // namespace simd_detail
+template <class T, size_t bytes>
+struct CompilersVector {
+  typedef T type __attribute__((vector_size(bytes)));
+};
 
-// n elements, at most `most`: in two pieces of constant size that may overlap, which is faster than
-// a call of memcpy.
-template <int64_t most, class T>
-inline void copy_part(T* to, const T* from, int64_t n) {
-  constexpr int64_t piece = most / 2;
-  if constexpr (piece == 0) {
-    if (n > 0)
-      *to = *from;
-  } else if (n >= piece) {
-    T first[piece], last[piece];
-    std::memcpy(first, from, sizeof(first));
-    std::memcpy(last, from + n - piece, sizeof(last));
-    std::memcpy(to, first, sizeof(first));
-    std::memcpy(to + n - piece, last, sizeof(last));
-  } else {
-    copy_part<piece>(to, from, n);
+} // namespace vector_detail
+
+template <class T, size_t bytes>
+using VectorOf = typename vector_detail::CompilersVector<T, bytes>::type;
+template <class C>
+using Vector = VectorOf<C, sizeof(Lanes<C>)>;
+template <class C>
+using Register = VectorOf<C, kRegisterBytes>;
+template <class C>
+using Quad = VectorOf<C, 4 * sizeof(C)>;
+
+namespace vector_detail {
+
+template <class V>
+auto lanes_of(const V& vector) {
+  if constexpr (std::is_class_v<V>)
+    return vector;
+  else
+    return Lanes<std::remove_cvref_t<decltype(vector[0])>>();
+}
+
+} // namespace vector_detail
+
+// The Lanes that a Vector converts to. Those of Lanes are the same.
+template <class V>
+using lanes_of = decltype(vector_detail::lanes_of(std::declval<V>()));
+
+template <class C>
+[[gnu::always_inline]] inline Register<C> load_register(const C* from) {
+  Register<C> lanes;
+  std::memcpy(&lanes, from, sizeof(lanes));
+  return lanes;
+}
+
+template <class C>
+[[gnu::always_inline]] inline void store_register(C* to, const Register<C>& lanes) {
+  std::memcpy(to, &lanes, sizeof(lanes));
+}
+
+// The lanes as an array, whichever register they are in.
+template <class V>
+[[gnu::always_inline]] inline auto elements(V& lanes) {
+  using C = typename V::value_type;
+  return reinterpret_cast<std::conditional_t<std::is_const_v<V>, const C, C>*>(&lanes);
+}
+
+// f of Lanes. Without AVX2 they are arrays that take two registers, of which the compiler would in
+// larger functions store single elements and load them again together, which waits for all of the
+// stores: there f is of one Register after the other.
+template <class F, class V, class... Vs>
+[[gnu::always_inline]] inline V by_registers(const F& f, const V& first, const Vs&... others) {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  return f(first, others...);
+#else
+  using C = typename V::value_type;
+  V result;
+  for (int64_t i = 0; i < V::size(); i += kRegisterBytes / sizeof(C))
+    store_register<C>(
+        elements(result) + i,
+        f(load_register<C>(elements(first) + i), load_register<C>(elements(others) + i)...));
+  return result;
+#endif
+}
+
+// For the same reason ATen's own functions are left out here.
+#if !defined(CPU_CAPABILITY_AVX512) && !defined(CPU_CAPABILITY_AVX2)
+namespace baseline {
+
+template <class V>
+[[gnu::always_inline]] inline V load(const void* from) {
+  using C = typename V::value_type;
+  const auto* const at = static_cast<const C*>(from);
+  V lanes;
+  for (int64_t i = 0; i < V::size(); i += kRegisterBytes / sizeof(C))
+    store_register(elements(lanes) + i, load_register(at + i));
+  return lanes;
+}
+
+template <class V>
+[[gnu::always_inline]] inline void store(void* to, const V& lanes) {
+  using C = typename V::value_type;
+  auto* const at = static_cast<C*>(to);
+  for (int64_t i = 0; i < V::size(); i += kRegisterBytes / sizeof(C))
+    store_register(at + i, load_register(elements(lanes) + i));
+}
+
+// n floats as convert() rounds them
+template <int64_t n>
+[[gnu::always_inline]] inline void store_rounded(c10::BFloat16* to, const float* from) {
+  using Bits = VectorOf<uint32_t, kRegisterBytes>;
+  using Words = VectorOf<uint16_t, kRegisterBytes / 2>;
+  for (int64_t i = 0; i < n; i += kRegisterBytes / sizeof(float)) {
+    const Register<float> floats = load_register(from + i);
+    const Bits bits = reinterpret_cast<Bits>(floats), nan = Bits{} + 0x7FC0;
+    const Bits rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+    const Bits is_nan = reinterpret_cast<Bits>(floats != floats);
+    const Words words = __builtin_convertvector((rounded & ~is_nan) | (nan & is_nan), Words);
+    std::memcpy(to + i, &words, sizeof(words));
   }
 }
+
+} // namespace baseline
+#endif
 
 // ---- Lanes: T or U in memory, E in registers ----
 
@@ -56,31 +185,13 @@ inline Lanes<E> load_lanes(const T* from) {
     else
       at::vec::load_fp32_from_fp16(from, wide);
     return wide;
-#if defined(CPU_CAPABILITY_AVX512)
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
   } else if constexpr (std::is_integral_v<T> && sizeof(T) <= 2) {
-    __m512i wide;
-    if constexpr (sizeof(T) == 1) {
-      const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-      wide = std::is_signed_v<T> ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes);
-    } else {
-      const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-      wide = std::is_signed_v<T> ? _mm512_cvtepi16_epi32(words) : _mm512_cvtepu16_epi32(words);
-    }
-    return std::is_same_v<E, float> ? _mm512_cvtepi32_ps(wide) : _mm512_castsi512_ps(wide);
-#elif defined(CPU_CAPABILITY_AVX2)
-  } else if constexpr (std::is_integral_v<T> && sizeof(T) <= 2) {
-    __m256i wide;
-    if constexpr (sizeof(T) == 1) {
-      const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
-      wide = std::is_signed_v<T> ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes);
-    } else {
-      const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-      wide = std::is_signed_v<T> ? _mm256_cvtepi16_epi32(words) : _mm256_cvtepu16_epi32(words);
-    }
-    return std::is_same_v<E, float> ? _mm256_cvtepi32_ps(wide) : _mm256_castsi256_ps(wide);
+    const auto integers = load_integers(from);
+    return std::is_same_v<E, float> ? as_floats(integers) : Vector<float>(integers);
 #endif
   } else if constexpr (std::is_unsigned_v<E>) {
-    simd_detail::Bits<E> bits[n];
+    vector_detail::Bits<E> bits[n];
     for (int64_t i = 0; i < n; i++)
       bits[i] = from[i];
     return Lanes<E>::loadu(bits);
@@ -124,7 +235,7 @@ inline Lanes<E> broadcast_lanes(E value) {
   if constexpr (!std::is_unsigned_v<E>)
     return Lanes<E>(value);
   typename Lanes<E>::value_type lane;
-  const simd_detail::Bits<E> bits = value;
+  const vector_detail::Bits<E> bits = value;
   std::memcpy(&lane, &bits, sizeof(bits));
   return Lanes<E>(lane);
 }
@@ -150,58 +261,16 @@ inline void store_lanes(U* to, const Lanes<E>& lanes) {
   } else if constexpr (std::is_same_v<E, float> && std::is_same_v<U, c10::BFloat16>) {
     baseline::store_rounded<n>(to, elements(lanes));
 #endif
-#if defined(CPU_CAPABILITY_AVX512)
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
   } else if constexpr (sizeof(E) <= 4 && std::is_integral_v<U> && sizeof(U) <= 2) {
-    __m512i integers = _mm512_castps_si512(lanes);
-    if constexpr (std::is_same_v<E, float>) {
-      // max gives its second operand, 0, for NaN where 0 is the least value; elsewhere NaN is
-      // made 0 first. The conversion rounds to nearest even.
-      constexpr float low = std::numeric_limits<U>::min(), high = std::numeric_limits<U>::max();
-      __m512 x = lanes;
-      if constexpr (low != 0)
-        x = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, x, _CMP_ORD_Q), x);
-      x = _mm512_min_ps(_mm512_max_ps(x, _mm512_set1_ps(low)), _mm512_set1_ps(high));
-      integers = _mm512_cvtps_epi32(x);
-    }
-    if constexpr (sizeof(U) == 1)
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(integers));
+    const Vector<float> vector = lanes;
+    if constexpr (std::is_same_v<E, float>)
+      store_integers(to, round_to<U>(vector));
     else
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(integers));
-#elif defined(CPU_CAPABILITY_AVX2)
-  } else if constexpr (sizeof(E) <= 4 && std::is_integral_v<U> && sizeof(U) <= 2) {
-    __m256i integers = _mm256_castps_si256(lanes);
-    if constexpr (std::is_same_v<E, float>) {
-      constexpr float low = std::numeric_limits<U>::min(), high = std::numeric_limits<U>::max();
-      const __m256 x = _mm256_and_ps(lanes, _mm256_cmp_ps(lanes, lanes, _CMP_ORD_Q));
-      integers = _mm256_cvtps_epi32(
-          _mm256_min_ps(_mm256_max_ps(x, _mm256_set1_ps(low)), _mm256_set1_ps(high)));
-    }
-    // The low bytes of each element, brought together in either half, then the two halves.
-    const char skip = static_cast<char>(0x80);
-    if constexpr (sizeof(U) == 1) {
-      const __m256i order = _mm256_setr_epi8(
-          // clang-format off
-          0, 4, 8, 12, skip, skip, skip, skip, skip, skip, skip, skip, skip, skip, skip, skip,
-          skip, skip, skip, skip, 0, 4, 8, 12, skip, skip, skip, skip, skip, skip, skip, skip);
-      // clang-format on
-      const __m256i bytes = _mm256_shuffle_epi8(integers, order);
-      _mm_storel_epi64(
-          reinterpret_cast<__m128i*>(to),
-          _mm_or_si128(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1)));
-    } else {
-      const __m256i order = _mm256_setr_epi8(
-          // clang-format off
-          0, 1, 4, 5, 8, 9, 12, 13, skip, skip, skip, skip, skip, skip, skip, skip,
-          skip, skip, skip, skip, skip, skip, skip, skip, 0, 1, 4, 5, 8, 9, 12, 13);
-      // clang-format on
-      const __m256i words = _mm256_shuffle_epi8(integers, order);
-      _mm_storeu_si128(
-          reinterpret_cast<__m128i*>(to),
-          _mm_or_si128(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
-    }
+      store_integers(to, IntegerRegister(vector));
 #endif
   } else if constexpr (std::is_unsigned_v<E>) {
-    simd_detail::Bits<E> bits[n];
+    vector_detail::Bits<E> bits[n];
     lanes.store(bits);
     for (int64_t i = 0; i < n; i++)
       to[i] = static_cast<U>(bits[i]);
@@ -334,60 +403,36 @@ inline void store_vector(C* to, const Vector<C>& vector, int64_t n) {
 #endif
 }
 
-template <class C, class V>
-inline V multiply_add(const V& a, const V& b, const V& c) {
+// a b + c of any kind: rounded once with AVX2, and twice without.
+template <class V>
+[[gnu::always_inline]] inline V multiply_add(const V& a, const V& b, const V& c) {
 #if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
-  return at::vec::fmadd(Lanes<C>(a), Lanes<C>(b), Lanes<C>(c));
+  using L = lanes_of<V>;
+  return at::vec::fmadd(L(a), L(b), L(c));
 #else
-  return a * b + c;
+  if constexpr (std::is_class_v<V>)
+    return by_registers(
+        [](auto x, auto y, auto z) __attribute__((always_inline)) { return x * y + z; }, a, b, c);
+  else
+    return a * b + c;
 #endif
 }
 
 // Not less than `low` and not more than `high`; NaN stays NaN.
-template <class C, class V>
+template <class V>
 [[gnu::always_inline]] inline V clamp(const V& x, const V& low, const V& high) {
 #if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
-  return at::vec::clamp_max(at::vec::clamp_min(Lanes<C>(x), Lanes<C>(low)), Lanes<C>(high));
+  using L = lanes_of<V>;
+  return at::vec::clamp_max(at::vec::clamp_min(L(x), L(low)), L(high));
 #else
   const V y = low > x ? low : x;
   return high < y ? high : y;
 #endif
 }
 
-// multiply_add of Lanes, in functions so large that the compiler would call ATen's.
-template <class V>
-[[gnu::always_inline]] inline V multiply_add_lanes(const V& a, const V& b, const V& c) {
-#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
-  return at::vec::fmadd(a, b, c);
-#else
-  return by_registers(
-      [](auto x, auto y, auto z) __attribute__((always_inline)) { return x * y + z; }, a, b, c);
-#endif
-}
-
 template <class V>
 [[gnu::always_inline]] inline V multiply_lanes(const V& a, const V& b) {
   return by_registers([](auto x, auto y) __attribute__((always_inline)) { return x * y; }, a, b);
-}
-
-// The even elements of both and the odd ones.
-template <class V>
-inline std::pair<V, V> deinterleave_lanes(const V& a, const V& b) {
-#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
-  return at::vec::deinterleave2(a, b);
-#else
-  return baseline::deinterleave(a, b);
-#endif
-}
-
-// The inverse of that.
-template <class V>
-inline std::pair<V, V> interleave_lanes(const V& even, const V& odd) {
-#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
-  return at::vec::interleave2(even, odd);
-#else
-  return baseline::interleave(even, odd);
-#endif
 }
 
 // Keeps the compiler from loading a vector again for each product: to it that is one instruction
@@ -397,23 +442,6 @@ template <class V>
 #if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
   asm("" : "+v"(vector));
 #endif
-}
-
-// f(0), ..., f(n - 1), with constants. Vectors are named by constants: of an array that a loop runs
-// over the compiler may keep a copy in memory, even if the loop is unrolled.
-template <size_t n, class F>
-[[gnu::always_inline]] inline void for_constants(const F& f) {
-  [&]<size_t... i>(std::index_sequence<i...>) __attribute__((always_inline)) {
-    (f(std::integral_constant<size_t, i>()), ...);
-  }(std::make_index_sequence<n>());
-}
-
-// {f(1), ..., f(n)}, with constants: a table of the instances of a template.
-template <int n, class F>
-constexpr auto table_of(const F& f) {
-  return [&]<int... i>(std::integer_sequence<int, i...>) {
-    return std::array{f(std::integral_constant<int, i + 1>())...};
-  }(std::make_integer_sequence<int, n>());
 }
 
 // ---- Quad ----
@@ -448,19 +476,6 @@ inline void store_quad(T* to, const Quad<C>& quad) {
     for (int i = 0; i < 4; i++)
       to[i] = convert<T>(quad[i]);
   }
-}
-
-// Four rows of four values become four columns.
-template <class Q>
-inline void transpose(Q* x) {
-  const Q a = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
-  const Q b = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
-  const Q c = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
-  const Q d = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
-  x[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
-  x[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
-  x[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
-  x[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
 }
 
 } // namespace torch_dnnl
