@@ -5,7 +5,7 @@
 // takes, positions first, and converts plain values alone: tensors of exactly torch's types,
 // numbers of exactly Python's, and lists of them. It returns NotImplemented, and has done nothing,
 // where a value is anything else or where a mode or a tracer wants to see the call; then torch.ops
-// decides.
+// decides. Operator(name, True) prepares calls (prepared_calls.h).
 #include <Python.h>
 
 #include <ATen/PythonTorchFunctionTLS.h>
@@ -22,6 +22,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "python/prepared_calls.h"
 
 namespace torch_dnnl {
 namespace {
@@ -159,14 +161,17 @@ class Argument {
 };
 
 struct Operator {
-  explicit Operator(const char* name)
+  Operator(const char* name, bool prepares)
       : handle(c10::Dispatcher::singleton().findSchemaOrThrow(name, "")) {
     for (const auto& argument : handle.schema().arguments())
       arguments.emplace_back(argument);
+    if (prepares)
+      prepared.emplace(handle);
   }
 
   c10::OperatorHandle handle;
   std::vector<Argument> arguments;
+  std::optional<PreparedCalls> prepared;
 
   // The arguments of a call, unless it is one for torch.ops.
   std::optional<Stack> stack_of(PyObject* const* args, size_t count, PyObject* names) {
@@ -201,14 +206,6 @@ struct Callable {
   Operator* op;
 };
 
-// Others may run while an operator does.
-struct WithoutGil {
-  PyThreadState* state = PyEval_SaveThread();
-  ~WithoutGil() {
-    PyEval_RestoreThread(state);
-  }
-};
-
 bool is_watched() {
   return at::impl::torch_function_mode_enabled() ||
       c10::impl::TorchDispatchModeTLS::any_modes_set() || torch::jit::tracer::isTracing();
@@ -217,15 +214,25 @@ bool is_watched() {
 PyObject* call(PyObject* self, PyObject* const* args, size_t count, PyObject* names) {
   HANDLE_TH_ERRORS
   Operator& op = *reinterpret_cast<Callable*>(self)->op;
-  std::optional<Stack> stack;
-  if (!is_watched())
-    stack = op.stack_of(args, PyVectorcall_NARGS(count), names);
+  if (is_watched())
+    Py_RETURN_NOTIMPLEMENTED;
+  const size_t given = PyVectorcall_NARGS(count);
+  const bool can_prepare = op.prepared.has_value() && names == nullptr &&
+      given == op.arguments.size() && THPVariable_CheckExact(args[0]) &&
+      THPVariable_CheckExact(args[1]) && is_plain_state();
+  if (can_prepare)
+    if (const PreparedCalls::Found found = op.prepared->find(args))
+      return THPVariable_Wrap(found.run());
+  std::optional<Stack> stack = op.stack_of(args, given, names);
   if (!stack.has_value())
     Py_RETURN_NOTIMPLEMENTED;
+  const Stack values = can_prepare ? *stack : Stack();
   {
     const WithoutGil others;
     op.handle.callBoxed(*stack);
   }
+  if (can_prepare)
+    op.prepared->add(args, values);
   return THPVariable_Wrap(std::move(stack->front()).toTensor());
   END_HANDLE_TH_ERRORS
 }
@@ -233,9 +240,10 @@ PyObject* call(PyObject* self, PyObject* const* args, size_t count, PyObject* na
 PyObject* make(PyTypeObject* type, PyObject* args, PyObject* /*kwargs*/) {
   HANDLE_TH_ERRORS
   const char* name = nullptr;
-  if (!PyArg_ParseTuple(args, "s", &name))
+  int prepares = 0;
+  if (!PyArg_ParseTuple(args, "s|p", &name, &prepares))
     return nullptr;
-  auto op = std::make_unique<Operator>(name);
+  auto op = std::make_unique<Operator>(name, prepares);
   auto* self = reinterpret_cast<Callable*>(type->tp_alloc(type, 0));
   if (self != nullptr) {
     self->call = call;

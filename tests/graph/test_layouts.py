@@ -140,6 +140,33 @@ def test_channels_last_volume(layer):
     assert not copies(check(layer, x))
 
 
+class Pooled(nn.Module):
+    """The pool stands between two operators that keep the image contiguous."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.pool = nn.MaxPool2d(3, 2, **options)
+
+    def forward(self, x):
+        return self.pool(x.exp()).flatten(1).cumsum(1)
+
+
+@pytest.mark.parametrize("options", [{}, {"padding": 1}, {"ceil_mode": True}, {"dilation": 2}])
+@pytest.mark.parametrize("channels", [3, 24])
+def test_max_pools_of_contiguous_images(channels, options):
+    image = torch.randn(2, channels, 13, 18)
+    image[0, 1, 3, 4] = torch.nan
+    module = Pooled(**options)
+    optimized = optimize(module, (image,))
+    torch.testing.assert_close(optimized(image), module(image), rtol=0, atol=0, equal_nan=True)
+    assert calls(optimized)["clone"] == (channels == 24)
+    image = image.nan_to_num().round().requires_grad_()  # equal elements: the first has the gradient
+    expected, found = (
+        torch.autograd.grad(each(image).square().sum(), image)[0] for each in (module, optimized)
+    )
+    torch.testing.assert_close(found, expected)
+
+
 @torch.no_grad()
 def test_vmap():
     """vmap knows no copies into channels_last."""

@@ -30,9 +30,30 @@ def test_epilogues(sizes, bias, dtype):
     assert all(call["activation"] == "gelu" and call["residual"] is not None for call in found)
 
 
-def test_few_rows_and_no_epilogue_stay():
-    for sizes, function in (((3, 6), lambda y, x: F.gelu(y)), ((99, 6), lambda y, x: y.softmax(1))):
-        assert calls(check(Block(function), torch.randn(sizes)))["linear"] == 1
+@pytest.mark.parametrize(
+    ("features", "rows", "is_linear"), [(6, 99, True), (6, 1, True), (512, 99, True), (512, 3, False)]
+)
+def test_without_an_epilogue(features, rows, is_linear):
+    module = nn.Sequential(nn.Linear(features, features), nn.Softmax(1))
+    assert calls(check(module, torch.randn(rows, features)))["linear"] == is_linear
+
+
+class Computed(nn.Module):
+    """Weights that depend on the image are packed in every call."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 6))
+
+    def forward(self, x):
+        return F.gelu(F.linear(x, self.weight * x.mean()))
+
+
+@pytest.mark.parametrize("rows", [1, 99])
+def test_weights_that_are_no_constants(rows):
+    found = calls(check(Computed(), torch.randn(rows, 6)))
+    assert found["linear"] == (rows == 1)
+    assert check(Block(lambda y, x: F.gelu(y)), torch.randn(rows, 6))
 
 
 class Scaled(nn.Module):

@@ -102,6 +102,39 @@ def test_norm_and_activation_in_one_pass():
     assert [call["activation"] for call in convolutions(optimized)] == [None, "relu", None]
 
 
+class Response(nn.Module):
+    """ConvNeXt V2's response norm of channels_last images."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+
+    def forward(self, x):
+        norm = torch.linalg.vector_norm(x, **self.options)
+        return x * (norm / (norm.mean() + 1e-6))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dims", [(1, 2), (1,), (3,), (1, 2, 3)])
+def test_norm_across_the_memory(dims, dtype):
+    x = torch.randn(2, 5, 7, 9).to(dtype)
+    optimized = check(Response(dim=dims, keepdim=True), x)
+    is_quick = 3 not in dims and dtype != torch.bfloat16
+    assert calls(optimized)["vector_norm"] == is_quick
+    for order in (1, 3, torch.inf):
+        check(Response(dim=dims, keepdim=True, ord=order), x)
+    if dtype == torch.float64:
+        x[:, :, :, 2] = 0
+        x.requires_grad_()
+        expected, found = (
+            torch.autograd.grad(each(x).sum(), x)[0]
+            for each in (Response(dim=dims, keepdim=True), optimized)
+        )
+        torch.testing.assert_close(found, expected)
+        program = torch.export.export(optimized, (x.detach(),))
+        torch.testing.assert_close(program.module()(x), optimized(x))
+
+
 def test_shared_convolution():
     """A convolution that is called twice has other weights only where a norm follows."""
 

@@ -26,15 +26,18 @@ def _load() -> Any:
 _python = _load()
 
 
-def quick(operator: str) -> Callable[..., Any]:
+def quick(operator: str, prepares: bool = False) -> Callable[..., Any]:
     """A function that calls an operator with plain arguments; it is not for graphs.
 
     It returns the first result of the operator, or NotImplemented where the call is one for
     torch.ops: subclasses of Tensor, numbers of other types than Python's, modes and tracers. For a
     list it also takes one number, which stands for one per spatial dimension. A list with a default
     must have one entry per spatial dimension.
+
+    With `prepares`, a call with all arguments by position is checked once, as long as the weights,
+    the attributes, and the sizes and strides of the images are the same.
     """
     if _python is None:
         return lambda *args, **kwargs: NotImplemented
-    function: Callable[..., Any] = _python.Operator(f"torch_dnnl::{operator}")
+    function: Callable[..., Any] = _python.Operator(f"torch_dnnl::{operator}", prepares)
     return function

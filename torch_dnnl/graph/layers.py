@@ -10,6 +10,7 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from torch_dnnl.functional._algorithm import has_kernels
+from torch_dnnl.graph.constants import Constants
 from torch_dnnl.graph.nodes import (
     arguments_of,
     aten,
@@ -148,9 +149,11 @@ def _transposed_sizes(node: Node, arguments: dict[str, Any]) -> list[Any]:
 
 
 _IS_LINEAR = "torch_dnnl_linear"  # in the data of a convolution that was a linear layer
-# Fewer rows do not make up for packing the weights. With this many weights the kernel is faster
-# than torch's without an epilogue too (float32, Zen 4, two threads).
-_FEWEST_ROWS, _LARGE = 32, 1 << 19
+# Fewer rows do not make up for packing the weights in every call.
+_FEWEST_ROWS = 32
+# With this many weights, the kernel is faster than torch's without an epilogue too (float32, Zen 4,
+# one thread and two). For few rows, torch's kernel has one thread.
+_LARGE, _LARGE_OF_FEW_ROWS = 1 << 19, 1 << 17
 
 
 def is_linear(node: Node) -> bool:
@@ -165,8 +168,9 @@ def is_linear(node: Node) -> bool:
     return is_plain and is_floating(rows, matrix, bias) and 0 not in matrix.shape
 
 
-def replace_linears(graph: Graph) -> None:
-    """Replaces linear layers of many rows by convolutions with one tap, which take an epilogue."""
+def replace_linears(graph: Graph, constants: Constants) -> None:
+    """Replaces linear layers of many rows, or of constant weights, by convolutions with one tap.
+    Convolutions take an epilogue."""
     for node in graph.find_nodes(op="call_function", target=aten.linear.default):
         if not is_linear(node):
             continue
@@ -177,7 +181,8 @@ def replace_linears(graph: Graph) -> None:
             continue
         # Spatial sizes of a convolution are 1 or more.
         is_never_empty = all(statically_known_true(n >= 1) for n in image.shape[:-1])
-        if not is_never_empty or expected_numel(image.shape[:-1]) < _FEWEST_ROWS:
+        is_constant = constants.value(matrix) is not None and not image.dtype.itemsize == 2
+        if not is_never_empty or not (is_constant or _has_many_rows(image)):
             continue
         with graph.inserting_before(node):
             src = call(node, aten.unsqueeze.default, rows, 0) if dim == 2 else rows
@@ -191,13 +196,20 @@ def replace_linears(graph: Graph) -> None:
         replace(node, result)
 
 
+def _has_many_rows(image: Tensor) -> bool:
+    return bool(expected_numel(image.shape[:-1]) >= _FEWEST_ROWS)
+
+
 def restore_linears(graph: Graph) -> None:
     """Restores linear layers where no epilogue was found and the weights are few."""
     for node in graph.find_nodes(op="call_function", target=dnnl.convolution.default):
         arguments = arguments_of(node)
         dim = node.meta.pop(_IS_LINEAR, None)
         matrix = None if dim is None else arguments["weights"].args[0]
-        if matrix is None or expected_numel(value(matrix).shape) >= _LARGE:
+        if matrix is None:
+            continue
+        large = _LARGE if _has_many_rows(value(arguments["src"])) else _LARGE_OF_FEW_ROWS
+        if expected_numel(value(matrix).shape) >= large:
             continue
         last = next(iter(node.users)) if dim == 2 else node
         rows = arguments["src"].args[0] if dim == 2 else arguments["src"]

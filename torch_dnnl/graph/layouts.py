@@ -22,6 +22,7 @@ from torch_dnnl.graph.nodes import (
     erase_unused,
     expected_numel,
     name_of,
+    replace,
     value,
 )
 
@@ -97,6 +98,23 @@ def use_channels_last(graph: Graph, layouts: Layouts) -> None:
             copy.replace_all_uses_with(source)
         refresh(graph)
         _restore(graph, layouts, before)
+
+
+def convert_pools(graph: Graph) -> None:
+    """Has max pools of contiguous images compute channels_last images: torch's kernel for these
+    takes a sixth of the time, the two copies included (24 to 192 channels, Zen 4)."""
+    for node in graph.find_nodes(op="call_function", target=aten.max_pool2d.default):
+        source: Any = node.args[0]
+        image = value(source)
+        if image.dim() != 4 or not image.is_cpu or not _is_planar(image):
+            continue
+        if not image.is_floating_point() or not statically_known_true(image.shape[1] >= 8):
+            continue
+        with graph.inserting_before(node):
+            copy = _dense(source, [0, 2, 3, 1])
+            pool = call(node, aten.max_pool2d.default, copy, *node.args[1:], **node.kwargs)
+            result = call(node, aten.contiguous.default, pool)
+        replace(node, result)
 
 
 def _convert_images(graph: Graph) -> _Copies:

@@ -25,6 +25,7 @@ from torch_dnnl.graph.layers import (
 )
 from torch_dnnl.graph.layouts import (
     allow_any_layout,
+    convert_pools,
     have_same_strides,
     layouts_of,
     memory_order,
@@ -59,8 +60,8 @@ def optimize(
       behind them. Where neither is possible, they and the activation behind them are one pass over
       the image.
     - A residual and an activation (relu, relu6, silu, exact gelu, sigmoid, tanh, hardswish, also
-      spelled out) are computed in the kernel of the convolution before them. Linear layers of many
-      rows are convolutions with one tap, where that is the faster.
+      spelled out) are computed in the kernel of the convolution before them. Linear layers are
+      convolutions with one tap, where that is the faster.
     - `torch.nn.functional.interpolate` is torch_dnnl's, and so are average pools whose areas
       overlap.
     - Images are channels_last inside, where that saves more than their conversion costs. Results
@@ -248,12 +249,13 @@ def _rewrite(module: GraphModule) -> None:
 
     fold_channels(graph, make, torch.float64)
     fold_into_next(graph, make)
-    replace_linears(graph)
+    replace_linears(graph, constants)
     fuse_epilogues(graph)
     restore_linears(graph)
     constants.fold()
     allow_any_layout(graph)
     use_channels_last(graph, layouts)
+    convert_pools(graph)
     pack_weights(graph, constants)
     quicken(graph)
     graph.eliminate_dead_code(lambda node: node.op == "call_module" or node.is_impure())

@@ -1,5 +1,7 @@
 // Convolution on the CPU: the kernels, in order of preference. What each can compute is said by the
 // kernel (supports), when it is chosen by choose.cpp (prefers).
+#include <ATen/EmptyTensor.h>
+#include <c10/util/SmallVector.h>
 #include <torch/library.h>
 
 #include <cstring>
@@ -13,6 +15,7 @@
 #include "conv/reference.h"
 #include "core/cpu/parallel.h"
 #include "core/math.h"
+#include "core/prepared.h"
 #include "core/torch/run_kernel.h"
 
 namespace torch_dnnl {
@@ -101,6 +104,95 @@ bool uses_reference(const ConvProblem& p, std::string_view algorithm) {
   return is_empty(p) || algorithm == "reference" || (is_family && prefers_reference(p));
 }
 
+// A kernel, and the problem of a call as the kernel takes it.
+struct Choice {
+  const ConvKernel& kernel;
+  ConvProblem problem;
+
+  void run() const {
+    run_kernel(kernel, problem);
+  }
+};
+
+Choice choice(const ConvProblem& p, std::string_view algorithm) {
+  if (uses_reference(p, algorithm))
+    return {kernels[std::size(kernels) - 1], p};
+  // Winograd, if that is asked for, takes taps that only meet pads, too.
+  const ConvProblem q = algorithm.starts_with("winograd") ? p : canonical(p);
+  return {kernel_of(algorithm, q), q};
+}
+
+Choice choice_of_packed(
+    const ConvProblem& problem,
+    std::string_view algorithm,
+    const at::Tensor& packed,
+    bool has_weights) {
+  if (is_empty(problem))
+    return choice(problem, algorithm);
+  if (const ConvKernel* const kernel = kernel_of_packed(kernels, packed)) {
+    ConvProblem p = packed_problem(*kernel, problem);
+    // Plain weights without the taps that only meet pads have other sums.
+    const ConvProblem plain = is_winograd(*kernel) ? problem : canonical(problem);
+    if (has_weights && product(plain.kernel) < product(problem.kernel))
+      return kernel->supports(plain) ? Choice{*kernel, plain} : choice(problem, algorithm);
+    p = with_packed(p, packed);
+    if (is_packed_for(packed, *kernel, p, problem))
+      return {*kernel, p};
+  }
+  conv_detail::check_has_weights(
+      "convolution", has_weights, "these are packed for another call, CPU or version");
+  return choice(problem, algorithm);
+}
+
+class PreparedConvolution final : public PreparedCall {
+ public:
+  PreparedConvolution(const Choice& choice, const at::Tensor& dst)
+      : choice_(choice), sizes_(dst.sizes()), strides_(dst.strides()) {}
+
+  at::Tensor run(const at::Tensor& src, const at::Tensor& residual) const override {
+    at::Tensor dst =
+        in_huge_pages(at::detail::empty_strided_cpu(sizes_, strides_, choice_.problem.dtype));
+    ConvProblem p = choice_.problem;
+    p.src = src.const_data_ptr();
+    p.out = dst.mutable_data_ptr();
+    p.out_tensor = dst.unsafeGetTensorImpl();
+    if (residual.defined())
+      p.residual = residual.const_data_ptr();
+    run_kernel(choice_.kernel, p);
+    return dst;
+  }
+
+ private:
+  const Choice choice_;
+  const c10::SmallVector<int64_t, 5> sizes_, strides_;
+};
+
+// The address of a PreparedCall, which the caller owns, for a call of convolution_packed. 0 if the
+// call does more than to run a kernel.
+int64_t prepare(
+    const at::Tensor& src,
+    const at::Tensor& weights,
+    const std::optional<at::Tensor>& bias,
+    const ConvOptions& options,
+    const EpilogueOptions& epilogue,
+    bool keep_preactivation,
+    const std::optional<at::Tensor>& packed) {
+  using namespace conv_detail;
+  const ConvArguments args = forward_arguments(src, weights, bias, options, epilogue);
+  const auto format = result_format(args, src, weights);
+  const at::Tensor dst = empty_image(args, args.dst, src, format);
+  HeldTensors held;
+  ConvProblem p =
+      problem_of(args, ConvPass::forward, src, weights, dst, bias, format, held);
+  p = with_epilogue(p, args, epilogue, dst, {}, held);
+  if (keep_preactivation || dst.numel() == 0 || !held.src.is_same(src) || held.slopes.defined())
+    return 0;
+  const Choice chosen = packed.has_value()
+      ? choice_of_packed(p, args.algorithm, *packed, has_weights(weights))
+      : choice(p, args.algorithm);
+  return reinterpret_cast<int64_t>(new PreparedConvolution(chosen, dst));
+}
+
 struct Cpu {
   // The weights of a forward problem, packed for the kernel that it runs; no elements where that
   // kernel reads plain weights.
@@ -115,36 +207,19 @@ struct Cpu {
   }
 
   static void compute_packed(
-      const ConvProblem& problem,
+      const ConvProblem& p,
       std::string_view algorithm,
       const at::Tensor& packed,
       bool has_weights) {
-    if (is_empty(problem))
-      return compute(problem, algorithm);
-    if (const ConvKernel* const kernel = kernel_of_packed(kernels, packed)) {
-      ConvProblem p = packed_problem(*kernel, problem);
-      // Plain weights without the taps that only meet pads have other sums.
-      const ConvProblem plain = is_winograd(*kernel) ? problem : canonical(problem);
-      if (has_weights && product(plain.kernel) < product(problem.kernel))
-        return kernel->supports(plain) ? run_kernel(*kernel, plain) : compute(problem, algorithm);
-      p = with_packed(p, packed);
-      if (is_packed_for(packed, *kernel, p, problem))
-        return run_kernel(*kernel, p);
-    }
-    conv_detail::check_has_weights(
-        "convolution", has_weights, "these are packed for another call, CPU or version");
-    compute(problem, algorithm);
+    choice_of_packed(p, algorithm, packed, has_weights).run();
   }
 
   static void compute(const ConvProblem& p, std::string_view algorithm) {
-    if (uses_reference(p, algorithm))
-      return run<ConvProblem>(kernels[std::size(kernels) - 1], p);
-    // Winograd, if that is asked for, takes taps that only meet pads, too.
-    const ConvProblem q = algorithm.starts_with("winograd") ? p : canonical(p);
-    const ConvKernel& kernel = kernel_of(algorithm, q);
-    if (p.pass == ConvPass::backward_weights && product(q.kernel) < product(p.kernel))
+    const Choice chosen = choice(p, algorithm);
+    if (p.pass == ConvPass::backward_weights &&
+        product(chosen.problem.kernel) < product(p.kernel))
       std::memset(p.out, 0, output_elements(p) * c10::elementSize(p.dtype));
-    run_kernel(kernel, q);
+    chosen.run();
   }
   static void fused_backward(const FusedBackward& call) {
     fused_backward_in_parts(call, compute);
@@ -157,6 +232,10 @@ TORCH_LIBRARY_IMPL(torch_dnnl, CPU, m) {
 
 TORCH_LIBRARY_FRAGMENT(torch_dnnl, m) {
   list_kernels(m, "convolution", "cpu", kernels);
+}
+
+TORCH_LIBRARY_FRAGMENT(torch_dnnl_prepare, m) {
+  m.def("convolution_packed", with_options<prepare>);
 }
 
 } // namespace

@@ -1,0 +1,185 @@
+"""optimize: calls of convolutions that were checked once, for the same weights and sizes."""
+
+import copy
+import gc
+import threading
+
+import pytest
+import torch
+from checks import AUTO, check_values, randomized
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.profiler import ProfilerActivity, profile
+
+import torch_dnnl
+from torch_dnnl.functional._quick import quick
+from torch_dnnl.graph import calls
+from torch_dnnl.graph.optimize import optimize
+
+PLAIN = quick("convolution_packed")
+
+
+class Network(nn.Module):
+    """Every kind of call: strides, groups, a transposed image, a residual and activations."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.Hardswish())
+        self.depthwise = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1, groups=16), nn.ELU(0.7))
+        self.grouped, self.prelu = nn.Conv2d(16, 16, 1, groups=2), nn.PReLU(16)
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x):
+        x = self.stem(x)
+        x = self.prelu(self.grouped(self.depthwise(x)) + x)
+        return torch.relu(self.linear(x.permute(0, 2, 3, 1)))
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(0)
+    return randomized(Network())
+
+
+def optimized_for_any_size(network):
+    example = torch.randn(2, 3, 17, 18).to(network.linear.weight.dtype)
+    return optimize(network, (example,), dynamic_shapes=({0: AUTO, 2: AUTO, 3: AUTO},))
+
+
+def without_preparing(function, *args):
+    before, calls._quick_convolution = calls._quick_convolution, PLAIN
+    try:
+        return function(*args)
+    finally:
+        calls._quick_convolution = before
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@torch.no_grad()
+def test_same_bits_for_changing_images(network, dtype):
+    optimized = optimized_for_any_size(network.to(dtype))
+    images = [torch.randn(n, 3, h, 19).to(dtype) for n in (1, 2, 3) for h in (17, 5, 31)]
+    images += [image.to(memory_format=torch.channels_last) for image in images]
+    images += [image[:, :, ::2, 1:] for image in images]
+    expected = [without_preparing(optimized, image) for image in images]
+    for _ in range(3):
+        for image, result in zip(images, expected, strict=True):
+            again = optimized(image)
+            assert torch.equal(again, result) and again.stride() == result.stride()
+
+
+def test_gradients_and_transforms(network):
+    network = network.double()
+    optimized = optimized_for_any_size(network)
+    image = torch.randn(2, 3, 17, 18, dtype=torch.float64)
+    with torch.no_grad():
+        expected = [optimized(image) for _ in range(3)][-1]
+    image.requires_grad_()
+    result = optimized(image)
+    (gradient,) = torch.autograd.grad(result.sum(), image)
+    torch.testing.assert_close(gradient, torch.autograd.grad(network(image).sum(), image)[0])
+    detached = image.detach()
+    assert not optimized(detached).requires_grad
+    tangent = torch.randn_like(detached)
+    _, found = torch.func.jvp(optimized, (detached,), (tangent,))
+    torch.testing.assert_close(found, torch.func.jvp(network, (detached,), (tangent,))[1])
+    torch.testing.assert_close(torch.func.vmap(optimized)(detached[None])[0], expected)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(detached, tangent)
+        moved = torch.autograd.forward_ad.unpack_dual(optimized(dual)).tangent
+    torch.testing.assert_close(moved, found)
+    with torch.inference_mode():
+        assert torch.equal(optimized(detached), expected)
+        assert optimized(detached).is_inference()
+    assert not optimized(detached).is_inference()
+
+
+@torch.no_grad()
+def test_modes(network):
+    optimized, image = optimized_for_any_size(network), torch.randn(2, 3, 17, 18)
+    expected = [optimized(image) for _ in range(3)][-1]
+    with torch.autocast("cpu", torch.bfloat16):
+        assert optimized(image).dtype == torch.bfloat16
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        optimized(image)
+    names = [event.key for event in profiled.key_averages()]
+    assert "torch_dnnl::convolution_packed" in names
+    with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
+        optimized(image)
+    assert counter.get_total_flops() > 0
+    assert torch.equal(optimized(image), expected)
+    with pytest.raises(TypeError, match="expected weights to have the type of src"):
+        optimized(image.to(torch.float64))
+
+
+@torch.no_grad()
+def test_changed_weights(network):
+    """New tensors and new memory are other weights. A copy has weights of its own."""
+    optimized, image = optimized_for_any_size(network), torch.randn(2, 3, 17, 18)
+    expected = [optimized(image) for _ in range(3)][-1]
+    changed = copy.deepcopy(optimized)
+    biases = [t for name, t in changed.state_dict().items() if name.endswith("bias")]
+    assert biases
+    for bias in biases:
+        bias += 1  # a kernel reads the memory of the bias
+    moved = changed(image)
+    assert not torch.equal(moved, expected) and torch.equal(optimized(image), expected)
+    for bias in changed.parameters():
+        bias.data = bias.data.clone()
+    for name, buffer in changed.named_buffers():
+        if name.endswith("bias"):
+            buffer.data = buffer.data - 1
+    torch.testing.assert_close(without_preparing(changed, image), changed(image), rtol=0, atol=0)
+
+
+@torch.no_grad()
+def test_weights_come_to_an_end(network):
+    references = []
+    for _ in range(3):
+        optimized = optimized_for_any_size(network)
+        optimized(torch.randn(2, 3, 17, 18))
+        storages = [t.untyped_storage() for t in optimized.state_dict().values()]
+        references += [StorageWeakRef(storage) for storage in storages]
+        del optimized, storages
+    gc.collect()  # modules of torch.fx are in cycles
+    assert references and all(reference.expired() for reference in references)
+
+
+@torch.no_grad()
+def test_more_weights_than_are_known_before_some_are_forgotten():
+    image, kept = torch.randn(1, 4, 2, 2), torch.randn(4, 4, 1, 1)
+    options = (*[None] * 4, "none", 1, "NCX", "OIX", "auto", *[None] * 5, False, None)
+    expected = calls.convolution(image, kept, None, *options)
+    for _ in range(600):
+        weights = torch.randn(4, 4, 1, 1)
+        result = calls.convolution(image, weights, None, *options)
+        torch.testing.assert_close(result, torch.conv2d(image, weights))
+        assert torch.equal(calls.convolution(image, weights, None, *options), result)
+    assert torch.equal(calls.convolution(image, kept, None, *options), expected)
+
+
+@torch.no_grad()
+def test_threads(network):
+    optimized = optimized_for_any_size(network)
+    images = [torch.randn(2, 3, 17 + i, 18) for i in range(6)]
+    expected = [without_preparing(optimized, image) for image in images]
+    wrong = []
+
+    def run():
+        for _ in range(30):
+            for image, result in zip(images, expected, strict=True):
+                if not torch.equal(optimized(image), result):
+                    wrong.append(image.shape)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_without_the_library(network, monkeypatch):
+    monkeypatch.setattr(calls, "_quick_convolution", lambda *args: NotImplemented)
+    image = torch.randn(2, 3, 17, 18)
+    check_values(torch_dnnl.optimize(network, image), network, image)
