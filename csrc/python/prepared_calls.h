@@ -40,46 +40,63 @@ inline bool is_plain_state() {
       !at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION).has_value();
 }
 
+namespace prepared_detail {
+
+// Whether no gradient of a tensor is wanted.
+inline bool is_constant(const at::Tensor& t) {
+  return !(t.requires_grad() && c10::GradMode::is_enabled()) && !t._fw_grad(0).defined();
+}
+
+// Whether a tensor is an ordinary one of the CPU.
+inline bool is_plain(const at::Tensor& t) {
+  const auto keys = (t.key_set() - c10::default_excluded_set)
+                        .remove(c10::DispatchKey::AutogradFunctionality)
+                        .remove(c10::DispatchKey::ADInplaceOrView);
+  return keys == c10::DispatchKeySet(c10::DispatchKey::CPU) && is_constant(t);
+}
+
+// An image: what a prepared call depends on.
+struct Image {
+  c10::DispatchKeySet keys;
+  c10::ScalarType dtype;
+  std::vector<int64_t> sizes, strides;
+
+  explicit Image(const at::Tensor& t)
+      : keys(t.key_set()),
+        dtype(t.scalar_type()),
+        sizes(t.sizes().vec()),
+        strides(t.strides().vec()) {}
+  bool is_like(const at::Tensor& t) const {
+    return t.key_set() == keys && t.scalar_type() == dtype && t.sizes() == sizes &&
+        t.strides() == strides && is_constant(t);
+  }
+};
+
+// An argument that is the same in every call: a tensor, which may come to an end meanwhile, or
+// another object.
+struct Constant {
+  PyObject* object = nullptr;
+  c10::weak_intrusive_ptr<c10::TensorImpl> tensor{
+      c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
+  const void* data = nullptr;
+
+  bool is_same(PyObject* value) const {
+    if (object != nullptr)
+      return value == object;
+    if (!THPVariable_CheckExact(value))
+      return false;
+    const at::Tensor& t = THPVariable_Unpack(value);
+    return t.unsafeGetTensorImpl() == tensor._unsafe_get_target() && t.const_data_ptr() == data &&
+        is_constant(t);
+  }
+};
+
+} // namespace prepared_detail
+
 class PreparedCalls {
-  // An image: what a prepared call depends on.
-  struct Image {
-    c10::DispatchKeySet keys;
-    c10::ScalarType dtype;
-    std::vector<int64_t> sizes, strides;
-
-    explicit Image(const at::Tensor& t)
-        : keys(t.key_set()),
-          dtype(t.scalar_type()),
-          sizes(t.sizes().vec()),
-          strides(t.strides().vec()) {}
-    bool is_like(const at::Tensor& t) const {
-      return t.key_set() == keys && t.scalar_type() == dtype && t.sizes() == sizes &&
-          t.strides() == strides && is_constant(t);
-    }
-  };
-
-  // An argument that is the same in every call: a tensor, which may come to an end meanwhile, or
-  // another object.
-  struct Constant {
-    PyObject* object = nullptr;
-    c10::weak_intrusive_ptr<c10::TensorImpl> tensor{
-        c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
-    const void* data = nullptr;
-
-    bool is_same(PyObject* value) const {
-      if (object != nullptr)
-        return value == object;
-      if (!THPVariable_CheckExact(value))
-        return false;
-      const at::Tensor& t = THPVariable_Unpack(value);
-      return t.unsafeGetTensorImpl() == tensor._unsafe_get_target() &&
-          t.const_data_ptr() == data && is_constant(t);
-    }
-  };
-
   struct Known {
-    std::vector<Constant> constants; // those of images are empty
-    std::vector<Image> images;       // src and, if the call has one, the residual
+    std::vector<prepared_detail::Constant> constants; // those of images are empty
+    std::vector<prepared_detail::Image> images;       // src and, if the call has one, the residual
     std::shared_ptr<const PreparedCall> call;
   };
 
@@ -125,10 +142,10 @@ class PreparedCalls {
       return;
     Known known;
     for (size_t i = 0; i < count_; i++) {
-      Constant constant;
+      prepared_detail::Constant constant;
       if (THPVariable_CheckExact(args[i])) {
         const at::Tensor& t = THPVariable_Unpack(args[i]);
-        if (!is_plain(t))
+        if (!prepared_detail::is_plain(t))
           return;
         if (is_image(i)) {
           known.images.emplace_back(t);
@@ -150,7 +167,7 @@ class PreparedCalls {
     known.call.reset(reinterpret_cast<const PreparedCall*>(stack.front().toInt()));
     if (known.call == nullptr)
       return;
-    for (const Constant& constant : known.constants)
+    for (const auto& constant : known.constants)
       Py_XINCREF(constant.object);
     if (calls_.size() >= most_) {
       forget_ended();
@@ -167,18 +184,6 @@ class PreparedCalls {
  private:
   static constexpr size_t kSizes = 4; // of images, and attributes, for which weights are prepared
   static constexpr size_t kFew = 256;
-
-  // Whether a tensor is an ordinary one of the CPU.
-  static bool is_plain(const at::Tensor& t) {
-    const auto keys = (t.key_set() - c10::default_excluded_set)
-                          .remove(c10::DispatchKey::AutogradFunctionality)
-                          .remove(c10::DispatchKey::ADInplaceOrView);
-    return keys == c10::DispatchKeySet(c10::DispatchKey::CPU) && is_constant(t);
-  }
-  // Whether no gradient of a tensor is wanted.
-  static bool is_constant(const at::Tensor& t) {
-    return !(t.requires_grad() && c10::GradMode::is_enabled()) && !t._fw_grad(0).defined();
-  }
 
   bool is_image(size_t argument) const {
     return argument == 0 || argument == residual_;
@@ -203,7 +208,7 @@ class PreparedCalls {
   }
 
   static void release(const Known& known) {
-    for (const Constant& constant : known.constants)
+    for (const auto& constant : known.constants)
       Py_XDECREF(constant.object);
   }
 

@@ -7,6 +7,7 @@
 // where a value is anything else or where a mode or a tracer wants to see the call; then torch.ops
 // decides. Operator(name, True) prepares calls (prepared_calls.h).
 #include <Python.h>
+#include <structmember.h>
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -204,6 +205,7 @@ struct Operator {
 struct Callable {
   PyObject_HEAD vectorcallfunc call;
   Operator* op;
+  Py_ssize_t prepared; // how many calls were not checked again
 };
 
 bool is_watched() {
@@ -213,16 +215,20 @@ bool is_watched() {
 
 PyObject* call(PyObject* self, PyObject* const* args, size_t count, PyObject* names) {
   HANDLE_TH_ERRORS
-  Operator& op = *reinterpret_cast<Callable*>(self)->op;
+  auto& callable = *reinterpret_cast<Callable*>(self);
+  Operator& op = *callable.op;
   if (is_watched())
     Py_RETURN_NOTIMPLEMENTED;
   const size_t given = PyVectorcall_NARGS(count);
   const bool can_prepare = op.prepared.has_value() && names == nullptr &&
       given == op.arguments.size() && THPVariable_CheckExact(args[0]) &&
       THPVariable_CheckExact(args[1]) && is_plain_state();
-  if (can_prepare)
-    if (const PreparedCalls::Found found = op.prepared->find(args))
+  if (can_prepare) {
+    if (const PreparedCalls::Found found = op.prepared->find(args)) {
+      callable.prepared++;
       return THPVariable_Wrap(found.run());
+    }
+  }
   std::optional<Stack> stack = op.stack_of(args, given, names);
   if (!stack.has_value())
     Py_RETURN_NOTIMPLEMENTED;
@@ -254,7 +260,10 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* /*kwargs*/) {
 }
 
 PyTypeObject make_type() {
+  static PyMemberDef members[] = {
+      {"prepared", T_PYSSIZET, offsetof(Callable, prepared), READONLY, nullptr}, {nullptr}};
   PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  type.tp_members = members;
   type.tp_name = "torch_dnnl._python.Operator";
   type.tp_basicsize = sizeof(Callable);
   type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;

@@ -160,7 +160,9 @@ def test_max_pools_of_contiguous_images(channels, options):
     optimized = optimize(module, (image,))
     torch.testing.assert_close(optimized(image), module(image), rtol=0, atol=0, equal_nan=True)
     assert calls(optimized)["clone"] == (channels == 24)
-    image = image.nan_to_num().round().requires_grad_()  # equal elements: the first has the gradient
+    image = (
+        image.nan_to_num().round().requires_grad_()
+    )  # equal elements: the first has the gradient
     expected, found = (
         torch.autograd.grad(each(image).square().sum(), image)[0] for each in (module, optimized)
     )

@@ -31,7 +31,8 @@ def test_epilogues(sizes, bias, dtype):
 
 
 @pytest.mark.parametrize(
-    ("features", "rows", "is_linear"), [(6, 99, True), (6, 1, True), (512, 99, True), (512, 3, False)]
+    ("features", "rows", "is_linear"),
+    [(6, 99, True), (6, 1, True), (512, 99, True), (512, 3, False)],
 )
 def test_without_an_epilogue(features, rows, is_linear):
     module = nn.Sequential(nn.Linear(features, features), nn.Softmax(1))

@@ -62,10 +62,13 @@ def test_same_bits_for_changing_images(network, dtype):
     images += [image.to(memory_format=torch.channels_last) for image in images]
     images += [image[:, :, ::2, 1:] for image in images]
     expected = [without_preparing(optimized, image) for image in images]
-    for _ in range(3):
-        for image, result in zip(images, expected, strict=True):
+    for image, result in zip(images, expected, strict=True):
+        before = calls._quick_convolution.prepared
+        for _ in range(3):
             again = optimized(image)
             assert torch.equal(again, result) and again.stride() == result.stride()
+        # All but the convolution with prelu, the second time and the third.
+        assert calls._quick_convolution.prepared - before >= 2 * 3
 
 
 def test_gradients_and_transforms(network):
@@ -98,6 +101,7 @@ def test_gradients_and_transforms(network):
 def test_modes(network):
     optimized, image = optimized_for_any_size(network), torch.randn(2, 3, 17, 18)
     expected = [optimized(image) for _ in range(3)][-1]
+    known = calls._quick_convolution.prepared
     with torch.autocast("cpu", torch.bfloat16):
         assert optimized(image).dtype == torch.bfloat16
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
@@ -107,6 +111,7 @@ def test_modes(network):
     with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
         optimized(image)
     assert counter.get_total_flops() > 0
+    assert calls._quick_convolution.prepared == known
     assert torch.equal(optimized(image), expected)
     with pytest.raises(TypeError, match="expected weights to have the type of src"):
         optimized(image.to(torch.float64))

@@ -62,8 +62,10 @@ def vector_norm(image: Tensor, order: Any, dims: Any, keepdim: Any, dtype: Any) 
     """
     is_traced = is_dynamo_compiling() or is_exporting() or forward_ad._current_level >= 0
     if is_traced or image.requires_grad:
-        return _norm(image, order, dims, keepdim, dtype=dtype)
-    return (image * image).sum(dims, keepdim).sqrt_()
+        norm: Tensor = _norm(image, order, dims, keepdim, dtype=dtype)
+        return norm
+    result: Tensor = (image * image).sum(dims, keepdim).sqrt_()
+    return result
 
 
 # Each function, and the operator whose arguments it takes.

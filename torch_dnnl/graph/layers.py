@@ -181,7 +181,7 @@ def replace_linears(graph: Graph, constants: Constants) -> None:
             continue
         # Spatial sizes of a convolution are 1 or more.
         is_never_empty = all(statically_known_true(n >= 1) for n in image.shape[:-1])
-        is_constant = constants.value(matrix) is not None and not image.dtype.itemsize == 2
+        is_constant = constants.value(matrix) is not None and image.dtype.itemsize != 2
         if not is_never_empty or not (is_constant or _has_many_rows(image)):
             continue
         with graph.inserting_before(node):

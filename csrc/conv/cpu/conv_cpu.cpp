@@ -182,8 +182,7 @@ int64_t prepare(
   const auto format = result_format(args, src, weights);
   const at::Tensor dst = empty_image(args, args.dst, src, format);
   HeldTensors held;
-  ConvProblem p =
-      problem_of(args, ConvPass::forward, src, weights, dst, bias, format, held);
+  ConvProblem p = problem_of(args, ConvPass::forward, src, weights, dst, bias, format, held);
   p = with_epilogue(p, args, epilogue, dst, {}, held);
   if (keep_preactivation || dst.numel() == 0 || !held.src.is_same(src) || held.slopes.defined())
     return 0;
@@ -216,8 +215,7 @@ struct Cpu {
 
   static void compute(const ConvProblem& p, std::string_view algorithm) {
     const Choice chosen = choice(p, algorithm);
-    if (p.pass == ConvPass::backward_weights &&
-        product(chosen.problem.kernel) < product(p.kernel))
+    if (p.pass == ConvPass::backward_weights && product(chosen.problem.kernel) < product(p.kernel))
       std::memset(p.out, 0, output_elements(p) * c10::elementSize(p.dtype));
     chosen.run();
   }
