@@ -10,7 +10,8 @@ torch_dnnl's ways, `inductor` (frozen) is torch's. `onnxruntime` and `openvino` 
 torch.onnx.export writes; they have as many threads as torch. OpenVINO computes in the type of
 `--dtype`; ONNX Runtime computes bfloat16 on no CPU, and is left out there.
 
-Each network is timed in a process of its own, all engines in turn, warm, by the median. Another
+Each network is timed in a process of its own, all engines in turn, warm, by the median. Between
+turns is a pause, because threads of ONNX Runtime and of torch spin for a while. Another
 process for each engine measures the memory: the most that the process holds after ten calls, and
 the seconds until the first result. A row has the milliseconds of a call; the time of the fastest
 engine that is not torch_dnnl's, divided by this one; the error against the model in float64, which
@@ -42,6 +43,7 @@ from torch import Tensor, nn
 import torch_dnnl
 
 Call = Callable[[], object]
+PAUSE = 0.1  # seconds, until the threads of the engine before are asleep
 
 
 class Single(nn.Module):
@@ -153,7 +155,7 @@ def times_of(name: str, engines: list[str], args: argparse.Namespace) -> list[di
             engine: relative(torch.as_tensor(call()), exact) for engine, call in calls.items()
         }
         budget = args.seconds * len(calls)
-        times = interleaved(*calls.values(), rounds=9, budget=budget)
+        times = interleaved(*calls.values(), rounds=9, budget=budget, pause=PAUSE)
     return [
         {
             **{"network": name, "batch": len(network.x), "dtype": args.dtype, "engine": engine},

@@ -69,8 +69,13 @@ def interleaved(
     rounds: int = 15,
     budget: float = 3.0,
     queued: bool = False,
+    pause: float = 0.0,
 ) -> list[float]:
-    """The median seconds of a call of each function; about `budget` seconds in all."""
+    """The median seconds of a call of each function; about `budget` seconds in all.
+
+    With a `pause`, each turn begins with so many seconds of sleep and with a call that is not
+    timed: threads of another library go on to spin after its turn.
+    """
     once = [seconds(function, 1, device) for function in functions]
     # Of short ones a few at least: one call does not bring back what others drove out of a cache.
     least = [1 if t > SHORT else FEW_CALLS for t in once]
@@ -81,6 +86,9 @@ def interleaved(
     times: list[list[float]] = [[] for _ in functions]
     for _ in range(rounds):
         for function, n, series in zip(functions, calls, times, strict=True):
+            if pause:
+                time.sleep(pause)
+                function()
             series.append(seconds(function, n, device, queued=queued))
     return [statistics.median(series) for series in times]
 
