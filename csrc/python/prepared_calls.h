@@ -47,6 +47,10 @@ inline bool is_constant(const at::Tensor& t) {
   return !(t.requires_grad() && c10::GradMode::is_enabled()) && !t._fw_grad(0).defined();
 }
 
+inline uint32_t version_of(const at::Tensor& t) {
+  return t.is_inference() ? 0 : t.unsafeGetTensorImpl()->version_counter().current_version();
+}
+
 // Whether a tensor is an ordinary one of the CPU.
 inline bool is_plain(const at::Tensor& t) {
   const auto keys = (t.key_set() - c10::default_excluded_set)
@@ -79,6 +83,7 @@ struct Constant {
   c10::weak_intrusive_ptr<c10::TensorImpl> tensor{
       c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
   const void* data = nullptr;
+  uint32_t version = 0; // changes with what is written to it
 
   bool is_same(PyObject* value) const {
     if (object != nullptr)
@@ -87,7 +92,7 @@ struct Constant {
       return false;
     const at::Tensor& t = THPVariable_Unpack(value);
     return t.unsafeGetTensorImpl() == tensor._unsafe_get_target() && t.const_data_ptr() == data &&
-        is_constant(t);
+        version_of(t) == version && is_constant(t);
   }
 };
 
@@ -152,6 +157,7 @@ class PreparedCalls {
         } else {
           constant.tensor = t.getIntrusivePtr();
           constant.data = t.const_data_ptr();
+          constant.version = prepared_detail::version_of(t);
         }
       } else if (!values[i].isTensor()) {
         constant.object = args[i];

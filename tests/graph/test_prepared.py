@@ -188,3 +188,55 @@ def test_without_the_library(network, monkeypatch):
     monkeypatch.setattr(calls, "_quick_convolution", lambda *args: NotImplemented)
     image = torch.randn(2, 3, 17, 18)
     check_values(torch_dnnl.optimize(network, image), network, image)
+
+
+def quantized_call(**given):
+    """The arguments of `quantized_convolution_packed` by position."""
+    schema = torch.ops.torch_dnnl.quantized_convolution_packed.default._schema
+    defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+    return [(defaults | given)[argument.name] for argument in schema.arguments]
+
+
+@pytest.mark.parametrize("has_residual", [False, True])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.float32])
+@torch.no_grad()
+def test_quantized(dtype, has_residual):
+    plain = quick("quantized_convolution_packed")
+    weights = torch.randint(-128, 128, (16, 16, 3, 3), dtype=torch.int8)
+    given = {
+        "weights": weights,
+        "bias": torch.randn(16),
+        "pads_begin": (1, 1),
+        "pads_end": (1, 1),
+        "data_format": "NCX",
+        "weights_format": "OIX",
+        "activation": "relu",
+        "dtype": dtype,
+        "src_scale_value": 0.02,
+        "src_zero_point_value": 3.0,
+        "weights_scale": torch.rand(16) / 100,
+        "dst_scale": torch.tensor(0.3) if dtype != torch.float32 else None,
+        "residual_scale_value": 0.1,
+        "packed": torch.ops.torch_dnnl.pack_quantized_weights(
+            weights, (2, 16, 9, 11), pads_begin=(1, 1), data_format="NCX", weights_format="OIX"
+        ),
+    }
+    images = [
+        torch.randint(0, 256, (n, 16, 9, 11), dtype=torch.uint8).to(memory_format=layout)
+        for n in (1, 2)
+        for layout in (torch.contiguous_format, torch.channels_last)
+    ]
+    for image in images:
+        given["src"] = image
+        if has_residual:
+            given["residual"] = torch.randint(0, 256, image.shape, dtype=torch.uint8)
+        args = quantized_call(**given)
+        before = calls._quick_quantized.prepared
+        for _ in range(3):
+            result, expected = calls.quantized_convolution(*args), plain(*args)
+            assert torch.equal(result, expected) and result.stride() == expected.stride()
+        assert calls._quick_quantized.prepared - before == 2
+    changed = given["weights_scale"] if dtype == torch.float32 else given["dst_scale"]
+    changed *= 2
+    result = calls.quantized_convolution(*args)
+    assert torch.equal(result, plain(*args)) and not torch.equal(result, expected)

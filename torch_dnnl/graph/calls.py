@@ -20,7 +20,7 @@ _FORMAT = [each.name for each in _convolution._schema.arguments].index("data_for
 _quick_convolution = quick("convolution_packed", prepares=True)
 _FUSED = (dnnl.convolution_fused.default, _convolution)
 _quantized = dnnl.quantized_convolution_packed.default
-_quick_quantized = quick("quantized_convolution_packed")
+_quick_quantized = quick("quantized_convolution_packed", prepares=True)
 
 
 def convolution(*args: Any) -> Any:

@@ -1,7 +1,5 @@
 // Convolution on the CPU: the kernels, in order of preference. What each can compute is said by the
 // kernel (supports), when it is chosen by choose.cpp (prefers).
-#include <ATen/EmptyTensor.h>
-#include <c10/util/SmallVector.h>
 #include <torch/library.h>
 
 #include <cstring>
@@ -10,12 +8,12 @@
 
 #include "conv/cpu/shared/kernels.h"
 #include "conv/cpu/shared/packed/buffer.h"
+#include "conv/cpu/shared/preparing.h"
 #include "conv/cpu/shared/problems/canonical.h"
 #include "conv/on_device.h"
 #include "conv/reference.h"
 #include "core/cpu/parallel.h"
 #include "core/math.h"
-#include "core/prepared.h"
 #include "core/torch/run_kernel.h"
 
 namespace torch_dnnl {
@@ -110,7 +108,7 @@ struct Choice {
   ConvProblem problem;
 
   void run() const {
-    run_kernel(kernel, problem);
+    run_or_prepare(problem, [&kernel = kernel](const ConvProblem& p) { run_kernel(kernel, p); });
   }
 };
 
@@ -142,54 +140,6 @@ Choice choice_of_packed(
   conv_detail::check_has_weights(
       "convolution", has_weights, "these are packed for another call, CPU or version");
   return choice(problem, algorithm);
-}
-
-class PreparedConvolution final : public PreparedCall {
- public:
-  PreparedConvolution(const Choice& choice, const at::Tensor& dst)
-      : choice_(choice), sizes_(dst.sizes()), strides_(dst.strides()) {}
-
-  at::Tensor run(const at::Tensor& src, const at::Tensor& residual) const override {
-    at::Tensor dst =
-        in_huge_pages(at::detail::empty_strided_cpu(sizes_, strides_, choice_.problem.dtype));
-    ConvProblem p = choice_.problem;
-    p.src = src.const_data_ptr();
-    p.out = dst.mutable_data_ptr();
-    p.out_tensor = dst.unsafeGetTensorImpl();
-    if (residual.defined())
-      p.residual = residual.const_data_ptr();
-    run_kernel(choice_.kernel, p);
-    return dst;
-  }
-
- private:
-  const Choice choice_;
-  const c10::SmallVector<int64_t, 5> sizes_, strides_;
-};
-
-// The address of a PreparedCall, which the caller owns, for a call of convolution_packed. 0 if the
-// call does more than to run a kernel.
-int64_t prepare(
-    const at::Tensor& src,
-    const at::Tensor& weights,
-    const std::optional<at::Tensor>& bias,
-    const ConvOptions& options,
-    const EpilogueOptions& epilogue,
-    bool keep_preactivation,
-    const std::optional<at::Tensor>& packed) {
-  using namespace conv_detail;
-  const ConvArguments args = forward_arguments(src, weights, bias, options, epilogue);
-  const auto format = result_format(args, src, weights);
-  const at::Tensor dst = empty_image(args, args.dst, src, format);
-  HeldTensors held;
-  ConvProblem p = problem_of(args, ConvPass::forward, src, weights, dst, bias, format, held);
-  p = with_epilogue(p, args, epilogue, dst, {}, held);
-  if (keep_preactivation || dst.numel() == 0 || !held.src.is_same(src) || held.slopes.defined())
-    return 0;
-  const Choice chosen = packed.has_value()
-      ? choice_of_packed(p, args.algorithm, *packed, has_weights(weights))
-      : choice(p, args.algorithm);
-  return reinterpret_cast<int64_t>(new PreparedConvolution(chosen, dst));
 }
 
 struct Cpu {
@@ -233,7 +183,7 @@ TORCH_LIBRARY_FRAGMENT(torch_dnnl, m) {
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_dnnl_prepare, m) {
-  m.def("convolution_packed", with_options<prepare>);
+  m.def("convolution_packed", prepare<with_options<ConvOnDevice<Cpu>::packed>>);
 }
 
 } // namespace

@@ -7,6 +7,7 @@
 
 #include "conv/cpu/quantized/kernels.h"
 #include "conv/cpu/shared/packed/buffer.h"
+#include "conv/cpu/shared/preparing.h"
 #include "conv/cpu/shared/problems/canonical.h"
 #include "conv/quantized/on_device.h"
 #include "core/cpu/parallel.h"
@@ -77,6 +78,10 @@ bool uses_reference(const QuantizedProblem& q, std::string_view algorithm) {
   return is_empty(q) || algorithm == "reference" || (is_family && prefers_reference(q));
 }
 
+void run_kernel(const QuantizedKernel& kernel, const QuantizedProblem& problem) {
+  run_or_prepare(problem, [&kernel](const QuantizedProblem& q) { run(kernel, q); });
+}
+
 struct Cpu {
   static constexpr bool kReadsMemory = true;
 
@@ -100,7 +105,7 @@ struct Cpu {
       QuantizedProblem p = packed_problem(q);
       p.conv = with_packed(p.conv, packed);
       if (is_packed_for(packed, *kernel, p, as_called(q)))
-        return run<QuantizedProblem>(*kernel, p);
+        return run_kernel(*kernel, p);
     }
     conv_detail::check_has_weights(
         op, has_weights, "these are packed for another call, CPU or version");
@@ -109,10 +114,10 @@ struct Cpu {
 
   static void compute(QuantizedProblem q, std::string_view algorithm) {
     if (uses_reference(q, algorithm))
-      return run<QuantizedProblem>(kernels[std::size(kernels) - 1], q);
+      return run_kernel(kernels[std::size(kernels) - 1], q);
     q.conv = with_joined_pixels(canonical(q.conv));
     const bool is_family = algorithm == "direct" || algorithm == "winograd";
-    run<QuantizedProblem>(kernel_named(kernels, is_family ? "auto" : algorithm, op, q), q);
+    run_kernel(kernel_named(kernels, is_family ? "auto" : algorithm, op, q), q);
   }
 };
 
@@ -122,6 +127,10 @@ TORCH_LIBRARY_IMPL(torch_dnnl, CPU, m) {
 
 TORCH_LIBRARY_FRAGMENT(torch_dnnl, m) {
   list_kernels(m, "quantized_convolution", "cpu", kernels);
+}
+
+TORCH_LIBRARY_FRAGMENT(torch_dnnl_prepare, m) {
+  m.def("quantized_convolution_packed", prepare<with_options<QuantizedOnDevice<Cpu>::packed>>);
 }
 
 } // namespace
