@@ -33,12 +33,20 @@ ACTIVATIONS = {
         lambda x: x * F.relu6(x + 3.0) / 6.0,
         lambda x: x * F.relu6(x + 3, inplace=True).div_(6),
         lambda x: x * F.hardsigmoid(x),
+        lambda x: (F.relu6(x + 3) * (1 / 6)) * x,
+        lambda x: x * (x + 3).clamp(0, 6) * (1 / 6),
     ],
     "gelu_tanh": [
         nn.GELU(approximate="tanh"),
         lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     ],
-    "hardsigmoid": [F.hardsigmoid, nn.Hardsigmoid(inplace=True)],
+    "hardsigmoid": [
+        F.hardsigmoid,
+        nn.Hardsigmoid(inplace=True),
+        lambda x: F.relu6(x + 3) / 6,
+        lambda x: (x + 3.0).clamp(0, 6).div_(6.0),
+        lambda x: F.relu6(3 + x, inplace=True) * (1 / 6),
+    ],
     "mish": [nn.Mish(inplace=True), lambda x: x * torch.tanh(F.softplus(x))],
     "softplus": [F.softplus],
     "leaky_relu": [nn.LeakyReLU(inplace=True), nn.LeakyReLU(0.2), nn.LeakyReLU(-1.5)],
@@ -111,17 +119,49 @@ def test_residuals(add, dynamic):
     assert second["activation"] == "relu" and not calls(optimized)["add"]
 
 
-@pytest.mark.parametrize("sizes", [(2, 4, 1, 1), (1, 4, 9, 11), (4, 9, 11), (2, 1, 9, 11)])
-def test_residuals_that_broadcast(sizes):
-    class Embedded(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = nn.Conv2d(4, 4, 3, padding=1)
+class Embedded(nn.Module):
+    """As in the networks of diffusion, where the residual is a vector for each image."""
 
-        def forward(self, x, y):
-            return F.silu(self.conv(x) + y)
+    def __init__(self, conv):
+        super().__init__()
+        self.conv = conv
 
-    check(Embedded(), torch.rand(2, 4, 9, 11), torch.rand(sizes))
+    def forward(self, x, y):
+        return F.silu(self.conv(x) + y)
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("conv", [nn.Conv2d, nn.ConvTranspose2d])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (2, 4, 1, 1),
+        (1, 4, 9, 11),
+        (1, 4, 1, 1),
+        (2, 4, 1, 11),
+        (4, 9, 11),
+        (2, 1, 9, 11),
+        (2, 1, 1, 1),
+    ],
+)
+def test_residuals_that_broadcast(sizes, conv, dynamic, last):
+    x, y = torch.rand(2, 4, 9, 11), torch.rand(sizes)
+    if last:
+        x = x.to(memory_format=torch.channels_last)
+    of_residual = {d: AUTO for d, size in enumerate(sizes) if size in (2, 9, 11)}
+    shapes = ({0: AUTO, 2: AUTO, 3: AUTO}, of_residual)
+    options = {"dynamic_shapes": shapes} if dynamic else {}
+    optimized = check(Embedded(conv(4, 4, 3, padding=1)), x, y, **options)
+    found = convolutions(optimized)[0]
+    is_taken = len(sizes) == 4 and sizes[1] == 4
+    assert (found["residual"] is not None) == is_taken
+    assert (found["activation"] == "silu") == is_taken
+    y.requires_grad_()
+    module = Embedded(conv(4, 4, 3, padding=1))
+    optimized = optimize(module, (x, y.detach()))
+    expected, given = (torch.autograd.grad(each(x, y).sum(), y)[0] for each in (module, optimized))
+    torch.testing.assert_close(given, expected)
 
 
 def test_residual_of_another_type():

@@ -45,6 +45,39 @@ def test_every_layer(capsys):
     ]
 
 
+class Norms(nn.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.batch, self.mean = nn.BatchNorm2d(8, track_running_stats=False), nn.RMSNorm(6)
+        self.norm, self.conv, self.behind = nn.BatchNorm2d(8), nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8)
+        self.to(dtype)
+
+    def forward(self, x):
+        y = self.conv(self.mean(self.batch(x)))
+        return F.relu(self.norm(x)) + x, self.behind(y) + y
+
+
+def test_norms_that_stay(capsys):
+    norm = "aten::_native_batch_norm_legit_no_training, as"
+    expected = {
+        torch.float32: ("convolution with relu", "convolution with a residual"),
+        torch.bfloat16: (
+            f"{norm} a pass of its own is for float32 and float64, not torch.bfloat16",
+            f"{norm} others use the result of convolution too",
+        ),
+    }
+    for dtype, (alone, behind) in expected.items():
+        model = randomized(Norms(dtype))
+        torch_dnnl.optimize(model, (torch.rand(2, 8, 6, 6).to(dtype),), verbose=True)
+        lines = capsys.readouterr().out.replace("torch_dnnl::", "").splitlines()
+        assert [line for line in lines if line.startswith("norm")] == [
+            "norm batch: aten::_native_batch_norm_legit, as its statistics are those of the batch",
+            "norm mean: aten::rms_norm, as torch_dnnl has none",
+            f"norm norm: {alone}",
+            f"norm behind: {behind}",
+        ]
+
+
 def test_graph_that_stays(capsys, monkeypatch):
     def fails(x):
         raise RuntimeError("no relu today\nmore of it")

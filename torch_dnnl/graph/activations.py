@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torch_dnnl.graph.nodes import arguments_of, aten, name_of, value
+from torch_dnnl.graph.nodes import arguments_of, aten, call, name_of, replace, value
 
 # The first function defines an activation. The others are ways in which models spell it.
 DEFINITIONS: dict[str, tuple[Callable[[Tensor], Tensor], ...]] = {
@@ -43,8 +43,18 @@ DEFINITIONS: dict[str, tuple[Callable[[Tensor], Tensor], ...]] = {
         lambda x: x * ((x + 3).clamp(0, 6) / 6),
         lambda x: x * F.relu6(x + 3) / 6,
         lambda x: x * (F.relu6(x + 3) / 6),
+        lambda x: x * (x + 3).clamp(0, 6) * (1 / 6),
+        lambda x: x * ((x + 3).clamp(0, 6) * (1 / 6)),
+        lambda x: x * F.relu6(x + 3) * (1 / 6),
+        lambda x: x * (F.relu6(x + 3) * (1 / 6)),
     ),
-    "hardsigmoid": (F.hardsigmoid,),
+    "hardsigmoid": (
+        F.hardsigmoid,
+        lambda x: (x + 3).clamp(0, 6) / 6,
+        lambda x: F.relu6(x + 3) / 6,
+        lambda x: (x + 3).clamp(0, 6) * (1 / 6),
+        lambda x: F.relu6(x + 3) * (1 / 6),
+    ),
     "mish": (F.mish, lambda x: x * torch.tanh(F.softplus(x))),
     "softplus": (F.softplus,),
 }
@@ -93,6 +103,17 @@ def activation_of(node: Node) -> Activation | None:
         if leaf is not None:
             return Activation(name, leaf, len(pattern.nodes), {})
     return _with_parameters(node)
+
+
+def join_hardsigmoids(graph: Graph) -> None:
+    """Replaces the spellings of hardsigmoid by the operator: a fold into the convolution before
+    them would take their first sum."""
+    for node in list(graph.nodes):
+        found = activation_of(node) if node.op == "call_function" else None
+        if found is not None and found.name == "hardsigmoid" and found.size > 3:
+            with graph.inserting_before(node):
+                new = call(node, aten.hardsigmoid.default, found.input, val=value(node))
+            replace(node, new)
 
 
 # Torch's prelu of an image has its slopes in a view.

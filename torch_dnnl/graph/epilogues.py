@@ -6,7 +6,9 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch import Tensor
 from torch.fx import Graph, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from torch_dnnl.graph.activations import QUANTIZED, activation_of
 from torch_dnnl.graph.layers import FUSED, HAS_PAIR, channel_axis, may_be_empty, open_layer
@@ -34,7 +36,9 @@ _VIEWS = (
 )
 
 
-def fuse_epilogues(graph: Graph, residual_of: _Options | None = None) -> None:
+def fuse_epilogues(
+    graph: Graph, residual_of: _Options | None = None, broadcasts: bool = False
+) -> None:
     """Puts residuals, then activations, into the convolutions before them.
 
     If a result has several activations, the activation of most operators comes first: a SiLU
@@ -44,9 +48,10 @@ def fuse_epilogues(graph: Graph, residual_of: _Options | None = None) -> None:
         graph: is changed.
         residual_of: gives the arguments of a convolution for a residual, which may be the integers
             that the residual was dequantized from.
+        broadcasts: whether a residual may have sizes of 1 in the batch and the spatial dimensions.
     """
     for node in graph.find_nodes(op="call_function", target=aten.add.Tensor):
-        _fuse_residual(node, residual_of or _plain_residual)
+        _fuse_residual(node, residual_of or _plain_residual, broadcasts)
     calls = [node for node in graph.nodes if node.op == "call_function"]
     found = [(activation, node) for node in calls if (activation := activation_of(node))]
     for _, node in sorted(found, key=lambda each: -each[0].size):
@@ -58,16 +63,17 @@ def _plain_residual(layer: Node, residual: Node) -> dict[str, Any]:
     return {"residual": residual}
 
 
-def _fuse_residual(node: Node, residual_of: _Options) -> None:
+def _fuse_residual(node: Node, residual_of: _Options, broadcasts: bool) -> None:
     operands: Any = node.args
     if node.kwargs or not all(isinstance(operand, Node) for operand in operands):
-        return
-    if not all(are_alike(value(operand), value(node)) for operand in operands):
         return
     # The later of two convolutions takes the result of the other one.
     pairs: Any = sorted(zip(operands, operands[::-1], strict=True), reverse=True)
     for result, residual in pairs:
         if result is residual or only_user(result) is not node or is_mutated(residual):
+            continue
+        is_same = are_alike(value(residual), value(node))
+        if not are_alike(value(result), value(node)) or not (is_same or broadcasts):
             continue
         views: list[Any] = []
         while _is_turned(result) and len(result.args[0].users) == 1:
@@ -76,6 +82,8 @@ def _fuse_residual(node: Node, residual_of: _Options) -> None:
         layer = open_layer(result)
         is_free = layer is not None and arguments_of(layer).get("residual") is None
         if layer is None or not is_free or len(layer.users) != 1:
+            continue
+        if not is_same and (views or not _broadcasts(value(residual), value(result), layer)):
             continue
         with node.graph.inserting_before(node):
             for view in reversed(views):
@@ -87,6 +95,20 @@ def _fuse_residual(node: Node, residual_of: _Options) -> None:
                 residual = call(node, _permute, residual, inverse)
             fuse(node, layer, residual_of(layer, residual), result, views)
         return
+
+
+def _broadcasts(residual: Any, result: Any, layer: Node) -> bool:
+    """Whether a convolution takes a residual of these sizes."""
+    if not isinstance(residual, Tensor) or residual.dtype != result.dtype:
+        return False
+    if residual.dim() != result.dim() or layer.target is _quantized:
+        return False
+    pairs = list(zip(residual.shape, result.shape, strict=True))
+    channels = pairs.pop(channel_axis(layer))
+    is_one = [statically_known_true(m == 1) for m, _ in pairs]
+    is_same = [statically_known_true(m == n) for m, n in pairs]
+    fits = all(one or same for one, same in zip(is_one, is_same, strict=True))
+    return fits and statically_known_true(channels[0] == channels[1])
 
 
 def _is_turned(node: Any) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 
+from torch_dnnl.graph.activations import join_hardsigmoids
 from torch_dnnl.graph.calls import quicken, quicken_attributes
 from torch_dnnl.graph.channels import fold_channels, fold_into_next
 from torch_dnnl.graph.constants import Constants, escapes
@@ -247,10 +248,11 @@ def _rewrite(module: GraphModule) -> None:
         made = constants.add(f"{like.name}_weight", weights)
         return made, None if bias is None else constants.add(f"{like.name}_bias", bias)
 
+    join_hardsigmoids(graph)
     fold_channels(graph, make, torch.float64)
     fold_into_next(graph, make)
     replace_linears(graph, constants)
-    fuse_epilogues(graph)
+    fuse_epilogues(graph, broadcasts=True)
     restore_linears(graph)
     constants.fold()
     allow_any_layout(graph)

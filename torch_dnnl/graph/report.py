@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from torch.fx import Graph, Node
@@ -13,6 +14,7 @@ from torch_dnnl.graph.resizes import POOLS
 
 _LAYER = "torch_dnnl_layer"  # the key of the layer's label in the data of nodes
 _norm = aten._native_batch_norm_legit_no_training.default
+_of_batch = aten._native_batch_norm_legit.no_stats
 _KINDS: dict[Any, str] = {
     **dict.fromkeys(ATEN, "convolution"),
     **dict.fromkeys((dnnl.convolution.default, dnnl.convolution_fused.default), "convolution"),
@@ -22,7 +24,8 @@ _KINDS: dict[Any, str] = {
     **dict.fromkeys(QUICK, "convolution"),
     aten.linear.default: "linear",
     **dict.fromkeys((_norm, aten.group_norm.default, aten.layer_norm.default), "norm"),
-    aten.instance_norm.default: "norm",
+    **dict.fromkeys((aten.instance_norm.default, aten.rms_norm.default), "norm"),
+    **dict.fromkeys((_of_batch, aten._native_batch_norm_legit.default), "norm"),
     dnnl.resample.default: "resize",
     **dict.fromkeys(POOLS, "resize"),
 }
@@ -86,8 +89,13 @@ def _reason(node: Node) -> str:
         return "as it has no batch, or an output padding as large as the stride"
     if node.target is _norm:
         source: Any = arguments_of(node)["input"]
+        is_layer = source.target in _KINDS or source.target is operator.getitem
+        if value(source).dtype.itemsize < 4 and not is_layer:
+            return f"as a pass of its own is for float32 and float64, not {value(source).dtype}"
         if only_user(source) is not node:
             return f"as others use the result of {source.name} too"
         return f"behind {name_of(source) or source.name}"
+    if node.target is _of_batch:
+        return "as its statistics are those of the batch"
     is_as_fast = node.target is aten.linear.default or node.target in POOLS
     return "which is as fast" if is_as_fast else "as torch_dnnl has none"
