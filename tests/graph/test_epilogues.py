@@ -51,7 +51,15 @@ ACTIVATIONS = {
     "softplus": [F.softplus],
     "leaky_relu": [nn.LeakyReLU(inplace=True), nn.LeakyReLU(0.2), nn.LeakyReLU(-1.5)],
     "elu": [nn.ELU(inplace=True), nn.ELU(0.3)],
-    "clamp": [nn.Hardtanh(), nn.Hardtanh(-3, 0.5, inplace=True), lambda x: x.clamp(max=0.25)],
+    "clamp": [
+        nn.Hardtanh(),
+        nn.Hardtanh(-3, 0.5, inplace=True),
+        lambda x: x.clamp(max=0.25),
+        lambda x: x.relu().clamp(max=4),
+        lambda x: x.clamp(-1, 2).clamp(min=0.5),
+        lambda x: F.relu6(x).clamp(1, 3).relu(),
+        lambda x: x.clamp(3, 4).clamp(-1, 2),
+    ],
     "prelu": [nn.PReLU(), nn.PReLU(4, init=-0.5)],
 }
 CASES = [(name, i) for name, functions in ACTIVATIONS.items() for i in range(len(functions))]

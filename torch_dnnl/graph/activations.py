@@ -13,7 +13,15 @@ from torch import Tensor
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torch_dnnl.graph.nodes import arguments_of, aten, call, name_of, replace, value
+from torch_dnnl.graph.nodes import (
+    arguments_of,
+    aten,
+    call,
+    name_of,
+    only_user,
+    replace,
+    value,
+)
 
 # The first function defines an activation. The others are ways in which models spell it.
 DEFINITIONS: dict[str, tuple[Callable[[Tensor], Tensor], ...]] = {
@@ -141,10 +149,19 @@ def _with_parameters(node: Node) -> Activation | None:
     bounds = bounds_of(node)
     if bounds is None:
         return None
+    source, size = arguments_of(node)["self"], 3  # as that of a pattern with one operator
+    while (before := _bounds_or_relu(source)) is not None and only_user(source) is not None:
+        # The bounds before are values that this clamp may move.
+        bounds = tuple(min(max(bound, bounds[0]), bounds[1]) for bound in before)  # type: ignore[assignment]
+        source, size = arguments_of(source)["self"], size + 1
     if bounds[0] == math.inf or bounds[1] == -math.inf:
         return None
     low, high = (bound if math.isfinite(bound) else None for bound in bounds)
-    return Activation("clamp", arguments_of(node)["self"], 1, {"alpha": low, "beta": high})
+    return Activation("clamp", source, size, {"alpha": low, "beta": high})
+
+
+def _bounds_or_relu(node: Node) -> tuple[float, float] | None:
+    return (0.0, math.inf) if node.target is aten.relu.default else bounds_of(node)
 
 
 def _leaf(pattern: Any, found: Node, leaf: Node | None) -> Node | None:
