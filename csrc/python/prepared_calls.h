@@ -1,5 +1,5 @@
-// Calls of an operator that come again with the same weights, attributes and sizes of images, such
-// as those of a model. Only the first of them is checked and dispatched.
+// A model calls an operator again and again with the same weights, attributes and sizes of images.
+// The first such call is checked and dispatched. The other calls go to the kernel at once.
 //
 // Most of the instructions of a call are in no cache when a model runs the next layer: to fetch
 // them takes 10 microseconds and more, where a loop over one layer shows 3.
@@ -102,18 +102,15 @@ class PreparedCalls {
   struct Known {
     std::vector<prepared_detail::Constant> constants; // those of images are empty
     std::vector<prepared_detail::Image> images;       // src and, if the call has one, the residual
-    std::shared_ptr<const PreparedCall> call;
+    std::shared_ptr<const PreparedCall> call; // null if the operator does more than a kernel
   };
 
  public:
-  // A call of the arguments that find() got.
   struct Found {
-    std::shared_ptr<const PreparedCall> call;
-    const at::Tensor src, residual;
+    bool is_known = false;
+    std::shared_ptr<const PreparedCall> call = nullptr;
+    const at::Tensor src = {}, residual = {};
 
-    explicit operator bool() const {
-      return call != nullptr;
-    }
     at::Tensor run() const {
       const WithoutGil others;
       return call->run(src, residual);
@@ -130,28 +127,33 @@ class PreparedCalls {
     count_ = arguments.size();
   }
 
-  // The arguments of all functions: all of the operator's, of which the first two are tensors.
+  // `args`, here and below: all arguments of the operator by position. The first two are tensors.
   Found find(PyObject* const* args) const {
     const auto known = calls_.find(THPVariable_Unpack(args[1]).unsafeGetTensorImpl());
     if (known == calls_.end())
       return {};
     for (const Known& each : known->second)
       if (fits(each, args))
-        return {each.call, THPVariable_Unpack(args[0]), residual_of(args)};
+        return {true, each.call, THPVariable_Unpack(args[0]), residual_of(args)};
     return {};
   }
 
-  // `values` of the arguments: those of a call that succeeded.
+  // Whether add() takes a call.
+  bool can_add(PyObject* const* args) const {
+    for (size_t i = 0; i < count_; i++)
+      if (THPVariable_CheckExact(args[i]) &&
+          !prepared_detail::is_plain(THPVariable_Unpack(args[i])))
+        return false;
+    return prepare_.has_value();
+  }
+
+  // The operator has computed the call. `values` are the arguments as the operator took them.
   void add(PyObject* const* args, const std::vector<c10::IValue>& values) {
-    if (!prepare_.has_value())
-      return;
     Known known;
     for (size_t i = 0; i < count_; i++) {
       prepared_detail::Constant constant;
       if (THPVariable_CheckExact(args[i])) {
         const at::Tensor& t = THPVariable_Unpack(args[i]);
-        if (!prepared_detail::is_plain(t))
-          return;
         if (is_image(i)) {
           known.images.emplace_back(t);
         } else {
@@ -167,12 +169,10 @@ class PreparedCalls {
     std::vector<c10::IValue> stack = values;
     try {
       prepare_->callBoxed(stack);
+      known.call.reset(reinterpret_cast<const PreparedCall*>(stack.front().toInt()));
     } catch (const c10::Error&) {
-      return; // what can be computed need not be prepared
+      // The call goes to the operator the next time, too.
     }
-    known.call.reset(reinterpret_cast<const PreparedCall*>(stack.front().toInt()));
-    if (known.call == nullptr)
-      return;
     for (const auto& constant : known.constants)
       Py_XINCREF(constant.object);
     if (calls_.size() >= most_) {

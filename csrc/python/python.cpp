@@ -223,21 +223,21 @@ PyObject* call(PyObject* self, PyObject* const* args, size_t count, PyObject* na
   const bool can_prepare = op.prepared.has_value() && names == nullptr &&
       given == op.arguments.size() && THPVariable_CheckExact(args[0]) &&
       THPVariable_CheckExact(args[1]) && is_plain_state();
-  if (can_prepare) {
-    if (const PreparedCalls::Found found = op.prepared->find(args)) {
-      callable.prepared++;
-      return THPVariable_Wrap(found.run());
-    }
+  const PreparedCalls::Found found = can_prepare ? op.prepared->find(args) : PreparedCalls::Found();
+  if (found.call != nullptr) {
+    callable.prepared++;
+    return THPVariable_Wrap(found.run());
   }
   std::optional<Stack> stack = op.stack_of(args, given, names);
   if (!stack.has_value())
     Py_RETURN_NOTIMPLEMENTED;
-  const Stack values = can_prepare ? *stack : Stack();
+  const bool is_new = can_prepare && !found.is_known && op.prepared->can_add(args);
+  const Stack values = is_new ? *stack : Stack();
   {
     const WithoutGil others;
     op.handle.callBoxed(*stack);
   }
-  if (can_prepare)
+  if (is_new)
     op.prepared->add(args, values);
   return THPVariable_Wrap(std::move(stack->front()).toTensor());
   END_HANDLE_TH_ERRORS

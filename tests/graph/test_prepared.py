@@ -164,6 +164,18 @@ def test_more_weights_than_are_known_before_some_are_forgotten():
 
 
 @torch.no_grad()
+def test_calls_that_are_more_than_a_kernel():
+    """Slopes are copied in every call, so no such call is prepared."""
+    image, weights = torch.randn(1, 4, 5, 6), torch.randn(4, 4, 1, 1)
+    options = (*[None] * 4, "none", 1, "NCX", "OIX", "auto", None, "prelu", None, None)
+    slope, before = torch.rand(4), calls._quick_convolution.prepared
+    for _ in range(3):
+        result = calls.convolution(image, weights, None, *options, slope, False, None)
+        torch.testing.assert_close(result, torch.prelu(torch.conv2d(image, weights), slope))
+    assert calls._quick_convolution.prepared == before
+
+
+@torch.no_grad()
 def test_threads(network):
     optimized = optimized_for_any_size(network)
     images = [torch.randn(2, 3, 17 + i, 18) for i in range(6)]

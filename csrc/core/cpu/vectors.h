@@ -1,4 +1,5 @@
-// The vocabulary of vectors: what a register holds of a row, and what is done with it.
+// The vocabulary of vectors: the types that hold a part of a row in a register, and the functions
+// of these types.
 //
 //   Lanes<E>     ATen's vector. Elements widen as they are loaded and round as they are stored, and
 //                all of ATen's functions are there. E is float, double, or an unsigned integer of
@@ -85,7 +86,7 @@ auto lanes_of(const V& vector) {
 
 } // namespace vector_detail
 
-// The Lanes that a Vector converts to. Those of Lanes are the same.
+// The Lanes with the elements of a Vector. For Lanes, the same type.
 template <class V>
 using lanes_of = decltype(vector_detail::lanes_of(std::declval<V>()));
 
@@ -108,9 +109,9 @@ template <class V>
   return reinterpret_cast<std::conditional_t<std::is_const_v<V>, const C, C>*>(&lanes);
 }
 
-// f of Lanes. Without AVX2 they are arrays that take two registers, of which the compiler would in
-// larger functions store single elements and load them again together, which waits for all of the
-// stores: there f is of one Register after the other.
+// f of Lanes. Without AVX2, Lanes are an array in two registers. In larger functions the compiler
+// would store single elements of the array and load them again together: the load waits for all
+// stores. So f takes one Register after the other there.
 template <class F, class V, class... Vs>
 [[gnu::always_inline]] inline V by_registers(const F& f, const V& first, const Vs&... others) {
 #if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)

@@ -36,7 +36,7 @@ auto& conv_of(Problem& problem) {
     return problem;
 }
 
-// Run: void(const Problem&), a copy of which lives on.
+// Run is a function void(const Problem&). The object keeps a copy of the function.
 template <class Problem, class Run>
 class PreparedConvolution final : public PreparedCall {
  public:
