@@ -50,8 +50,8 @@ def poison():
 
 # Below the error of float32 in large images by tiles of 4x4 outputs.
 OF_SMALL_TILES = 5e-7
-# The bar that oneDNN's own tests have for Winograd in float32; one rounding of the other types.
-BARS = {torch.float32: 2e-5, torch.bfloat16: 2**-8, torch.float16: 2**-11}
+# Half the bar that oneDNN's own tests have for Winograd in float32; one rounding of other types.
+BARS = {torch.float32: 1e-5, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 
 
 @pytest.mark.usefixtures("poison")
@@ -203,7 +203,7 @@ def test_small_tiles_are_accurate(data_format, n, ic, oc, size):
     assert error(back, grad.permute(to_data)) < OF_SMALL_TILES
 
 
-@pytest.mark.parametrize("algorithm, bar", [("direct", 4e-7), ("winograd", 4e-6)])
+@pytest.mark.parametrize("algorithm, bar", [("direct", 4e-7), ("winograd", 2e-6)])
 def test_sums_over_many_channels_are_accurate(algorithm, bar):
     """They are added up in blocks, whose errors do not grow with the number of channels."""
     torch.manual_seed(0)

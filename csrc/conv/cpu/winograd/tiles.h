@@ -45,66 +45,73 @@ struct F2x2 {
   }
 };
 
-// F(4x4, 3x3)
+// F(4x4, 3x3): polynomials at 0, +-2/3, +-3/2 and infinity. The product of 2/3 and 3/2 is 1. Errors
+// are half as large as at 0, +-1, +-2 and infinity.
 struct F4x4 {
   static constexpr int64_t kTile = 4, kInput = 6, kPositions = kInput * kInput;
 
   static void transform_input(const Lanes<float> (&d)[kInput], Lanes<float> (&to)[kInput]) {
-    const Lanes<float> two(2), four(4), five(5);
-    const Lanes<float> even = d[4] - four * d[2], odd = d[3] - four * d[1];
-    const Lanes<float> near = d[4] - d[2], twice = two * (d[3] - d[1]);
-    to[0] = four * d[0] - five * d[2] + d[4];
-    to[1] = even + odd;
-    to[2] = even - odd;
-    to[3] = near + twice;
-    to[4] = near - twice;
-    to[5] = four * d[1] - five * d[3] + d[5];
+    const Lanes<float> near(2.0f / 3), minus_near(-2.0f / 3), far(3.0f / 2), minus_far(-3.0f / 2);
+    const Lanes<float> near2(-4.0f / 9), far2(-9.0f / 4), both(-97.0f / 36);
+    const Lanes<float> even = multiply_add(far2, d[2], d[4]), odd = multiply_add(far2, d[1], d[3]);
+    const Lanes<float> far_even = multiply_add(near2, d[2], d[4]);
+    const Lanes<float> far_odd = multiply_add(near2, d[1], d[3]);
+    to[0] = multiply_add(both, d[2], d[0] + d[4]);
+    to[1] = multiply_add(near, odd, even);
+    to[2] = multiply_add(minus_near, odd, even);
+    to[3] = multiply_add(far, far_odd, far_even);
+    to[4] = multiply_add(minus_far, far_odd, far_even);
+    to[5] = multiply_add(both, d[3], d[1] + d[5]);
   }
 
   static void transform_output(const Lanes<float> (&m)[kInput], Lanes<float> (&to)[kTile]) {
-    const Lanes<float> two(2), four(4), eight(8);
+    const Lanes<float> near(2.0f / 3), near2(4.0f / 9), near3(8.0f / 27);
+    const Lanes<float> far(3.0f / 2), far2(9.0f / 4), far3(27.0f / 8);
     const Lanes<float> sum = m[1] + m[2], difference = m[1] - m[2];
     const Lanes<float> far_sum = m[3] + m[4], far_difference = m[3] - m[4];
     to[0] = m[0] + sum + far_sum;
-    to[1] = difference + two * far_difference;
-    to[2] = sum + four * far_sum;
-    to[3] = difference + eight * far_difference + m[5];
+    to[1] = multiply_add(near, difference, far * far_difference);
+    to[2] = multiply_add(near2, sum, far2 * far_sum);
+    to[3] = multiply_add(near3, difference, multiply_add(far3, far_difference, m[5]));
   }
 
   static void transform_weights(const Lanes<float> (&g)[3], Lanes<float> (&to)[kInput]) {
-    const Lanes<float> fourth(1.0f / 4), sixth(1.0f / 6), twelfth(1.0f / 12),
-        twenty_fourth(1.0f / 24);
-    const Lanes<float> outer = (g[0] + g[2]) * sixth, middle = g[1] * sixth;
-    const Lanes<float> far_outer = g[0] * twenty_fourth + g[2] * sixth, far_middle = g[1] * twelfth;
-    const Lanes<float> zero(0);
-    to[0] = g[0] * fourth;
-    to[1] = zero - (outer + middle);
-    to[2] = middle - outer;
-    to[3] = far_outer + far_middle;
-    to[4] = far_outer - far_middle;
+    const Lanes<float> first(81.0f / 130), middle(27.0f / 65), last(18.0f / 65);
+    const Lanes<float> far_first(8.0f / 65), far_middle(12.0f / 65);
+    const Lanes<float> even = multiply_add(first, g[0], last * g[2]), odd = middle * g[1];
+    const Lanes<float> far_even = multiply_add(far_first, g[0], last * g[2]);
+    const Lanes<float> far_odd = far_middle * g[1], zero(0);
+    to[0] = g[0];
+    to[1] = zero - (even + odd);
+    to[2] = odd - even;
+    to[3] = far_even + far_odd;
+    to[4] = far_even - far_odd;
     to[5] = g[2];
   }
 
   static void
   transform_output_gradient(const Lanes<float> (&y)[kTile], Lanes<float> (&to)[kInput]) {
-    const Lanes<float> two(2), four(4);
-    const Lanes<float> even = y[0] + y[2], odd = y[1] + y[3];
-    const Lanes<float> far_even = y[0] + four * y[2], far_odd = two * (y[1] + four * y[3]);
+    const Lanes<float> near(2.0f / 3), minus_near(-2.0f / 3), far(3.0f / 2), minus_far(-3.0f / 2);
+    const Lanes<float> near2(4.0f / 9), far2(9.0f / 4);
+    const Lanes<float> even = multiply_add(near2, y[2], y[0]);
+    const Lanes<float> odd = multiply_add(near2, y[3], y[1]);
+    const Lanes<float> far_even = multiply_add(far2, y[2], y[0]);
+    const Lanes<float> far_odd = multiply_add(far2, y[3], y[1]);
     to[0] = y[0];
-    to[1] = even + odd;
-    to[2] = even - odd;
-    to[3] = far_even + far_odd;
-    to[4] = far_even - far_odd;
+    to[1] = multiply_add(near, odd, even);
+    to[2] = multiply_add(minus_near, odd, even);
+    to[3] = multiply_add(far, far_odd, far_even);
+    to[4] = multiply_add(minus_far, far_odd, far_even);
     to[5] = y[3];
   }
 
   static void transform_weights_gradient(const Lanes<float> (&m)[kInput], Lanes<float> (&to)[3]) {
-    const Lanes<float> fourth(1.0f / 4), sixth(1.0f / 6), twelfth(1.0f / 12),
-        twenty_fourth(1.0f / 24);
-    const Lanes<float> sum = (m[1] + m[2]) * sixth, far_sum = m[3] + m[4];
-    to[0] = m[0] * fourth - sum + far_sum * twenty_fourth;
-    to[1] = (m[2] - m[1]) * sixth + (m[3] - m[4]) * twelfth;
-    to[2] = far_sum * sixth - sum + m[5];
+    const Lanes<float> first(-81.0f / 130), middle(27.0f / 65), last(18.0f / 65);
+    const Lanes<float> far_first(8.0f / 65), far_middle(12.0f / 65);
+    const Lanes<float> sum = m[1] + m[2], far_sum = m[3] + m[4];
+    to[0] = multiply_add(first, sum, multiply_add(far_first, far_sum, m[0]));
+    to[1] = multiply_add(middle, m[2] - m[1], far_middle * (m[3] - m[4]));
+    to[2] = multiply_add(last, far_sum - sum, m[5]);
   }
 };
 
