@@ -175,8 +175,8 @@ void with_pixels_innermost(const Pass<T>& pass, double* sums) {
   const CommonAxis& line = pixels.inner;
   const int64_t images = p.n * p.channels;
   std::vector<double> of_images(sums == nullptr ? 0 : images);
-  parallel_tasks(images, pixels.lines * line.size * kCost, [&](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; task++) {
+  parallel_tasks(images, pixels.lines * line.size * kCost, [&](SharedTasks::OfThread mine) {
+    for (const int64_t task : mine) {
       const Offsets plane =
           Offsets{}.plus(task / p.channels, image).plus(task % p.channels, channel);
       for (int64_t l = 0; l < pixels.lines; l++) {
@@ -207,9 +207,9 @@ void with_channels_innermost(const Pass<T>& pass, double* sums) {
   const int64_t part = std::clamp(kPart / channels.size, kFewestPixels, kMostPixels);
   const int64_t parts = ceil_div(line.size, part), tasks = pixels.lines * parts;
   std::vector<double> of_parts(sums == nullptr ? 0 : tasks * channels.size);
-  parallel_tasks(tasks, part * channels.size * kCost, [&](int64_t begin, int64_t end) {
+  parallel_tasks(tasks, part * channels.size * kCost, [&](SharedTasks::OfThread mine) {
     std::vector<C> of_part(channels.size);
-    for (int64_t task = begin; task < end; task++) {
+    for (const int64_t task : mine) {
       const int64_t x = task % parts * part, count = std::min(part, line.size - x);
       const Offsets first = pixels.line(task / parts).plus(x, line.step);
       if (is_dense)

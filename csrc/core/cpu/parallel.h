@@ -11,10 +11,86 @@ namespace torch_dnnl {
 // A multiply-add takes a core about 10 ps: tasks of fewer are not worth a thread.
 inline constexpr int64_t kTaskOperations = 500000;
 
-// f(begin, end) over parts of [0, tasks), where one task takes about `operations` multiply-adds.
+// The tasks [0, n), shared by threads. A thread begins with a range of its own, which keeps what it
+// reads in its cache. When the range is empty, the thread takes tasks from the ranges of others.
+class SharedTasks {
+ public:
+  static constexpr int64_t kMostThreads = 64;
+
+  SharedTasks(int64_t n, int64_t threads) : threads_(threads) {
+    for (int64_t i = 0; i < threads; i++)
+      ranges_[i] = {n * i / threads, n * (i + 1) / threads};
+  }
+
+  // The tasks of one thread, as a range of numbers that can be walked once.
+  class OfThread {
+   public:
+    OfThread(SharedTasks& all, int64_t thread) : all_(all), thread_(thread) {}
+
+    struct End {};
+    struct Iterator {
+      OfThread& mine;
+      int64_t task;
+      int64_t operator*() const {
+        return task;
+      }
+      void operator++() {
+        task = mine.next();
+      }
+      bool operator!=(End) const {
+        return task >= 0;
+      }
+    };
+    Iterator begin() {
+      return {*this, next()};
+    }
+    End end() const {
+      return {};
+    }
+
+   private:
+    // The next task, or -1.
+    int64_t next() {
+      for (; tried_ < all_.threads_; tried_++) {
+        Range& range = all_.ranges_[(thread_ + tried_) % all_.threads_];
+        const int64_t task = __atomic_fetch_add(&range.next, 1, __ATOMIC_RELAXED);
+        if (task < range.end)
+          return task;
+      }
+      return -1;
+    }
+
+    SharedTasks& all_;
+    int64_t thread_, tried_ = 0;
+  };
+
+ private:
+  struct alignas(64) Range {
+    int64_t next, end;
+  };
+  int64_t threads_;
+  Range ranges_[kMostThreads];
+};
+
+// f(mine) on the threads, where one task takes about `operations` multiply-adds. `mine` is the
+// range of a thread's tasks.
 template <class F>
 void parallel_tasks(int64_t tasks, int64_t operations, const F& f) {
-  at::parallel_for(0, tasks, kTaskOperations / std::max<int64_t>(operations, 1) + 1, f);
+  const int64_t grain = kTaskOperations / std::max<int64_t>(operations, 1) + 1;
+  const int64_t available = at::in_parallel_region() ? 1 : at::get_num_threads();
+  const int64_t threads = std::clamp<int64_t>(
+      (tasks + grain - 1) / grain, 1, std::min(available, SharedTasks::kMostThreads));
+  SharedTasks shared(tasks, threads);
+  at::parallel_for(0, threads, /*grain_size=*/1, [&](int64_t begin, int64_t end) {
+    for (int64_t thread = begin; thread < end; thread++)
+      f(SharedTasks::OfThread(shared, thread));
+  });
+}
+
+// f(begin, end) over parts of [0, n), where one element takes about `operations` multiply-adds.
+template <class F>
+void parallel_ranges(int64_t n, int64_t operations, const F& f) {
+  at::parallel_for(0, n, kTaskOperations / std::max<int64_t>(operations, 1) + 1, f);
 }
 
 // f(i) for i in [0, n), where one call takes roughly `cost` operations of any kind.

@@ -85,8 +85,8 @@ class PackedImages {
     const int64_t depth = p_.src_size[0], blocks = ceil_div(p_.ic, plan_.block);
     const int64_t tasks = images_.count() * depth * p_.groups * blocks, parts = plan_.parts();
     const int64_t of_task = plan_.block * plan_.plane / parts * kCopy;
-    parallel_tasks(tasks * parts, of_task, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; i++) {
+    parallel_tasks(tasks * parts, of_task, [&](SharedTasks::OfThread mine) {
+      for (const int64_t i : mine) {
         Digits digits{i};
         const int64_t part = digits.next(parts);
         const Range channels = nth_range(digits.next(blocks), plan_.block, p_.ic);
@@ -102,9 +102,9 @@ class PackedImages {
     const int64_t elements =
         kPanelColumns * plan_.tile_rows * round_up(plan_.tile_width + plan_.pixels.reach, 2);
     const int64_t tasks = images_.count() * depth * p_.groups * panels;
-    parallel_tasks(tasks * parts, elements * kCopy, [&](int64_t begin, int64_t end) {
+    parallel_tasks(tasks * parts, elements * kCopy, [&](SharedTasks::OfThread mine) {
       const Scratch<T> lines(elements);
-      for (int64_t i = begin; i < end; i++) {
+      for (const int64_t i : mine) {
         Digits digits{i};
         const int64_t panel = digits.next(panels); // those of a pixel may lie together
         const int64_t part = digits.next(parts), group = digits.next(p_.groups);

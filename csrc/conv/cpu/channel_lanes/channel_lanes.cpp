@@ -59,8 +59,8 @@ template <class T, class C>
 void pack_weights(const ChannelLanesPlan& plan, C* packed) {
   const auto* weights = static_cast<const T*>(plan.p.weights);
   const int64_t size = plan.vector_weights;
-  parallel_tasks(plan.vectors, size * 32, [&](int64_t begin, int64_t end) {
-    for (int64_t v = begin; v < end; v++) {
+  parallel_tasks(plan.vectors, size * 32, [&](SharedTasks::OfThread mine) {
+    for (const int64_t v : mine) {
       C* const to = packed + v * size;
       if (plan.first_channel(v) + plan.lanes > plan.channels)
         std::fill(to, to + size, C(0));
@@ -80,9 +80,9 @@ class Gather {
   void run() {
     const int64_t chunks = plan_.chunks(), units = plan_.units;
     parallel_tasks(
-        chunks * plan_.blocks, plan_.operations(chunks), [&](int64_t begin, int64_t end) {
+        chunks * plan_.blocks, plan_.operations(chunks), [&](SharedTasks::OfThread mine) {
           UnitWorker<T> worker(plan_);
-          for (int64_t task = begin; task < end; task++) {
+          for (const int64_t task : mine) {
             const int64_t chunk = task / plan_.blocks;
             worker.select_block(task % plan_.blocks);
             for (int64_t i = units * chunk / chunks; i < units * (chunk + 1) / chunks; i++)

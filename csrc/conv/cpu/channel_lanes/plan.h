@@ -58,6 +58,8 @@ inline constexpr int64_t kBlock = 64, kWideBlock = 1024;
 inline constexpr int64_t kCachedSums = 16 * 1024;
 // Outputs that are computed at once, and the fewest in a row that is cut up.
 inline constexpr int64_t kUnitPixels = 256, kLeastTile = 32;
+// Units of a plane that stays in the image.
+inline constexpr int64_t kLeastUnits = 4;
 inline constexpr int64_t kTasks = 64;          // enough for the threads to share
 inline constexpr int64_t kScratch = 64 * 1024; // elements; small enough for the caches
 inline constexpr int64_t kPlanes = 96 * 1024;  // elements, for all rows of the planes in use
@@ -121,8 +123,13 @@ inline LaneTile choose_tile(const LaneImages& images, int64_t block, bool reads_
   // Rows are cut up while they do not fit into the scratch memory.
   while (tile.width > kLeastTile && tile.elements > kScratch)
     tile = tile_of(images, ceil_div(tile.width, 2), block);
-  if (reads_image)
+  if (reads_image) {
+    // Rows for the threads to share: threads that write the channels of one pixel wait for each
+    // other's lines. Sums of weights would be more.
+    if (images.p.pass != ConvPass::backward_weights)
+      tile.rows = std::min(tile.rows, ceil_div(images.out_size[1], kLeastUnits));
     return tile;
+  }
   // A task computes fewer vectors while rows do not fit.
   while (tile.block > 1 && tile.elements > kScratch)
     tile = tile_of(images, tile.width, ceil_div(tile.block, 2));
@@ -165,9 +172,10 @@ struct ChannelLanesPlan : LaneImages, LanePlaces, LaneTile {
     return std::max<int64_t>(1, std::min(channel_lanes_detail::kTasks / blocks, most));
   }
 
-  // Multiply-adds of one of `chunks` parts of a block.
+  // Multiply-adds of one of `chunks` parts of a block, as those of matrix products: here each of
+  // them loads a vector, and they take four times as long.
   int64_t operations(int64_t chunks) const {
-    return units / chunks * rows * width * vector_weights * block;
+    return 4 * (units / chunks) * rows * width * vector_weights * block;
   }
 
   // The last vectors may overlap the ones before.

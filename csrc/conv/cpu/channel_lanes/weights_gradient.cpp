@@ -22,15 +22,15 @@ class WeightsGradient {
 
   void run() {
     parallel_tasks(
-        chunks_ * plan_.blocks, plan_.operations(chunks_), [&](int64_t begin, int64_t end) {
+        chunks_ * plan_.blocks, plan_.operations(chunks_), [&](SharedTasks::OfThread mine) {
           UnitWorker<T> worker(plan_);
-          for (int64_t task = begin; task < end; task++) {
+          for (const int64_t task : mine) {
             worker.select_block(task % plan_.blocks);
             accumulate(task / plan_.blocks, worker);
           }
         });
     const int64_t size = plan_.vector_weights;
-    parallel_tasks(plan_.vectors, (chunks_ + 8) * size, [&](int64_t begin, int64_t end) {
+    parallel_ranges(plan_.vectors, (chunks_ + 8) * size, [&](int64_t begin, int64_t end) {
       // In this loop already: to wake the threads once more takes longer than small sums.
       add_chunks<C>({sums(0, begin), end - begin, size, size, chunks_, plan_.vectors * size});
       for (int64_t vector = begin; vector < end; vector++)

@@ -199,10 +199,10 @@ class Blocked : GatherImages {
   // the last ones their sums are in `waiting`; if these are all steps, it is null.
   void compute_tasks(Range tasks, Range steps, C* waiting) const {
     const int64_t operations = sums_of_task() * weights_.steps().block(0) * steps.count();
-    parallel_tasks(tasks.count(), operations, [&](int64_t begin, int64_t end) {
+    parallel_tasks(tasks.count(), operations, [&](SharedTasks::OfThread mine) {
       const Scratch<C> own(waiting == nullptr ? sums_of_task() : 0);
       const Scratch<C> inputs(tiles_.rows * copied_pixels(tiles_.width) * kDirectDepth);
-      for (int64_t task = begin; task < end; task++) {
+      for (const int64_t task : mine) {
         const Tile tile = tile_of(shape_, tiles_, tasks.begin + task);
         C* sums = waiting == nullptr ? own.data() : waiting + task * sums_of_task();
         const int64_t panel_size = tile.rows.count() * tile.pixels.count() * panels_.width;

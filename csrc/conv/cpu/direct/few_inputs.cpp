@@ -90,10 +90,10 @@ class FewInputs : GatherImages {
     weights_.pack_all();
     const int64_t depth = p.ic * plan_.copies.taps;
     const int64_t operations = plan_.tile_width * depth * panels_.width * plan_.panels_per_task;
-    parallel_tasks(plan_.tiles * plan_.panel_tasks, operations, [&](int64_t begin, int64_t end) {
+    parallel_tasks(plan_.tiles * plan_.panel_tasks, operations, [&](SharedTasks::OfThread mine) {
       const Scratch<C> sums(plan_.panels_per_task * sums_size());
       const Scratch<C> copies(plan_.copies.size());
-      for (int64_t task = begin; task < end; task++)
+      for (const int64_t task : mine)
         compute(tile_of(p, plan_, panels_.count, task), sums.data(), copies.data());
     });
   }

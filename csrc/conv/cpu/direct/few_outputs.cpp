@@ -75,12 +75,12 @@ class FewOutputs : GatherImages {
     const int64_t rows = p.n * out_size[0] * out_size[1], most = plan_.most_inputs;
     const int64_t copied = copied_pixels(most, in_stride[1], in_stride[4]);
     const int64_t operations = plan_.tile_width * in_channels * plan_.tap_rows * plan_.columns;
-    parallel_tasks(p.groups * rows * plan_.tiles, operations, [&](int64_t begin, int64_t end) {
+    parallel_tasks(p.groups * rows * plan_.tiles, operations, [&](SharedTasks::OfThread mine) {
       const Workspace own{
           Scratch<C>(plan_.tile_width * out_channels + kLanes<C>), // which is read in vectors
           Scratch<C>(std::max(most * plan_.columns, plan_.tile_width)),
           Scratch<C>(std::is_same_v<T, C> ? 0 : copied * kChannels)};
-      for (int64_t task = begin; task < end; task++) {
+      for (const int64_t task : mine) {
         Digits digits{task};
         Tile tile;
         tile.pixels = nth_range(digits.next(plan_.tiles), kTileWidth, out_size[2]);

@@ -234,9 +234,9 @@ class DirectWeights {
     const int64_t blocks = ceil_div(steps.end, taps) - first_block;
     const int64_t operations = most_taps * steps_.block(0) * steps_.panels.width * 32;
     const int64_t tasks = panels.count() * blocks;
-    parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
+    parallel_tasks(tasks, operations, [&](SharedTasks::OfThread mine) {
       const DirectPacking<T> packing(images_, most_taps);
-      for (int64_t task = begin; task < end; task++) {
+      for (const int64_t task : mine) {
         const int64_t index = panels.begin + task / blocks;
         const int64_t group = index / steps_.panels.count, panel = index % steps_.panels.count;
         const int64_t first = (first_block + task % blocks) * taps; // step of the block

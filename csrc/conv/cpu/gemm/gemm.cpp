@@ -83,10 +83,10 @@ class GemmOperand {
     depth_ = depth;
     constexpr int64_t at_once = kTaskRows / kWidth * kWidth;
     const int64_t n = rows.count(), tasks = ceil_div(n, at_once), terms = depth.count();
-    parallel_tasks(view_.groups * tasks, 16 * at_once * terms, [&](int64_t begin, int64_t end) {
+    parallel_tasks(view_.groups * tasks, 16 * at_once * terms, [&](SharedTasks::OfThread mine) {
       const Scratch<int64_t> row_offsets(at_once), depth_offsets(terms);
       const Offsets columns = matrix_.columns.offsets(depth, depth_offsets.data());
-      for (int64_t task = begin; task < end; task++) {
+      for (const int64_t task : mine) {
         const int64_t group = task / tasks, first = task % tasks * at_once;
         const Range some{rows.begin + first, rows.begin + std::min(first + at_once, n)};
         const Offsets of_rows = matrix_.rows.offsets(some, row_offsets.data());
@@ -226,14 +226,14 @@ class Gemm {
     const int64_t columns = ceil_div(part.columns.end, b.columns) - first_column;
     const int64_t operations = b.block_size() * ceil_div(part.depth.count(), count);
     const int64_t tasks = view_.groups * rows * columns * count;
-    parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
+    parallel_tasks(tasks, operations, [&](SharedTasks::OfThread mine) {
       const Workspace<C> own{
           GemmOffsets(b),
           Scratch<GemmTarget<C>>(ceil_div(b.columns, kPanel<C>)),
           left_.workspace(),
           right_.workspace(),
           Scratch<C>(b.keeps_sums ? 0 : b.block_size())};
-      for (int64_t task = begin; task < end; task++) {
+      for (const int64_t task : mine) {
         Digits digits{task};
         const int64_t chunk = chunks.begin + digits.next(count);
         const int64_t column = first_column + digits.next(columns);
@@ -294,9 +294,9 @@ class Gemm {
     const GemmBlocking& b = blocking_;
     const int64_t step = b.chunks * b.block_size();
     add_chunks<C>({kept_.data(), outputs(), step, b.block_size(), b.chunks, b.block_size()});
-    parallel_tasks(outputs(), b.block_size(), [&](int64_t begin, int64_t end) {
+    parallel_tasks(outputs(), b.block_size(), [&](SharedTasks::OfThread mine) {
       const GemmOffsets offsets(b);
-      for (int64_t i = begin; i < end; i++) {
+      for (const int64_t i : mine) {
         Digits digits{i};
         const int64_t column = digits.next(b.column_blocks), row = digits.next(b.row_blocks);
         const GemmBlock block = gemm_block(view_, b, digits.rest, row, column);
@@ -352,10 +352,10 @@ bool pack(const ConvProblem& p, void* to) {
     using C = compute_t<T>;
     constexpr int64_t width = kPanel<C>;
     const int64_t panels = ceil_div(p.oc, width), step = panel_step(width, terms);
-    parallel_tasks(p.groups * panels, 16 * width * terms, [&](int64_t begin, int64_t end) {
+    parallel_tasks(p.groups * panels, 16 * width * terms, [&](SharedTasks::OfThread mine) {
       const Scratch<int64_t> row_offsets(width), depth_offsets(terms);
       const Offsets columns = weights.columns.offsets({0, terms}, depth_offsets.data());
-      for (int64_t i = begin; i < end; i++) {
+      for (const int64_t i : mine) {
         const Range channels = nth_range(i % panels, width, p.oc);
         const Offsets rows = weights.rows.offsets(channels, row_offsets.data());
         const T* from = static_cast<const T*>(p.weights) + i / panels * weights.group_step;

@@ -28,15 +28,23 @@ class IgemmRun {
     const int64_t tasks = plan_.tasks(igemm_.p), blocks = plan_.panel_blocks;
     const int64_t operations =
         plan_.rows * plan_.width * plan_.task_panels * kPanelColumns * plan_.blocks * plan_.k / 4;
-    if (plan_.threads_pack)
-      return parallel_tasks(blocks, tasks / blocks * operations, [&](int64_t begin, int64_t end) {
-        for (int64_t block = begin; block < end; block++) {
+    if (plan_.threads_pack) {
+      return parallel_tasks(blocks, tasks / blocks * operations, [&](SharedTasks::OfThread mine) {
+        Workspace own(*this);
+        for (const int64_t block : mine) {
           igemm_.weights.pack(nth_range(block, plan_.task_panels, plan_.panels));
-          compute_each(block, tasks, blocks);
+          for (int64_t task = block; task < tasks; task += blocks)
+            compute(task, own);
         }
+        Gemm::release();
       });
-    parallel_tasks(
-        tasks, operations, [&](int64_t begin, int64_t end) { compute_each(begin, end, 1); });
+    }
+    parallel_tasks(tasks, operations, [&](SharedTasks::OfThread mine) {
+      Workspace own(*this);
+      for (const int64_t task : mine)
+        compute(task, own);
+      Gemm::release();
+    });
   }
 
  private:
@@ -54,17 +62,9 @@ class IgemmRun {
     typename Output::Workspace output;
   };
 
-  // The tasks first, first + step, ... < end.
-  void compute_each(int64_t first, int64_t end, int64_t step) const {
-    Workspace own(*this);
-    for (int64_t i = first; i < end; i += step) {
-      const IgemmTask task = igemm_task(plan_, igemm_.p, i);
-      own.rows.begin(task);
-      compute(task, own);
-    }
-    Gemm::release();
-  }
-  void compute(const IgemmTask& task, Workspace& own) const {
+  void compute(int64_t index, Workspace& own) const {
+    const IgemmTask task = igemm_task(plan_, igemm_.p, index);
+    own.rows.begin(task);
 #if defined(CPU_CAPABILITY_AVX512)
     if constexpr (kHasRegisterTiles<Gemm>) {
       if (plan_.uses_amx)

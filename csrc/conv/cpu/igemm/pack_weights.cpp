@@ -130,7 +130,7 @@ void WeightPanels<Gemm>::use(void* packed) {
 
 template <class Gemm>
 void WeightPanels<Gemm>::pack_all() const {
-  parallel_tasks(
+  parallel_ranges(
       plan_.groups * plan_.panels, 8 * kPanelColumns * panel_k_, [&](int64_t begin, int64_t end) {
         pack({begin, end});
       });

@@ -24,8 +24,8 @@ template <class T, class C>
 void pack_weights(const PixelLanesPlan& plan, const Parts& parts, C* packed) {
   const int64_t groups = plan.p.groups;
   std::fill(packed, packed + groups * parts.weights, C(0));
-  parallel_tasks(groups, parts.weights * 32, [&](int64_t begin, int64_t end) {
-    for (int64_t group = begin; group < end; group++) {
+  parallel_tasks(groups, parts.weights * 32, [&](SharedTasks::OfThread mine) {
+    for (const int64_t group : mine) {
       const T* from = static_cast<const T*>(plan.p.weights) + group * plan.p.weights_group;
       C* to = packed + group * parts.weights;
       for_each_weight(plan, parts, [&](int64_t offset, int64_t index) {
@@ -140,11 +140,11 @@ class Gather {
     // Zeros around an image are multiplied, too.
     if (!all_finite(weights_.data(), plan_.p.groups * parts_.weights))
       return false;
-    parallel_tasks(plan_.units(), plan_.operations(), [&](int64_t begin, int64_t end) {
+    parallel_tasks(plan_.units(), plan_.operations(), [&](SharedTasks::OfThread mine) {
       PlaneImages<T, C> images(plan_);
       std::vector<PlaneRow<C>> rows;
       const Scratch<C> out(is_stored_ ? 0 : plan_.out_elements());
-      for (int64_t i = begin; i < end; i++)
+      for (const int64_t i : mine)
         compute(plan_.unit(i), images, rows, out.data());
     });
     return true;

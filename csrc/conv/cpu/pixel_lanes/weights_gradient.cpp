@@ -24,11 +24,11 @@ class WeightsGradient {
   // False: values are not finite, see run_pixel_lanes.
   bool run() {
     const int64_t operations = units_ / chunks_ * plan_.operations();
-    parallel_tasks(p_.groups * chunks_, operations, [&](int64_t begin, int64_t end) {
+    parallel_tasks(p_.groups * chunks_, operations, [&](SharedTasks::OfThread mine) {
       PlaneImages<T, C> images(plan_);
       const Scratch<C> grads(plan_.out_channels * grad_rows_ * grad_pitch_);
       const Scratch<C> lanes(parts_.weights * n);
-      for (int64_t task = begin; task < end; task++)
+      for (const int64_t task : mine)
         accumulate(task / chunks_, task % chunks_, images, grads.data(), lanes.data());
     });
     C* const total = sums_.data();

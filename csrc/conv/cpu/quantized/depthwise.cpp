@@ -73,7 +73,7 @@ class WeightPairs {
   }
   void pack(int16_t* to) const {
     std::fill_n(to, size(), int16_t(0));
-    parallel_tasks(ceil_div(channels_, kInt32Lanes), 2 * vector_, [&](int64_t begin, int64_t end) {
+    parallel_ranges(ceil_div(channels_, kInt32Lanes), 2 * vector_, [&](int64_t begin, int64_t end) {
       for (int64_t c = begin * kInt32Lanes; c < std::min(end * kInt32Lanes, channels_); c++)
         pack_channel(c / p_.oc, c % p_.oc, to + 2 * (c / kInt32Lanes * vector_ + c % kInt32Lanes));
     });
@@ -110,9 +110,9 @@ class Depthwise {
     const int64_t tasks = p_.n * plan_.blocks * plan_.tiles * p_.dst_size[0] * plan_.row_blocks;
     const int64_t operations =
         plan_.rows * plan_.width * kernel_rows_ * plan_.terms() * plan_.block / 2;
-    parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
+    parallel_tasks(tasks, operations, [&](SharedTasks::OfThread mine) {
       DepthwiseWorkspace own(problem_, plan_);
-      for (int64_t i = begin; i < end; i++) {
+      for (const int64_t i : mine) {
         const DepthwiseTask task = depthwise_task(p_, plan_, i);
         own.lines.select_task(task);
         for (int64_t h = task.rows.begin; h < task.rows.end; h++)

@@ -165,9 +165,9 @@ class DepthwiseQuads {
     const int64_t tasks = p_.n * p_.dst_size[0] * plan_.row_blocks * block_tasks;
     const int64_t operations = plan_.rows * p_.dst_size[2] * plan_.blocks_of_task * kChannels *
         layout_.count() * p_.kernel[2];
-    parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
+    parallel_tasks(tasks, operations, [&](SharedTasks::OfThread mine) {
       Workspace own(*this);
-      for (int64_t i = begin; i < end; i++) {
+      for (const int64_t i : mine) {
         Digits digits{i};
         Place at{};
         const Range blocks =

@@ -224,7 +224,7 @@ class ColumnWeights {
   void pack(int8_t* to) const {
     auto* const sums = reinterpret_cast<int32_t*>(to + weights_bytes_);
     const int64_t size = counts_ * size_;
-    parallel_tasks(blocks_, 32 * size, [&](int64_t begin, int64_t end) {
+    parallel_ranges(blocks_, 32 * size, [&](int64_t begin, int64_t end) {
       std::fill_n(to + begin * size, (end - begin) * size, int8_t(0));
       for (int64_t c = begin * Columns::kChannels; c < end * Columns::kChannels; c++)
         sums[c] = c < p_.groups ? pack_channel(c, to) : 0;

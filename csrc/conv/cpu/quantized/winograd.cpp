@@ -94,11 +94,11 @@ class WinogradWeights {
   }
   void pack(int16_t* to) const {
     const int64_t parts = ceil_div(p_.oc, kNr);
-    parallel_tasks(p_.groups * parts, 16 * kNr * plan_.terms, [&](int64_t begin, int64_t end) {
+    parallel_tasks(p_.groups * parts, 16 * kNr * plan_.terms, [&](SharedTasks::OfThread mine) {
       const Scratch<int16_t> taps(2 * 9 * p_.ic);
       const Scratch<int16_t> lines(kWinogradElements * kNr * rows_);
       std::fill_n(lines.data(), kWinogradElements * kNr * rows_, int16_t(0));
-      for (int64_t i = begin; i < end; i++)
+      for (const int64_t i : mine)
         transform(i / parts, i % parts * kNr, taps.data(), lines.data(), to);
     });
   }
@@ -168,9 +168,9 @@ class Winograd {
 
   void run() const {
     const int64_t operations = plan_.tiles() * kWinogradElements * plan_.terms * p_.oc / 4;
-    parallel_tasks(plan_.tasks(p_), operations, [&](int64_t begin, int64_t end) {
+    parallel_tasks(plan_.tasks(p_), operations, [&](SharedTasks::OfThread mine) {
       const Workspace own(*this);
-      for (int64_t i = begin; i < end; i++)
+      for (const int64_t i : mine)
         compute(i, own);
     });
   }

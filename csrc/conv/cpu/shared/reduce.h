@@ -22,7 +22,7 @@ template <class C>
 void add_chunks(const PartialSums<C>& o) {
   if (o.chunks <= 1)
     return;
-  parallel_tasks(o.outputs * o.size, o.chunks, [&](int64_t begin, int64_t end) {
+  parallel_ranges(o.outputs * o.size, o.chunks, [&](int64_t begin, int64_t end) {
     for (int64_t n, at = begin; at < end; at += n) {
       const int64_t first = at % o.size;
       n = std::min(end - at, o.size - first);
@@ -58,10 +58,10 @@ void sum_in_waves(
   const int64_t of_task = operations / (chunks * waves);
   for (int64_t wave = 0; wave < waves; wave++) {
     prepare(wave);
-    parallel_tasks(outputs * chunks, of_task, [&](int64_t begin, int64_t end) {
+    parallel_tasks(outputs * chunks, of_task, [&](SharedTasks::OfThread mine) {
       const Scratch<C> own(is_whole ? size : 0);
       auto memory = workspace();
-      for (int64_t task = begin; task < end; task++) {
+      for (const int64_t task : mine) {
         // Outputs of one chunk follow each other: they may be of unequal size.
         const int64_t output = task % outputs, chunk = task / outputs;
         C* sums = is_whole ? own.data() : partial.data() + (output * chunks + chunk) * size;
@@ -74,8 +74,8 @@ void sum_in_waves(
   if (is_whole)
     return;
   add_chunks<C>({partial.data(), outputs, chunks * size, size, chunks, size});
-  parallel_tasks(outputs, size, [&](int64_t begin, int64_t end) {
-    for (int64_t output = begin; output < end; output++)
+  parallel_tasks(outputs, size, [&](SharedTasks::OfThread mine) {
+    for (const int64_t output : mine)
       store(output, partial.data() + output * chunks * size);
   });
 }

@@ -40,8 +40,8 @@ class TransformedWeights : GatherImages {
     constexpr int64_t depth = 32, cost = 100; // input channels of a task; operations of an element
     const int64_t step = plan_.weights_step(in_channels), parts = ceil_div(in_channels, depth);
     const int64_t tasks = groups.count() * plan_.panels * parts;
-    parallel_tasks(tasks, depth * plan_.width * cost, [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; task++) {
+    parallel_tasks(tasks, depth * plan_.width * cost, [&](SharedTasks::OfThread mine) {
+      for (const int64_t task : mine) {
         const int64_t c = task % parts * depth, panel = task / parts;
         transform_panel(
             groups.begin + panel / plan_.panels,

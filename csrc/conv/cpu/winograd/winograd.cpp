@@ -186,11 +186,11 @@ class Winograd {
     const int64_t channels = plan_.in_channels, step = plan_.weights_step(channels);
     const int64_t operations = plan_.positions * plan_.block * channels * plan_.out_channels;
     const int64_t tasks = groups.count() * plan_.blocks;
-    parallel_tasks(tasks, operations, [&](int64_t begin, int64_t end) {
+    parallel_tasks(tasks, operations, [&](SharedTasks::OfThread mine) {
       const Scratch<float> inputs(plan_.inputs_of_block());
       const Scratch<float> sums(plan_.sums_of_block());
       const Scratch<float> rows(blocks_.rows_size());
-      for (int64_t task = begin; task < end; task++) {
+      for (const int64_t task : mine) {
         const int64_t index = task / plan_.blocks, block = task % plan_.blocks;
         const int64_t group = groups.begin + index;
         blocks_.transform_inputs(group, block, {0, channels}, inputs.data());
@@ -232,8 +232,8 @@ class Winograd {
     constexpr int64_t depth = 32, cost = 20; // input channels of a task; operations of an element
     const int64_t parts = ceil_div(plan_.in_channels, depth), count = blocks.count();
     const int64_t tasks = groups.count() * count * parts;
-    parallel_tasks(tasks, depth * plan_.block * cost, [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; task++) {
+    parallel_tasks(tasks, depth * plan_.block * cost, [&](SharedTasks::OfThread mine) {
+      for (const int64_t task : mine) {
         const int64_t c = task % parts * depth, index = task / parts;
         blocks_.transform_inputs(
             groups.begin + index / count,
@@ -254,11 +254,11 @@ class Winograd {
     const int64_t parts = panels % threads == 0 ? 1 : std::min(size, ceil_div(2 * threads, panels));
     const int64_t operations =
         plan_.positions * plan_.block * channels * plan_.width * size / parts;
-    parallel_tasks(panels * parts, operations, [&](int64_t begin, int64_t end) {
+    parallel_tasks(panels * parts, operations, [&](SharedTasks::OfThread mine) {
       const Scratch<float> own(is_packed ? 0 : plan_.positions * step);
       const Scratch<float> sums(ceil_div(size, parts) * plan_.sums_of_block());
       const Scratch<float> rows(blocks_.rows_size());
-      for (int64_t task = begin; task < end; task++) {
+      for (const int64_t task : mine) {
         const int64_t index = task / parts, part = task % parts;
         const int64_t group = groups.begin + index / plan_.panels, panel = index % plan_.panels;
         const int64_t first = size * part / parts, count = size * (part + 1) / parts - first;
