@@ -67,7 +67,8 @@ def optimize(
       overlap.
     - Images are channels_last inside, where that saves more than their conversion costs. Results
       lie in memory as those of the model for the examples.
-    - What depends on parameters alone is computed once, and weights are packed once.
+    - What depends on parameters alone is computed once, and weights are packed once. glibc's malloc
+      keeps up to 256 MB of freed memory for the next call.
     - Of a model that torchao's `convert_pt2e` returns, convolutions are quantized ones, as
       `torch_dnnl.quantization.lower` has it.
 

@@ -15,10 +15,15 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_aggregate
 
 from torch_dnnl.graph.calls import quicken_attributes
+from torch_dnnl.graph.memory import keep_freed_memory
 
 
 class Optimized(GraphModule):
     """A `torch.fx.GraphModule` that is pickled with its graph."""
+
+    def __init__(self, root: torch.nn.Module, graph: Graph) -> None:
+        super().__init__(root, graph)
+        keep_freed_memory()
 
     def __reduce__(self) -> tuple[Any, ...]:
         left_out = ("_graph", "_tracer_cls")
