@@ -4,11 +4,14 @@
     python benchmarks/engines.py
     python benchmarks/engines.py --batch 4 --match mobilenet --csv engines.csv
     python benchmarks/engines.py --dtype bfloat16 --engines optimize,compiled,openvino
+    python benchmarks/engines.py --dtype int8 --match resnet50    # needs torchao, too
 
 The engines: `eager` is the model itself. `convert`, `optimize` and `compiled` (frozen) are
 torch_dnnl's ways, `inductor` (frozen) is torch's. `onnxruntime` and `openvino` read the file that
 torch.onnx.export writes; they have as many threads as torch. OpenVINO computes in the type of
-`--dtype`; ONNX Runtime computes bfloat16 on no CPU, and is left out there.
+`--dtype`; ONNX Runtime computes bfloat16 on no CPU, and is left out there. `--dtype int8`: all
+engines get the model that torchao's X86InductorQuantizer and convert_pt2e make, the ONNX file too;
+errors are against that model, as eager computes it in float32.
 
 Each network is timed in a process of its own, all engines in turn, warm, by the median. Between
 turns is a pause, because threads of ONNX Runtime and of torch spin for a while. Another
@@ -17,6 +20,7 @@ the seconds until the first result. A row has the milliseconds of a call; the ti
 engine that is not torch_dnnl's, divided by this one; the error against the model in float64, which
 is the norm of the difference relative to the norm; the seconds to the first result; and the memory
 in MB. Beneath are the geometric mean and the worst ratio of torch_dnnl's fastest way, and of each.
+`--neighbour` keeps one core busy by another process.
 """
 
 import argparse
@@ -27,6 +31,8 @@ import logging
 import math
 import multiprocessing
 import resource
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -66,10 +72,30 @@ class Network:
         self.dtype = dtype
 
     def exact(self) -> Tensor:
+        if self.dtype == torch.int8:
+            return self.quantized()(self.x)
         return self.module.double()(self.x.double())
 
     def in_type(self) -> tuple[nn.Module, Tensor]:
+        if self.dtype == torch.int8:
+            return self.quantized(), self.x
         return self.module.to(self.dtype), self.x.to(self.dtype)
+
+    def in_float(self) -> nn.Module:
+        """For the ONNX file: engines choose the type of the arithmetic themselves."""
+        return self.quantized() if self.dtype == torch.int8 else self.module.float()
+
+    def quantized(self) -> nn.Module:
+        """The module with quantize and dequantize operators, calibrated by its input."""
+        from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+        from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
+
+        # strict: the quantizer takes each call of a ReLU for a module of its own.
+        exported = torch.export.export(self.module, (self.x,), strict=True).module()
+        config = x86.get_default_x86_inductor_quantization_config()
+        prepared = prepare_pt2e(exported, x86.X86InductorQuantizer().set_global(config))
+        prepared(self.x)
+        return convert_pt2e(prepared)
 
 
 def of_torch(prepare: Callable[[nn.Module, Tensor], Callable[[Tensor], Tensor]]) -> Callable:
@@ -87,7 +113,7 @@ def onnx_file(network: Network, folder: Path) -> Path:
         silent = contextlib.redirect_stdout(io.StringIO())
         with silent, warnings.catch_warnings(action="ignore"):
             logging.disable(logging.WARNING)
-            torch.onnx.export(network.module.float(), (network.x,), path, dynamo=True)
+            torch.onnx.export(network.in_float(), (network.x,), path, dynamo=True)
             logging.disable(logging.NOTSET)
     return path
 
@@ -109,7 +135,7 @@ def of_openvino(network: Network, folder: Path) -> Call:
 
     core = openvino.Core()
     options = {
-        "INFERENCE_PRECISION_HINT": {torch.float32: "f32", torch.bfloat16: "bf16"}[network.dtype],
+        "INFERENCE_PRECISION_HINT": "bf16" if network.dtype == torch.bfloat16 else "f32",
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
     }
     model = core.read_model(onnx_file(network, folder))
@@ -133,8 +159,21 @@ OTHERS = {
 ENGINES = OTHERS | WAYS
 
 
+@contextlib.contextmanager
+def neighbour(is_busy: bool) -> Iterator[None]:
+    """Another process that keeps a core busy."""
+    if not is_busy:
+        yield
+        return
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
 def is_available(engine: str, dtype: torch.dtype) -> bool:
-    if engine == "onnxruntime" and dtype != torch.float32:
+    if engine == "onnxruntime" and dtype == torch.bfloat16:
         return False
     return engine not in ("onnxruntime", "openvino") or bool(importlib.util.find_spec(engine))
 
@@ -155,7 +194,8 @@ def times_of(name: str, engines: list[str], args: argparse.Namespace) -> list[di
             engine: relative(torch.as_tensor(call()), exact) for engine, call in calls.items()
         }
         budget = args.seconds * len(calls)
-        times = interleaved(*calls.values(), rounds=9, budget=budget, pause=PAUSE)
+        with neighbour(args.neighbour):
+            times = interleaved(*calls.values(), rounds=9, budget=budget, pause=PAUSE)
     return [
         {
             **{"network": name, "batch": len(network.x), "dtype": args.dtype, "engine": engine},
@@ -220,10 +260,11 @@ def print_means(done: list[dict]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time networks by torch_dnnl and by engines.")
     parser.add_argument("--batch", type=int, help="default: 1 for most networks")
-    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "int8"])
     parser.add_argument("--engines", default=",".join(ENGINES), help="default: all")
     parser.add_argument("--match", default="", help="only networks with this in their name")
     parser.add_argument("--seconds", type=float, default=4.0, help="for each engine of a network")
+    parser.add_argument("--neighbour", action="store_true", help="another process is busy")
     parser.add_argument("--no-memory", action="store_true", help="times alone")
     parser.add_argument("--csv", type=Path, help="where the rows are written")
     args = parser.parse_args()

@@ -1,5 +1,5 @@
 """Tables and pictures of speed-ups, made of the tables in benchmarks/results: of operators in
-README.md, and of whole models in docs/compile.md.
+README.md, of whole models in docs/compile.md, and beside inference engines in docs/performance.md.
 
 python benchmarks/summary.py            # prints the tables
 python benchmarks/summary.py --write    # puts them into the documents and draws the pictures
@@ -8,7 +8,7 @@ python benchmarks/summary.py --write    # puts them into the documents and draws
 import argparse
 import csv
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results"
@@ -110,6 +110,73 @@ def models_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+# The engines of engines.py, as the table has them. The last three are torch_dnnl's.
+ENGINES = {
+    **{"eager": "eager", "inductor": "Inductor", "onnxruntime": "ONNX Runtime"},
+    **{"openvino": "OpenVINO", "convert": "`convert`", "optimize": "`optimize`"},
+    "compiled": "`backend`",
+}
+OTHERS, OWN = tuple(ENGINES)[:4], tuple(ENGINES)[4:]
+ENGINE_FILES = {
+    "engines_cpu": "float32, one image",
+    "engines_cpu_batch4": "float32, four images",
+}
+
+
+def engines(file: str) -> dict[str, dict[str, Row]]:
+    """For each network the rows of its engines."""
+    found: dict[str, dict[str, Row]] = {}
+    with (RESULTS / f"{file}.csv").open() as lines:
+        for row in csv.DictReader(lines):
+            found.setdefault(row["network"], {})[row["engine"]] = row
+    return found
+
+
+def ahead(of_network: dict[str, Row], own: Sequence[str] = OWN) -> float:
+    """The time of the fastest other engine / that of the fastest of these."""
+    fastest = [
+        min(float(of_network[name]["ms"]) for name in names if name in of_network)
+        for names in (OTHERS, own)
+    ]
+    return fastest[0] / fastest[1]
+
+
+def engines_table() -> str:
+    """Milliseconds of each network in float32; and beneath, means and worst cases of all tables."""
+    first = engines("engines_cpu")
+    lines = [f"| | {' | '.join(ENGINES.values())} | ahead |", "|---" * (2 + len(ENGINES)) + "|"]
+    for network, rows in first.items():
+        cells = [f"{float(rows[name]['ms']):.1f}" if name in rows else "" for name in ENGINES]
+        lines.append(f"| {network} | {' | '.join(cells)} | {ahead(rows):.2f} |")
+    lines += ["", "| | networks | ahead: mean | worst | `optimize` alone: mean | worst |"]
+    lines.append("|---" * 6 + "|")
+    for file, label in ENGINE_FILES.items():
+        tables = engines(file).values()
+        of_both = ([ahead(rows) for rows in tables], [ahead(rows, ["optimize"]) for rows in tables])
+        cells = [f"{mean(values):.2f} | {min(values):.2f}" for values in of_both]
+        lines.append(f"| {label} | {len(tables)} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def draw_engines(path: Path) -> None:
+    """A bar for each network: the fastest other engine's time / torch_dnnl's."""
+    import matplotlib.pyplot as plt
+
+    found = {name: ahead(rows) for name, rows in engines("engines_cpu").items()}
+    names = sorted(found, key=found.__getitem__)
+    figure, axis = plt.subplots(figsize=(8, 3.2), layout="constrained")
+    colors = ["tab:blue" if found[name] >= 1 else "tab:orange" for name in names]
+    axis.bar(names, [found[name] - 1 for name in names], bottom=1, color=colors)
+    axis.axhline(1, color="black", linewidth=0.8)
+    axis.set(title="fastest of eager, Inductor, ONNX Runtime, OpenVINO / torch_dnnl", yscale="log")
+    ticks = [0.5, 0.7, 1, 1.4, 2]
+    axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.minorticks_off()
+    axis.grid(axis="y", alpha=0.3)
+    axis.set_xticks(range(len(names)), names, rotation=40, ha="right", fontsize=8)
+    figure.savefig(path, dpi=110)
+
+
 def with_table(text: str, table: str) -> str:
     """The text with the table between its markers."""
     begin, end = text.index(BEGIN) + len(BEGIN), text.index(END)
@@ -180,7 +247,11 @@ def draw(path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="README's table and picture of speed-ups.")
     parser.add_argument("--write", action="store_true", help="into README.md and the picture")
-    tables = {ROOT / "README.md": table(), ROOT / "docs" / "compile.md": models_table()}
+    tables = {
+        ROOT / "README.md": table(),
+        ROOT / "docs" / "compile.md": models_table(),
+        ROOT / "docs" / "performance.md": engines_table(),
+    }
     if not parser.parse_args().write:
         print("\n".join(tables.values()), end="")
         return
@@ -191,6 +262,7 @@ def main() -> None:
     matplotlib.use("Agg")
     draw(RESULTS / "speedups.png")
     draw_models(RESULTS / "models.png")
+    draw_engines(RESULTS / "engines.png")
 
 
 if __name__ == "__main__":
