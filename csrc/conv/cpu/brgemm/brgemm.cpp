@@ -38,6 +38,7 @@ void round_accumulators(
 }
 
 struct BFloat16TileOutput {
+  static constexpr bool kTakesParts = false;
   const float* bias; // of the panel
   c10::BFloat16* out;
   int64_t out_step; // from a pixel to the next
@@ -110,6 +111,9 @@ class FloatOutput {
 
   bool takes_tiles() const {
     return is_only_rounded();
+  }
+  static bool takes_parts_of_tiles() {
+    return false;
   }
 #if defined(CPU_CAPABILITY_AVX512)
   std::variant<BFloat16TileOutput> tile_output(const TileRun& run, const Workspace& own) const {

@@ -11,9 +11,12 @@
 // For accumulators in registers (vnni.h):
 //
 //   bool takes_tiles()                        whether the stage can complete them
+//   bool takes_parts_of_tiles()               the same for panels with fewer columns
 //   auto tile_output(run, workspace)          a std::variant of stages for a run. Each has
 //                                             initial(v), the vector v of a row, and
-//                                             store(acc, row), which completes a register tile
+//                                             store(acc, row), which completes a register tile;
+//                                             kTakesParts says whether a tile may have fewer
+//                                             columns than a panel
 //   void finish(run, workspace)               after the last tile of a run
 #pragma once
 

@@ -26,10 +26,10 @@ inline TileVector dot(TileVector acc, TileVector a, TileVector b) {
   return acc;
 }
 
-// mr rows of a from `row` on, with a whole panel.
-template <class Gemm, int mr, class TileOutput>
+// mr rows of a from `row` on, with the columns of a panel. A panel is whole, or has g.columns in
+// so many vectors.
+template <class Gemm, int mr, int vectors, bool is_whole, class TileOutput>
 void multiply_tile(const BatchReduceGemm<Gemm>& g, int64_t row, const TileOutput& output) {
-  constexpr int vectors = kTileVectors;
   TileVector acc[mr][vectors];
 #pragma GCC unroll 4
   for (int v = 0; v < vectors; v++) {
@@ -38,15 +38,20 @@ void multiply_tile(const BatchReduceGemm<Gemm>& g, int64_t row, const TileOutput
     for (int r = 1; r < mr; r++)
       acc[r][v] = acc[0][v];
   }
+  __mmask16 are_columns[vectors]; // which lanes of a vector
+  for (int v = 0; v < vectors; v++)
+    are_columns[v] = (1u << std::clamp<int64_t>(g.columns - v * 16, 0, 16)) - 1;
   const int64_t lda = g.lda * sizeof(typename Gemm::A);
+  const int64_t step = is_whole ? vectors * 64 : g.columns * 4;
   for (int64_t i = 0; i < g.count; i++) {
     const auto* a = reinterpret_cast<const char*>(g.a[i]) + row * lda;
     const auto* b = reinterpret_cast<const char*>(g.b[i]);
-    for (int64_t k = 0; k < g.k; k += Gemm::kVnni, a += 4, b += vectors * 64) {
+    for (int64_t k = 0; k < g.k; k += Gemm::kVnni, a += 4, b += step) {
       TileVector columns[vectors];
 #pragma GCC unroll 4
       for (int v = 0; v < vectors; v++)
-        columns[v] = _mm512_loadu_si512(b + v * 64);
+        columns[v] = is_whole ? _mm512_loadu_si512(b + v * 64)
+                              : _mm512_maskz_loadu_epi32(are_columns[v], b + v * 64);
 #pragma GCC unroll 6
       for (int r = 0; r < mr; r++) {
         int32_t block;
@@ -62,11 +67,11 @@ void multiply_tile(const BatchReduceGemm<Gemm>& g, int64_t row, const TileOutput
 }
 
 // All rows in tiles of mr. The last tile ends with the last row and may overlap the one before.
-template <class Gemm, class TileOutput>
-void multiply(const BatchReduceGemm<Gemm>& g, const TileOutput& output) {
+template <class Gemm, int vectors, bool is_whole, class TileOutput>
+void multiply_panel(const BatchReduceGemm<Gemm>& g, const TileOutput& output) {
   const auto in_tiles = [&]<int mr>() {
     for (int64_t i = 0; i < g.m; i += mr)
-      multiply_tile<Gemm, mr>(g, std::min(i, g.m - mr), output);
+      multiply_tile<Gemm, mr, vectors, is_whole>(g, std::min(i, g.m - mr), output);
   };
   switch (vnni_mr(g.m)) {
     case 6:
@@ -80,6 +85,19 @@ void multiply(const BatchReduceGemm<Gemm>& g, const TileOutput& output) {
   }
 }
 
+template <class Gemm, class TileOutput>
+void multiply(const BatchReduceGemm<Gemm>& g, const TileOutput& output) {
+  if constexpr (TileOutput::kTakesParts) {
+    if (g.columns <= 16)
+      return multiply_panel<Gemm, 1, false>(g, output);
+    if (g.columns <= 32)
+      return multiply_panel<Gemm, 2, false>(g, output);
+    if (g.columns < kPanelColumns)
+      return multiply_panel<Gemm, kTileVectors, false>(g, output);
+  }
+  multiply_panel<Gemm, kTileVectors, true>(g, output);
+}
+
 } // namespace vnni_detail
 
 template <class Gemm, class Rows, class Output>
@@ -91,7 +109,7 @@ class VnniExecutor {
       : p_(igemm.p), plan_(igemm.plan), weights_(igemm.weights), output_(igemm.output) {}
 
   // Not if single taps skip padding, because a tile has the same blocks of k for all of its pixels.
-  // Panels have to be whole.
+  // Panels have to be whole for outputs that take no parts of tiles.
   bool is_possible() const {
     return is_possible_;
   }
@@ -171,7 +189,8 @@ class VnniExecutor {
   const WeightPanels<Gemm>& weights_;
   const Output& output_;
   const bool is_possible_ = uses_vnni<Gemm>() && output_.takes_tiles() &&
-      plan_.block != KBlock::tap && plan_.oc % kPanelColumns == 0;
+      plan_.block != KBlock::tap &&
+      (plan_.oc % kPanelColumns == 0 || output_.takes_parts_of_tiles());
   const bool are_outputs_contiguous_ = has_contiguous_outputs();
 };
 #endif

@@ -317,6 +317,10 @@ bool QuantizedEpilogue::takes_tiles() const {
   return !p_.returns_sums && (takes_bytes() || (returns_floats() && has_simple_activation()));
 }
 
+bool QuantizedEpilogue::takes_parts_of_tiles() const {
+  return takes_bytes();
+}
+
 bool QuantizedEpilogue::takes_lanes() const {
   return takes_bytes() && !p_.returns_sums && p_.conv.residual == nullptr;
 }
@@ -353,6 +357,10 @@ void QuantizedEpilogue::store_lanes(
 }
 #else
 bool QuantizedEpilogue::takes_tiles() const {
+  return false;
+}
+
+bool QuantizedEpilogue::takes_parts_of_tiles() const {
   return false;
 }
 

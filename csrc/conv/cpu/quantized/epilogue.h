@@ -49,6 +49,7 @@ class QuantizedEpilogue {
 
   // Whether the epilogue can complete register tiles.
   bool takes_tiles() const;
+  bool takes_parts_of_tiles() const;
 #if defined(CPU_CAPABILITY_AVX512)
   using TileOutput = std::variant<
       TileSteps<uint8_t, void>,
@@ -102,7 +103,7 @@ class QuantizedEpilogue {
   const QuantizedSteps steps_{p_};
   const int64_t channels_ = p_.conv.groups * p_.conv.oc;
   // A vector is read at any channel.
-  const Scratch<float> scales_{channels_ + kRest}, biases_{channels_ + kRest};
+  const Scratch<float> scales_{channels_ + 2 * kRest}, biases_{channels_ + 2 * kRest};
   // Whether no sum can make a quotient that is not finite, or not below 2^30.
   bool is_bounded_ = true;
 };

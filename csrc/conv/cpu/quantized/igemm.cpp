@@ -50,6 +50,9 @@ class IntegerOutput {
   bool takes_tiles() const {
     return epilogue_.takes_tiles();
   }
+  bool takes_parts_of_tiles() const {
+    return epilogue_.takes_parts_of_tiles();
+  }
 #if defined(CPU_CAPABILITY_AVX512)
   QuantizedEpilogue::TileOutput tile_output(const TileRun& run, const Workspace& own) const {
     const int64_t group = run.task.group;

@@ -10,8 +10,7 @@
 namespace torch_dnnl {
 
 #if defined(CPU_CAPABILITY_AVX512)
-// Where the outputs of some pixels are. channels: fewer than kPanelColumns only for TapColumns.
-// Residual: void if there is none.
+// Where the outputs of some pixels are. Residual: void if there is none.
 template <class Dst, class Residual>
 struct TilePlaces {
   int64_t channels, pixels;
@@ -40,6 +39,8 @@ class TileSteps : public TileChannels {
   static_assert(std::is_void_v<Residual> || order == AccOrder::vectors);
 
  public:
+  static constexpr bool kTakesParts = true; // tiles of fewer channels than a panel has
+
   TileSteps(
       const QuantizedSteps& steps,
       bool has_relu,
@@ -54,11 +55,11 @@ class TileSteps : public TileChannels {
         least_(_mm512_set1_epi8(
             has_relu ? steps.rounded<Dst>(0.0f) : std::numeric_limits<Dst>::min())) {}
 
-  template <int mr>
-  void store(const TileVector (&acc)[mr][kTileVectors], int64_t row) const {
+  template <int mr, int vectors>
+  void store(const TileVector (&acc)[mr][vectors], int64_t row) const {
     Ints values[mr][kTileVectors] = {};
 #pragma GCC unroll 4
-    for (int v = 0; v < kTileVectors; v++) {
+    for (int v = 0; v < vectors; v++) {
       const Vector<float> scales = load_vector(scale + v * 16), biases = load_vector(bias + v * 16);
 #pragma GCC unroll 6
       for (int r = 0; r < mr; r++) {
@@ -66,7 +67,9 @@ class TileSteps : public TileChannels {
         value = value * scales + biases;
         if constexpr (!std::is_void_v<Residual>) {
           const auto* const at = places_.residual + (row + r) * places_.residual_step + v * 16;
-          const Vector<float> bytes = load_lanes<float>(at);
+          const int64_t channels = std::clamp<int64_t>(places_.channels - v * 16, 0, 16);
+          const Vector<float> bytes =
+              channels == 16 ? load_lanes<float>(at) : load_lanes<float>(at, channels);
           value = value + residual_scale_ * (bytes - residual_zero_point_);
         }
         values[r][v] = round_(value);
@@ -81,10 +84,14 @@ class TileSteps : public TileChannels {
       if constexpr (order == AccOrder::halves) {
         store_half(_mm512_castsi512_si256(bytes), row + r);
         store_half(_mm512_extracti64x4_epi64(bytes, 1), row + mr + r);
-      } else if (order == AccOrder::vectors || is_whole_) {
+      } else if (is_whole_) {
         _mm512_storeu_si512(out(row + r), bytes);
+      } else if constexpr (vectors == 1) {
+        _mm_mask_storeu_epi8(out(row + r), are_channels_, _mm512_castsi512_si128(bytes));
+      } else if constexpr (vectors == 2) {
+        _mm256_mask_storeu_epi8(out(row + r), are_channels_, _mm512_castsi512_si256(bytes));
       } else {
-        copy_part<64>(out(row + r), reinterpret_cast<const Dst*>(&bytes), places_.channels);
+        _mm512_mask_storeu_epi8(out(row + r), are_channels_, bytes);
       }
     }
   }
@@ -103,12 +110,15 @@ class TileSteps : public TileChannels {
   ByReciprocal<Dst, /*is_bounded=*/true> round_;
   __m512i least_;
   bool is_whole_ = places_.channels == kPanelColumns;
+  __mmask64 are_channels_ = ~0ull >> (kPanelColumns - places_.channels);
 };
 
 // To float32.
 template <>
 class TileSteps<float, void> : public TileChannels {
  public:
+  static constexpr bool kTakesParts = false;
+
   TileSteps(
       const QuantizedSteps& /*steps*/,
       bool has_relu,
