@@ -2,8 +2,8 @@
 
     python tools/winograd_points.py [a b]
 
-Without arguments, it prints the errors of a few pairs, the pair of the kernels among them. All sums
-of float32 are in the order of the kernels but for contractions.
+Without arguments, it prints the errors of a few pairs. The last pair is that of the kernels. numpy
+computes transforms and products in float32.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def matrices(a: float, b: float) -> tuple[Matrix, Matrix, Matrix]:
 
 
 def errors(a: float, b: float, channels: int) -> tuple[float, float]:
-    """Relative errors of results in float32: of the norm, and the largest one beside the largest
+    """The error in float32 relative to the norm, and the largest error relative to the largest
     result."""
     inputs, taps, outputs = (matrix.astype(np.float32) for matrix in matrices(a, b))
     random = np.random.default_rng(0)

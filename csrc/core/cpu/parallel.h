@@ -5,24 +5,24 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
+#include <vector>
 
 namespace torch_dnnl {
 
 // A multiply-add takes a core about 10 ps: tasks of fewer are not worth a thread.
 inline constexpr int64_t kTaskOperations = 500000;
 
-// The tasks [0, n), shared by threads. A thread begins with a range of its own, which keeps what it
-// reads in its cache. When the range is empty, the thread takes tasks from the ranges of others.
+// The tasks [0, n), shared by threads. A thread begins with a range of its own: neighbouring tasks
+// read much of the same memory. When the range is empty, the thread takes tasks of other ranges.
 class SharedTasks {
  public:
-  static constexpr int64_t kMostThreads = 64;
-
-  SharedTasks(int64_t n, int64_t threads) : threads_(threads) {
+  SharedTasks(int64_t n, int64_t threads) : ranges_(threads) {
     for (int64_t i = 0; i < threads; i++)
       ranges_[i] = {n * i / threads, n * (i + 1) / threads};
   }
 
-  // The tasks of one thread, as a range of numbers that can be walked once.
+  // The tasks of one thread. A loop over the object takes them one by one, and can run once.
   class OfThread {
    public:
     OfThread(SharedTasks& all, int64_t thread) : all_(all), thread_(thread) {}
@@ -51,8 +51,9 @@ class SharedTasks {
    private:
     // The next task, or -1.
     int64_t next() {
-      for (; tried_ < all_.threads_; tried_++) {
-        Range& range = all_.ranges_[(thread_ + tried_) % all_.threads_];
+      const auto threads = std::ssize(all_.ranges_);
+      for (; tried_ < threads; tried_++) {
+        Range& range = all_.ranges_[(thread_ + tried_) % threads];
         const int64_t task = __atomic_fetch_add(&range.next, 1, __ATOMIC_RELAXED);
         if (task < range.end)
           return task;
@@ -65,21 +66,19 @@ class SharedTasks {
   };
 
  private:
-  struct alignas(64) Range {
+  struct alignas(64) Range { // a line of the cache each
     int64_t next, end;
   };
-  int64_t threads_;
-  Range ranges_[kMostThreads];
+  std::vector<Range> ranges_;
 };
 
-// f(mine) on the threads, where one task takes about `operations` multiply-adds. `mine` is the
-// range of a thread's tasks.
+// Calls f(mine) on the threads. `mine` has the tasks of a thread. One task takes about `operations`
+// multiply-adds.
 template <class F>
 void parallel_tasks(int64_t tasks, int64_t operations, const F& f) {
   const int64_t grain = kTaskOperations / std::max<int64_t>(operations, 1) + 1;
   const int64_t available = at::in_parallel_region() ? 1 : at::get_num_threads();
-  const int64_t threads = std::clamp<int64_t>(
-      (tasks + grain - 1) / grain, 1, std::min(available, SharedTasks::kMostThreads));
+  const int64_t threads = std::clamp<int64_t>((tasks + grain - 1) / grain, 1, available);
   SharedTasks shared(tasks, threads);
   at::parallel_for(0, threads, /*grain_size=*/1, [&](int64_t begin, int64_t end) {
     for (int64_t thread = begin; thread < end; thread++)
@@ -87,7 +86,7 @@ void parallel_tasks(int64_t tasks, int64_t operations, const F& f) {
   });
 }
 
-// f(begin, end) over parts of [0, n), where one element takes about `operations` multiply-adds.
+// Calls f(begin, end) for parts of [0, n). One element takes about `operations` multiply-adds.
 template <class F>
 void parallel_ranges(int64_t n, int64_t operations, const F& f) {
   at::parallel_for(0, n, kTaskOperations / std::max<int64_t>(operations, 1) + 1, f);

@@ -1,5 +1,5 @@
-// The vocabulary of vectors: the types that hold a part of a row in a register, and the functions
-// of these types.
+// The vocabulary of vectors. Types hold a part of a row in a register. Functions compute with these
+// types.
 //
 //   Lanes<E>     ATen's vector. Elements widen as they are loaded and round as they are stored, and
 //                all of ATen's functions are there. E is float, double, or an unsigned integer of

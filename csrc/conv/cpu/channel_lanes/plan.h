@@ -58,7 +58,7 @@ inline constexpr int64_t kBlock = 64, kWideBlock = 1024;
 inline constexpr int64_t kCachedSums = 16 * 1024;
 // Outputs that are computed at once, and the fewest in a row that is cut up.
 inline constexpr int64_t kUnitPixels = 256, kLeastTile = 32;
-// Units of a plane that stays in the image.
+// A plane that the kernel reads where it lies has at least so many units.
 inline constexpr int64_t kLeastUnits = 4;
 inline constexpr int64_t kTasks = 64;          // enough for the threads to share
 inline constexpr int64_t kScratch = 64 * 1024; // elements; small enough for the caches
@@ -124,8 +124,8 @@ inline LaneTile choose_tile(const LaneImages& images, int64_t block, bool reads_
   while (tile.width > kLeastTile && tile.elements > kScratch)
     tile = tile_of(images, ceil_div(tile.width, 2), block);
   if (reads_image) {
-    // Rows for the threads to share: threads that write the channels of one pixel wait for each
-    // other's lines. Sums of weights would be more.
+    // Threads share rows. Threads that wrote channels of the same pixel would wait for each other's
+    // lines. Backward weights keeps larger units, because each chunk has sums of its own.
     if (images.p.pass != ConvPass::backward_weights)
       tile.rows = std::min(tile.rows, ceil_div(images.out_size[1], kLeastUnits));
     return tile;
@@ -172,8 +172,8 @@ struct ChannelLanesPlan : LaneImages, LanePlaces, LaneTile {
     return std::max<int64_t>(1, std::min(channel_lanes_detail::kTasks / blocks, most));
   }
 
-  // Multiply-adds of one of `chunks` parts of a block, as those of matrix products: here each of
-  // them loads a vector, and they take four times as long.
+  // The time of one of `chunks` parts of a block, in multiply-adds of a matrix product. A
+  // multiply-add takes four times as long here, because it loads a vector.
   int64_t operations(int64_t chunks) const {
     return 4 * (units / chunks) * rows * width * vector_weights * block;
   }

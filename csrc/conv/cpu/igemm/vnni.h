@@ -26,8 +26,8 @@ inline TileVector dot(TileVector acc, TileVector a, TileVector b) {
   return acc;
 }
 
-// mr rows of a from `row` on, with the columns of a panel. A panel is whole, or has g.columns in
-// so many vectors.
+// Multiplies mr rows of a, from `row` on, with the columns of a panel. If the panel is not whole,
+// the last of its vectors has fewer than 16 columns.
 template <class Gemm, int mr, int vectors, bool is_whole, class TileOutput>
 void multiply_tile(const BatchReduceGemm<Gemm>& g, int64_t row, const TileOutput& output) {
   TileVector acc[mr][vectors];
@@ -38,7 +38,7 @@ void multiply_tile(const BatchReduceGemm<Gemm>& g, int64_t row, const TileOutput
     for (int r = 1; r < mr; r++)
       acc[r][v] = acc[0][v];
   }
-  __mmask16 are_columns[vectors]; // which lanes of a vector
+  __mmask16 are_columns[vectors]; // the lanes of a vector that are columns
   for (int v = 0; v < vectors; v++)
     are_columns[v] = (1u << std::clamp<int64_t>(g.columns - v * 16, 0, 16)) - 1;
   const int64_t lda = g.lda * sizeof(typename Gemm::A);
@@ -109,7 +109,7 @@ class VnniExecutor {
       : p_(igemm.p), plan_(igemm.plan), weights_(igemm.weights), output_(igemm.output) {}
 
   // Not if single taps skip padding, because a tile has the same blocks of k for all of its pixels.
-  // Panels have to be whole for outputs that take no parts of tiles.
+  // An output stage may need whole panels.
   bool is_possible() const {
     return is_possible_;
   }

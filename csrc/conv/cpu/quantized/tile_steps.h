@@ -10,7 +10,7 @@
 namespace torch_dnnl {
 
 #if defined(CPU_CAPABILITY_AVX512)
-// Where the outputs of some pixels are. Residual: void if there is none.
+// The place of the outputs and of the residual for some pixels. Residual is void without one.
 template <class Dst, class Residual>
 struct TilePlaces {
   int64_t channels, pixels;
@@ -39,7 +39,7 @@ class TileSteps : public TileChannels {
   static_assert(std::is_void_v<Residual> || order == AccOrder::vectors);
 
  public:
-  static constexpr bool kTakesParts = true; // tiles of fewer channels than a panel has
+  static constexpr bool kTakesParts = true; // tiles with fewer channels than a panel
 
   TileSteps(
       const QuantizedSteps& steps,
